@@ -44,10 +44,8 @@ pub struct Config {
     pub attach_limit: Option<u64>,
     /// Serve ControllerPublish and Unpublish (`--enable-attach`).
     pub attach: bool,
-    /// Serve expansion.
+    /// Serve ControllerExpandVolume.
     pub expansion: bool,
-    /// Serve ControllerExpandVolume (with expansion).
-    pub controller_expansion: bool,
     /// Serve ControllerModifyVolume.
     pub modify: bool,
     /// Names of the accepted mutable parameters; empty accepts all known ones.
@@ -78,18 +76,12 @@ impl Config {
             attach_limit: None,
             attach: true,
             expansion: true,
-            controller_expansion: true,
             modify: true,
             mutable_parameters: Vec::new(),
             snapshot_metadata: true,
             metadata_blocks: MetadataBlocks::Variable,
             capabilities: CapabilityRules::default(),
         }
-    }
-
-    /// True if ControllerExpandVolume is served.
-    fn expands(&self) -> bool {
-        self.expansion && self.controller_expansion
     }
 }
 
@@ -109,6 +101,14 @@ impl Controller {
             pools,
             config,
             slots: publish::Slots::default(),
+        }
+    }
+
+    /// Fails if a switch turns this call off.
+    fn require(on: bool, call: &'static str) -> Result<()> {
+        match on {
+            true => Ok(()),
+            false => Err(Error::Off(call)),
         }
     }
 

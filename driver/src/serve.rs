@@ -40,22 +40,22 @@ use controllers::Loops;
 
 /// How long calls under way may take at the end; Kubernetes kills after 30 s.
 const GRACE: Duration = Duration::from_secs(25);
-/// How often pools that are missing are looked for.
+/// How often the driver looks for missing pools.
 const SEARCH: Duration = Duration::from_secs(5);
-/// Maximum number of blocking threads. `server::lanes` limits how many are used. This limit is far
+/// Maximum number of blocking threads. `grpc::lanes` limits how many are used. This limit is far
 /// above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
 
-/// Why the driver does not serve, or no longer.
+/// The reason why the driver can't serve, or stopped to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line contradicts itself, or what can be read from it does not work.
+    /// Flags contradict each other or the machine.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// `--log-level`.
     #[error("--log-level: {0}")]
     LogLevel(String),
-    /// The machine lacks what the driver can't do without.
+    /// The machine lacks requirements of the driver.
     #[error("this machine lacks {}", .0.join("; "))]
     Machine(Vec<String>),
     /// The pools.
@@ -67,9 +67,9 @@ pub enum Error {
     /// `--http-endpoint`.
     #[error("--http-endpoint {address}: {source}")]
     Http {
-        /// As given.
+        /// The value of the flag.
         address: String,
-        /// Why it can't be listened on.
+        /// The error of listening there.
         source: io::Error,
     },
     /// The operating system refused something at start.
@@ -78,12 +78,12 @@ pub enum Error {
     /// The Kubernetes loops.
     #[error(transparent)]
     Controllers(#[from] hostloop_controllers::manager::Error),
-    /// Something ended that must not end while the driver serves.
+    /// A task ended that must run as long as the driver serves.
     #[error("{role} ended: {why}")]
     Role {
-        /// What.
+        /// The task.
         role: &'static str,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -96,7 +96,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Error> {
 /// Serves, with the Kubernetes loops beside, until a signal comes.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     let mut serve = args.serve.clone();
-    // One name for the node, whoever asks.
+    // The CSI services and the controllers use one name for the node.
     serve.node_id = serve.node_id.or_else(|| args.controllers.node_name.clone());
     let labels = &args.topology_from_node_labels;
     serve_with(&serve, labels, Some(&args.controllers))
@@ -111,8 +111,8 @@ pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
     ran
 }
 
-/// One thread waits for sockets and timers, and has the loops decide; what blocks is done by others.
-/// Several would mostly wake each other.
+/// A runtime with one thread for sockets, timers and the loops' decisions, and other threads for
+/// blocking work. Several of the former would mostly wake each other.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -202,7 +202,7 @@ async fn work(
         ended = roles.next() => Err(ended),
         ended = controllers::ended(&mut loops) => Err(ended),
     };
-    // Kubelet is to make no calls any more, and the loops end while the services still answer.
+    // The loops end first, while the services still answer. They also end kubelet's calls.
     let loops = async {
         if let Some(loops) = loops {
             loops.finish().await;
@@ -230,11 +230,11 @@ fn unfinished(server: &Server, why: &'static str) {
     tracing::warn!(
         why,
         in_flight = server.desk().in_flight(),
-        "stopped before every call was finished; the next start takes up what they left"
+        "stopped before every call was finished; the next start completes or undoes them"
     );
 }
 
-/// Serves what `--http-endpoint` shows, if it is given.
+/// Serves `--http-endpoint`, if it is given.
 async fn show(
     address: Option<String>,
     shown: http::Shown,
@@ -253,7 +253,7 @@ async fn show(
     Ok(())
 }
 
-/// Opens a missing pool that has turned up, and frees what could not be freed before. Each pool has
+/// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has
 /// its own task, so a hanging pool delays no other.
 async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
     while stop
@@ -272,7 +272,7 @@ async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result
     Ok(())
 }
 
-/// The signals that end it.
+/// The signals that stop the process.
 struct Signals {
     term: Signal,
     int: Signal,
@@ -296,7 +296,7 @@ impl Signals {
     }
 }
 
-/// What runs as long as the driver serves. The end of one is the end of all: a process that does
+/// Tasks that run as long as the driver serves. If one ends, the process ends: a process that does
 /// half its work looks healthy and is not.
 #[derive(Default)]
 struct Roles(JoinSet<(&'static str, Result<(), String>)>);
@@ -308,7 +308,7 @@ impl Roles {
         work: impl Future<Output = Result<(), String>> + Send + 'static,
     ) {
         self.0.spawn(async move {
-            // A task of its own, so that its panic is told with its name.
+            // A separate task, so that a panic is reported with the role's name.
             let ended = tokio::spawn(work).await;
             (
                 role,
@@ -321,14 +321,14 @@ impl Roles {
         self.0.is_empty()
     }
 
-    /// The next to end.
+    /// Waits for the next task that ends.
     async fn next(&mut self) -> Error {
         match self.0.join_next().await {
             Some(Ok((role, ended))) => Error::Role {
                 role,
                 why: ended
                     .err()
-                    .unwrap_or_else(|| "nothing told it to".to_owned()),
+                    .unwrap_or_else(|| "it stopped without a request".to_owned()),
             },
             Some(Err(error)) => Error::Role {
                 role: "a role",

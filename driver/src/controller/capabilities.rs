@@ -29,7 +29,7 @@ pub(super) fn capabilities(config: &Config) -> Vec<Type> {
         (config.attach, Type::PublishUnpublishVolume),
         (config.attach, Type::PublishReadonly),
         (config.attach, Type::ListVolumesPublishedNodes),
-        (config.expands(), Type::ExpandVolume),
+        (config.expansion, Type::ExpandVolume),
         (config.modify, Type::ModifyVolume),
     ];
     let switched = switched.into_iter().filter(|(on, _)| *on);
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn what_is_switched_off_is_not_offered() {
         type Case = (fn(&mut Config), &'static [Type]);
-        let cases: [Case; 5] = [
+        let cases: [Case; 4] = [
             (|_| {}, &[]),
             (
                 |c| c.attach = false,
@@ -97,7 +97,6 @@ mod tests {
                 ],
             ),
             (|c| c.expansion = false, &[Type::ExpandVolume]),
-            (|c| c.controller_expansion = false, &[Type::ExpandVolume]),
             (|c| c.modify = false, &[Type::ModifyVolume]),
         ];
         let all = capabilities(&config());

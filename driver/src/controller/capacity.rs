@@ -7,29 +7,6 @@ use super::{Controller, Result, accessibility, parameters, to_proto};
 use crate::kernel::{BLOCK_SIZE, FsType};
 use crate::storage::{self, Capacity};
 
-/// The available space, and the range of volume sizes, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Answer {
-    available: u64,
-    largest: u64,
-    smallest: u64,
-}
-
-/// Converts the available space. Space below the minimum volume size counts as none.
-fn judge(capacity: Capacity, smallest: u64) -> Answer {
-    if capacity.largest < smallest {
-        return Answer {
-            smallest,
-            ..Answer::default()
-        };
-    }
-    Answer {
-        available: capacity.available,
-        largest: capacity.largest,
-        smallest,
-    }
-}
-
 impl Controller {
     /// GetCapacity.
     pub fn get_capacity(&self, req: csi::GetCapacityRequest) -> Result<csi::GetCapacityResponse> {
@@ -44,14 +21,18 @@ impl Controller {
         class.check_mkfs_options(fs)?;
         let smallest = fs.map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
         let capacity = match self.offers(&req, fs)? {
-            true => self.room(&class)?,
+            true => self.available(&class)?,
             false => Capacity::default(),
         };
-        let answer = judge(capacity, smallest);
+        // Space below the minimum volume size counts as none.
+        let capacity = match capacity.largest < smallest {
+            true => Capacity::default(),
+            false => capacity,
+        };
         Ok(csi::GetCapacityResponse {
-            available_capacity: to_proto::bytes(answer.available),
-            maximum_volume_size: Some(to_proto::bytes(answer.largest)),
-            minimum_volume_size: Some(to_proto::bytes(answer.smallest)),
+            available_capacity: to_proto::bytes(capacity.available),
+            maximum_volume_size: Some(to_proto::bytes(capacity.largest)),
+            minimum_volume_size: Some(to_proto::bytes(smallest)),
         })
     }
 
@@ -69,37 +50,13 @@ impl Controller {
     /// The available space in the pool of a class. A pool that is not configured here has none: the
     /// class may be meant for other nodes. A missing pool has none either. The scheduler must
     /// choose another node, because a claim on this one would wait for the pool.
-    fn room(&self, class: &parameters::Class) -> Result<Capacity> {
+    fn available(&self, class: &parameters::Class) -> Result<Capacity> {
         let settings = class.changes.create(None)?;
         match self.pools.named(class.pool.as_deref()) {
             Err(storage::Error::UnknownPool(_) | storage::Error::Unavailable { .. }) => {
                 Ok(Capacity::default())
             }
             pool => Ok(pool?.capacity(settings.provisioning)?),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn room_too_small_for_a_volume_is_none() {
-        let capacity = |available, largest| Capacity { available, largest };
-        let answer = |available, largest, smallest| Answer {
-            available,
-            largest,
-            smallest,
-        };
-        let table = [
-            (capacity(1000, 100), 10, answer(1000, 100, 10)),
-            (capacity(1000, 10), 10, answer(1000, 10, 10)),
-            (capacity(1000, 9), 10, answer(0, 0, 10)),
-            (capacity(0, 0), 10, answer(0, 0, 10)),
-        ];
-        for (capacity, smallest, expected) in table {
-            assert_eq!(judge(capacity, smallest), expected);
         }
     }
 }

@@ -14,9 +14,7 @@ impl Controller {
         &self,
         req: csi::ControllerExpandVolumeRequest,
     ) -> Result<csi::ControllerExpandVolumeResponse> {
-        if !self.config.expands() {
-            return Err(Error::Off("ControllerExpandVolume"));
-        }
+        Self::require(self.config.expansion, "ControllerExpandVolume")?;
         validate::required("volume_id", &req.volume_id)?;
         let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
         if range == Range::default() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, lookup, parameters, to_proto};
+use super::{Controller, Result, lookup, parameters, to_proto};
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::storage::{GroupId, GroupRecord, VolumeHandle, VolumeId};
 
@@ -35,7 +35,7 @@ fn matches(record: &GroupRecord, snapshot_ids: &[String]) -> std::result::Result
     let members: BTreeSet<String> = record.snapshots.iter().map(|s| s.to_string()).collect();
     let named: BTreeSet<String> = snapshot_ids.iter().cloned().collect();
     if let Some(more) = named.difference(&members).next() {
-        let why = format!("{} is no snapshot of the group", lookup::shown(more));
+        let why = format!("{} is not a snapshot of the group", lookup::shown(more));
         return Err(invalid(FIELD, why));
     }
     match members.difference(&named).next() {
@@ -57,13 +57,8 @@ impl Controller {
         let record = match existing {
             None => self.pools.create_group(name, &sources, &req.parameters)?,
             Some(existing) => {
-                fits(&existing, &sources, &req.parameters).map_err(|why| {
-                    let name = lookup::shown(name);
-                    Error::AlreadyExists(format!(
-                        "group snapshot {} has the name {name} already, and {why}",
-                        existing.id
-                    ))
-                })?;
+                fits(&existing, &sources, &req.parameters)
+                    .map_err(|why| lookup::name_taken("group snapshot", existing.id, name, why))?;
                 existing
             }
         };
@@ -73,7 +68,7 @@ impl Controller {
     }
 
     /// The volumes of a group without duplicates. The volumes of an existing group may be deleted.
-    fn sources(&self, ids: &[String], gone_will_do: bool) -> Result<Vec<VolumeId>> {
+    fn sources(&self, ids: &[String], allow_deleted: bool) -> Result<Vec<VolumeId>> {
         const FIELD: &str = "source_volume_ids";
         if ids.is_empty() {
             return Err(invalid(FIELD, "is required").into());
@@ -84,7 +79,7 @@ impl Controller {
             let field = format!("{FIELD}[{i}]");
             let handle = lookup::id(&field, value)?;
             let source = match handle.ok_or_else(|| lookup::not_found("volume", value))? {
-                VolumeHandle::Id(id) if gone_will_do => id,
+                VolumeHandle::Id(id) if allow_deleted => id,
                 handle => self.pools.volume(&handle)?.id,
             };
             if !seen.insert(source) {

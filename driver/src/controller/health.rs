@@ -1,43 +1,17 @@
 //! ControllerGetVolumeHealth and ControllerListVolumeHealth.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hostloop_proto::csi;
 
 use super::list::Page;
 use super::{Controller, Error, Result, to_proto};
-use crate::diagnose::health::{self, Condition, View};
+use crate::diagnose::health::{self, View};
 use crate::storage::{self, About, VolumeHandle, VolumeId, VolumeRecord};
 
-/// A volume in a health request; its record may be unreadable.
-enum VolumeRef {
-    Known(Arc<VolumeRecord>),
-    Unreadable(VolumeId, String),
-}
-
-impl VolumeRef {
-    fn id(&self) -> VolumeId {
-        match self {
-            VolumeRef::Known(record) => record.id,
-            VolumeRef::Unreadable(id, _) => *id,
-        }
-    }
-
-    fn conditions(&self, controller: &Controller, view: &View) -> Vec<Condition> {
-        match self {
-            VolumeRef::Known(record) => view.judge(&controller.pools, record),
-            VolumeRef::Unreadable(_, why) => vec![health::unreadable_record(why)],
-        }
-    }
-
-    /// The ID under which callers know the volume.
-    fn known_as(&self) -> String {
-        match self {
-            VolumeRef::Known(record) => to_proto::volume_id(record),
-            VolumeRef::Unreadable(id, _) => id.to_string(),
-        }
-    }
-}
+/// A volume's record, or why it can't be read.
+type ReadRecord = std::result::Result<Arc<VolumeRecord>, String>;
 
 impl Controller {
     /// ControllerGetVolumeHealth.
@@ -69,16 +43,23 @@ impl Controller {
         req: csi::ControllerListVolumeHealthRequest,
     ) -> Result<csi::ControllerListVolumeHealthResponse> {
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
-        let patients = self.patients()?;
+        let volumes = self.volumes_oldest_first()?;
         // Read after the records: a volume that is staged in its record must be attached by now.
         let view = View::take(&self.pools);
-        let ill = |patient: VolumeRef| {
-            let conditions = patient.conditions(self, &view);
+        let unhealthy = |(id, record): (VolumeId, ReadRecord)| {
+            let (known_as, conditions) = match record {
+                Ok(record) => (
+                    to_proto::volume_id(&record),
+                    view.judge(&self.pools, &record),
+                ),
+                Err(why) => (id.to_string(), vec![health::unreadable_record(&why)]),
+            };
             let entries = (!conditions.is_empty()).then(|| health::entries(conditions))?;
-            Some((patient.id(), health::message(patient.known_as(), entries)))
+            Some((id, health::message(known_as, entries)))
         };
-        let rest = patients.into_iter().filter(|p| page.reaches(p.id().uuid()));
-        let (entries, next_token) = page.fill(rest.filter_map(ill));
+        let rest = volumes.into_iter();
+        let rest = rest.filter(|(id, _)| page.reaches(id.uuid()));
+        let (entries, next_token) = page.fill(rest.filter_map(unhealthy));
         Ok(csi::ControllerListVolumeHealthResponse {
             entries,
             next_token,
@@ -87,28 +68,25 @@ impl Controller {
 
     /// All volumes, oldest first. ListVolumes omits volumes with unreadable records, but the pools
     /// remember these.
-    fn patients(&self) -> Result<Vec<VolumeRef>> {
+    fn volumes_oldest_first(&self) -> Result<Vec<(VolumeId, ReadRecord)>> {
         self.pools.complete()?;
-        let known = self.pools.volumes().into_iter().map(VolumeRef::Known);
-        let mut noted: Vec<VolumeId> = Vec::new();
-        for finding in self.pools.findings() {
-            if let About::Volume(id) = finding.about
-                && !noted.contains(&id)
-            {
-                noted.push(id);
-            }
-        }
+        let known = self.pools.volumes().into_iter().map(|v| (v.id, Ok(v)));
+        let findings = self.pools.findings().into_iter();
+        let noted: BTreeSet<VolumeId> = findings
+            .filter_map(|finding| match finding.about {
+                About::Volume(id) => Some(id),
+                _ => None,
+            })
+            .collect();
         let unreadable =
             noted
                 .into_iter()
                 .filter_map(|id| match self.pools.volume(&VolumeHandle::Id(id)) {
-                    Err(storage::Error::Corrupt { why, .. }) => {
-                        Some(VolumeRef::Unreadable(id, why))
-                    }
+                    Err(storage::Error::Corrupt { why, .. }) => Some((id, Err(why))),
                     _ => None,
                 });
-        let mut patients: Vec<VolumeRef> = known.chain(unreadable).collect();
-        patients.sort_by_key(|patient| patient.id().uuid());
-        Ok(patients)
+        let mut volumes: Vec<_> = known.chain(unreadable).collect();
+        volumes.sort_by_key(|(id, _)| id.uuid());
+        Ok(volumes)
     }
 }

@@ -4,6 +4,7 @@
 //! deleted object. [`Pools`](crate::storage::Pools) distinguishes the ID of another node's pool
 //! from that of a missing pool.
 
+use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -24,6 +25,14 @@ pub(super) fn id<T: FromStr<Err = NotAnId>>(field: &str, value: &str) -> Result<
 /// The error for an ID that names no object.
 pub(super) fn not_found(what: &str, value: &str) -> Error {
     Error::NotFound(format!("{what} {}", shown(value)))
+}
+
+/// The error for a name that belongs to an object of another request; `why` says what differs.
+pub(super) fn name_taken(what: &str, id: impl Display, name: &str, why: impl Display) -> Error {
+    let name = shown(name);
+    Error::AlreadyExists(format!(
+        "{what} {id} has the name {name} already, and {why}"
+    ))
 }
 
 /// Quotes, escapes and shortens a string from a request for a message.

@@ -26,7 +26,7 @@ impl Controller {
         req: csi::GetMetadataAllocatedRequest,
         emit: &mut dyn FnMut(csi::GetMetadataAllocatedResponse) -> bool,
     ) -> Result<()> {
-        self.metadata_on()?;
+        Self::require(self.config.snapshot_metadata, "snapshot metadata")?;
         let max = max_results(req.max_results)?;
         let snapshot = self.snapshot("snapshot_id", &req.snapshot_id)?;
         let start = starting_offset(req.starting_offset, snapshot.size_bytes)?;
@@ -54,7 +54,7 @@ impl Controller {
         req: csi::GetMetadataDeltaRequest,
         emit: &mut dyn FnMut(csi::GetMetadataDeltaResponse) -> bool,
     ) -> Result<()> {
-        self.metadata_on()?;
+        Self::require(self.config.snapshot_metadata, "snapshot metadata")?;
         validate::required("base_snapshot_id", &req.base_snapshot_id)?;
         validate::required("target_snapshot_id", &req.target_snapshot_id)?;
         let max = max_results(req.max_results)?;
@@ -83,14 +83,6 @@ impl Controller {
         extents::changed(&base, &image, span, shares, &mut |run| tuples.add(run))?;
         tuples.finish();
         Ok(())
-    }
-
-    fn metadata_on(&self) -> Result<()> {
-        if self.config.snapshot_metadata {
-            Ok(())
-        } else {
-            Err(Error::Off("snapshot metadata"))
-        }
     }
 
     /// True if unchanged blocks are still shared between two snapshots, so that a different

@@ -49,9 +49,7 @@ impl Controller {
         &self,
         req: csi::ControllerModifyVolumeRequest,
     ) -> Result<csi::ControllerModifyVolumeResponse> {
-        if !self.config.modify {
-            return Err(Error::Off("ControllerModifyVolume"));
-        }
+        Self::require(self.config.modify, "ControllerModifyVolume")?;
         let record = self.volume("volume_id", &req.volume_id)?;
         if req.mutable_parameters.is_empty() {
             return Err(invalid("mutable_parameters", "is required").into());

@@ -107,7 +107,7 @@ impl Controller {
         &self,
         req: csi::ControllerPublishVolumeRequest,
     ) -> Result<csi::ControllerPublishVolumeResponse> {
-        self.attaches("ControllerPublishVolume")?;
+        Self::require(self.config.attach, "ControllerPublishVolume")?;
         validate::required("volume_id", &req.volume_id)?;
         validate::required("node_id", &req.node_id)?;
         let capability = req.volume_capability.as_ref();
@@ -151,7 +151,7 @@ impl Controller {
         &self,
         req: csi::ControllerUnpublishVolumeRequest,
     ) -> Result<csi::ControllerUnpublishVolumeResponse> {
-        self.attaches("ControllerUnpublishVolume")?;
+        Self::require(self.config.attach, "ControllerUnpublishVolume")?;
         let done = Ok(csi::ControllerUnpublishVolumeResponse {});
         let Some(handle) = lookup::id::<VolumeHandle>("volume_id", &req.volume_id)? else {
             return done;
@@ -167,13 +167,6 @@ impl Controller {
             }
         })?;
         done
-    }
-
-    fn attaches(&self, call: &'static str) -> Result<()> {
-        match self.config.attach {
-            true => Ok(()),
-            false => Err(Error::Off(call)),
-        }
     }
 }
 

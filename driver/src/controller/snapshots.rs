@@ -60,13 +60,8 @@ impl Controller {
         let Some(existing) = existing else {
             return Ok(self.pools.create_snapshot(&source, name, &req.parameters)?);
         };
-        fits(&existing, &source).map_err(|why| {
-            let name = lookup::shown(name);
-            Error::AlreadyExists(format!(
-                "snapshot {} has the name {name} already, and {why}",
-                existing.id
-            ))
-        })?;
+        fits(&existing, &source)
+            .map_err(|why| lookup::name_taken("snapshot", existing.id, name, why))?;
         Ok(existing)
     }
 

@@ -25,13 +25,9 @@ impl Controller {
         let order = Order::read(&req, &self.config)?;
         let record = match self.pools.volume_named(&order.name) {
             Some(existing) => {
-                order.fits(&existing).map_err(|why| {
-                    let name = lookup::shown(&order.name);
-                    Error::AlreadyExists(format!(
-                        "volume {} has the name {name} already, and {why}",
-                        existing.id
-                    ))
-                })?;
+                order
+                    .fits(&existing)
+                    .map_err(|why| lookup::name_taken("volume", existing.id, &order.name, why))?;
                 existing
             }
             None => self.make(order)?,

@@ -81,10 +81,16 @@ pub(crate) fn fs_of(access: &Access) -> Option<FsType> {
 /// The filesystem a volume was created for, or carries.
 pub(crate) fn own_fs(record: &VolumeRecord) -> Option<FsType> {
     let made_for = record.capabilities.iter().find_map(|c| fs_of(&c.access));
-    made_for.or(match record.format {
+    made_for.or(carried_fs(record.format))
+}
+
+/// The filesystem that a volume or snapshot carries, if it is known. Without a complete format
+/// there is no user data. Staging probes the device of a raw volume.
+pub(crate) fn carried_fs(format: Format) -> Option<FsType> {
+    match format {
         Format::Done(fs) => Some(fs),
         Format::None | Format::Formatting(_) | Format::Raw => None,
-    })
+    }
 }
 
 /// True if both use the raw device, or both use the same filesystem.

@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Some labels are not known yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "where this node is is not known yet: its labels {keys} (--topology-from-node-labels) have \
-     not been read from the API server"
+    "the topology of this node is not known yet: its labels {keys} (--topology-from-node-labels) \
+     have not been read from the API server"
 )]
 pub struct Unknown {
     /// The missing labels.
@@ -39,8 +39,8 @@ pub struct Unknown {
 /// A label differs from the value that the node was registered with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "label {key} of this node is {now:?} now and was {before:?} when kubelet was told \
-     (--topology-from-node-labels): it is told anew after a new start"
+    "label {key} of this node is {now:?} now and was {before:?} when kubelet registered the node \
+     (--topology-from-node-labels): the new value counts after a restart of the driver"
 )]
 pub struct Moved {
     key: String,
@@ -70,7 +70,7 @@ struct State {
     /// True if the labels were read in this process, not only loaded from the file.
     is_read: bool,
     /// True once a caller has received the segments.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl From<Segments> for Topology {
@@ -147,7 +147,7 @@ impl Topology {
                 keys: keys.join(", "),
             });
         };
-        state.is_told = true;
+        state.is_reported = true;
         Ok(known)
     }
 
@@ -165,7 +165,7 @@ impl Topology {
         if let Some(now) = now {
             let whole: Segments = self.0.own.iter().map(cloned).chain(now.clone()).collect();
             let differs = |key: &&String| before.get(*key) != whole.get(*key);
-            let moved = keys().find(differs).filter(|_| state.is_told);
+            let moved = keys().find(differs).filter(|_| state.is_reported);
             let moved = moved.map(|key| Moved {
                 key: key.clone(),
                 before: before.get(key).cloned().unwrap_or_default(),
@@ -189,7 +189,7 @@ impl Topology {
             return;
         };
         if let Err(error) = memory.write(labels) {
-            tracing::warn!(%error, "the node's labels are not remembered");
+            tracing::warn!(%error, "the node's labels could not be stored");
         }
     }
 
@@ -226,7 +226,8 @@ impl Memory {
             Ok(_) => Segments::new(),
             Err(error) => {
                 let path = self.dir.join(FILE);
-                tracing::warn!(path = %path.display(), %error, "the node's labels are forgotten");
+                let path = path.display();
+                tracing::warn!(%path, %error, "the node's stored labels can't be read");
                 Segments::new()
             }
         }

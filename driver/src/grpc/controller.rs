@@ -13,17 +13,18 @@ service! {
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
 
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
-        about |r| &r.name, in |r, pools| Lane::of_class(pools, &r.parameters, source(r)),
+        about |r| &r.name,
+        in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(Key::text)),
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
         -> ControllerPublishVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id),
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id),
         but for [secrets, volume_context];
     "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
         -> ControllerUnpublishVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
     "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse
         about |r| &r.volume_id;
@@ -52,37 +53,28 @@ service! {
         about |r| &r.snapshot_id;
     "ControllerExpandVolume" controller_expand_volume(ControllerExpandVolumeRequest)
         -> ControllerExpandVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
     "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse
         about |r| &r.volume_id;
     "ControllerModifyVolume" controller_modify_volume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
 }
 
-fn volume(id: &str) -> Vec<Key> {
-    vec![Key::Volume(id.to_owned())]
-}
-
-/// The ID of the snapshot or volume that a new volume is copied from.
-fn source(request: &csi::CreateVolumeRequest) -> Option<&str> {
+/// The snapshot or volume that a new volume is copied from.
+fn source(request: &csi::CreateVolumeRequest) -> Option<Key> {
     let source = request.volume_content_source.as_ref()?;
     Some(match source.r#type.as_ref()? {
-        Type::Snapshot(snapshot) => &snapshot.snapshot_id,
-        Type::Volume(volume) => &volume.volume_id,
+        Type::Snapshot(snapshot) => Key::Snapshot(snapshot.snapshot_id.clone()),
+        Type::Volume(volume) => Key::Volume(volume.volume_id.clone()),
     })
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.
 fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Key> {
-    let source = request.volume_content_source.as_ref();
-    let source = source.and_then(|source| match source.r#type.as_ref()? {
-        Type::Snapshot(snapshot) => Some(Key::Snapshot(snapshot.snapshot_id.clone())),
-        Type::Volume(volume) => Some(Key::Volume(volume.volume_id.clone())),
-    });
     let name = Key::VolumeName(request.name.clone());
-    std::iter::once(name).chain(source).collect()
+    std::iter::once(name).chain(source(request)).collect()
 }
 
 fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Key> {

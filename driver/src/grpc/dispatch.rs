@@ -61,7 +61,7 @@ impl Dispatcher {
         let service = service.clone();
         let mut keys = request.holds();
         // An empty ID needs no lock: the service refuses the request.
-        keys.retain(|key| !key.is_empty());
+        keys.retain(|key| !key.text().is_empty());
         let interest = match keys.is_empty() {
             true => Interest::Question,
             false => Interest::Change,

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_called_is_not_shown() {
+    fn a_method_without_calls_has_no_metric() {
         let mut text = String::new();
         render(&mut text, &Calls::new("d"), &[]).unwrap();
         assert!(!text.contains("method_name"), "{text}");

@@ -10,20 +10,20 @@ service! {
     NodeService: "csi.v1.Node", node_server::Node, done by Node;
 
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id),
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [];
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
         about |r| &r.volume_id,
         in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
-        holding |r| volume(&r.volume_id),
+        holding |r| Key::volume(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [];
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
         -> NodeGetVolumeStatsResponse
         about |r| &r.volume_id;
@@ -34,14 +34,10 @@ service! {
         -> NodeGetStorageHealthResponse
         about |_| "", in |_, pools| Lane::of_all(pools);
     "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
     "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse
         about |_| "";
     "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
         about |_| "";
-}
-
-fn volume(id: &str) -> Vec<Key> {
-    vec![Key::Volume(id.to_owned())]
 }

@@ -42,15 +42,20 @@ pub enum Key {
 }
 
 impl Key {
-    /// True if the ID or name is empty.
-    pub fn is_empty(&self) -> bool {
+    /// The only key of an RPC on this volume.
+    pub(super) fn volume(id: &str) -> Vec<Key> {
+        vec![Key::Volume(id.to_owned())]
+    }
+
+    /// The ID or name.
+    pub(super) fn text(&self) -> &str {
         match self {
             Key::VolumeName(text)
             | Key::Volume(text)
             | Key::SnapshotName(text)
             | Key::Snapshot(text)
             | Key::GroupName(text)
-            | Key::Group(text) => text.is_empty(),
+            | Key::Group(text) => text,
         }
     }
 }

@@ -40,7 +40,7 @@ pub enum SettingsError {
     },
     /// A flag names the key that holds the node's ID.
     #[error(
-        "{flag}: {key} is the node's own key (--topology-key), whose value is its ID: leave it out"
+        "{flag}: {key} is the node's own key (--topology-key) and has the node's ID as its value: leave it out"
     )]
     OwnKey {
         /// The flag.
@@ -137,8 +137,7 @@ fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> co
         topology: topology.clone(),
         attach_limit: (args.limits.attach_limit > 0).then_some(args.limits.attach_limit),
         attach: on.enable_attach,
-        expansion: on.enable_volume_expansion,
-        controller_expansion: on.enable_volume_expansion && !on.disable_controller_expansion,
+        expansion: on.enable_volume_expansion && !on.disable_controller_expansion,
         modify: on.enable_controller_modify_volume,
         mutable_parameters: args.volumes.mutable_parameters.clone(),
         snapshot_metadata: on.enable_snapshot_metadata,
@@ -179,11 +178,11 @@ fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, S
         ..
     } = &args.volumes;
     if !args.switches.enable_topology {
-        let told = [
+        let flags = [
             (TOPOLOGY, given.is_empty()),
             (FROM_LABELS, labels.is_empty()),
         ];
-        return match told.into_iter().find(|(_, silent)| !silent) {
+        return match flags.into_iter().find(|(_, absent)| !absent) {
             Some((flag, _)) => Err(SettingsError::NoTopology { flag }),
             None => Ok(Topology::default()),
         };

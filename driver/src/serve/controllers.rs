@@ -84,8 +84,8 @@ impl Running {
         }
         match self.task.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the controllers did not end well"),
-            Err(panicked) => tracing::warn!(%panicked, "the controllers did not end well"),
+            Ok(Err(error)) => tracing::warn!(%error, "the controllers ended with an error"),
+            Err(panicked) => tracing::warn!(%panicked, "the controllers ended with an error"),
         }
     }
 }
@@ -99,7 +99,7 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
         Ok(Err(error)) => error.into(),
         Ok(Ok(())) => Error::Role {
             role: "the controllers",
-            why: "nothing told them to".to_owned(),
+            why: "they stopped without a request".to_owned(),
         },
         Err(panicked) => Error::Role {
             role: "the controllers",

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_and_what_is_needed_stops() {
+    fn missing_tools_are_reported_and_missing_requirements_stop() {
         let gone = |fs: FsType| (fs, Err(format!("no mkfs.{fs}")));
         let here = |fs: FsType| (fs, Ok(()));
         let [ext4, xfs, btrfs] = FsType::ALL;

@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi::{BlockMetadata, BlockMetadataType};
 
-use super::super::MetadataBlocks;
+use super::super::{MetadataBlocks, to_proto};
 use crate::kernel::BLOCK_SIZE;
 use crate::kernel::extents::Range;
 
@@ -47,7 +47,7 @@ impl Style {
 
     /// `volume_capacity_bytes`.
     pub(super) fn capacity(&self) -> i64 {
-        signed(self.capacity)
+        to_proto::bytes(self.capacity)
     }
 
     /// The range to read: from the block that contains `start` to the end.
@@ -62,11 +62,6 @@ impl Style {
 
 fn common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { common_divisor(b, a % b) }
-}
-
-/// Sizes and offsets are at most the kernel's off_t.
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// Collects ordered runs and sends them as tuples, a message at a time.
@@ -143,8 +138,8 @@ impl<'a> Tuples<'a> {
                 break;
             }
             self.message.push(BlockMetadata {
-                byte_offset: signed(offset),
-                size_bytes: signed(size),
+                byte_offset: to_proto::bytes(offset),
+                size_bytes: to_proto::bytes(size),
             });
             if self.message.len() == self.max {
                 self.flush();
@@ -259,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn sending_ends_when_nobody_listens() {
+    fn sending_ends_when_the_caller_hangs_up() {
         let mut calls = 0;
         let mut send = |_| {
             calls += 1;

@@ -1,7 +1,7 @@
 //! Splitting `mkfsOptions` into words as a person at a shell would expect, without a shell.
 
 /// Splits at white space. Single quotes keep everything; double quotes and a backslash keep what
-/// they keep in a shell. Nothing is expanded. [`crate::sys::check_mkfs_options`] decides which
+/// they keep in a shell. Nothing is expanded. [`crate::kernel::check_mkfs_options`] decides which
 /// words mkfs may get.
 pub fn words(text: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();

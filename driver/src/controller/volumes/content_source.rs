@@ -3,6 +3,7 @@
 use super::super::capability::Wanted;
 use super::super::{Controller, Result};
 use super::create_request::Named;
+use crate::csi::capability::carried_fs;
 use crate::csi::validate::{Invalid, invalid};
 use crate::kernel::FsType;
 use crate::storage::{Format, Provisioning, Source};
@@ -22,12 +23,7 @@ pub(super) struct Origin {
 impl Origin {
     /// The filesystem of the source, if it is known.
     pub(super) fn fs(&self) -> Option<FsType> {
-        match self.format {
-            Format::Done(fs) => Some(fs),
-            // A source that was never staged carries no user data. Staging probes the device of a
-            // raw one.
-            Format::None | Format::Formatting(_) | Format::Raw => None,
-        }
+        carried_fs(self.format)
     }
 
     /// Checks that a copy supports these capabilities ("Source incompatible or not supported").

@@ -6,45 +6,35 @@ use crate::csi::topology::{Topology, Unknown};
 use crate::csi::validate::invalid;
 use crate::storage::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
 
-fn kernel_errors() -> Vec<(kernel::Error, Code)> {
+type Errors<E> = Vec<(E, Code)>;
+
+fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
+    use kernel::Error::*;
     let path = || PathBuf::from("/pool/x");
     let op = "open";
-    vec![
-        (
-            kernel::Error::io(op, path(), io::Error::from_raw_os_error(libc::EIO)),
-            Code::Internal,
-        ),
-        (
-            kernel::Error::io(op, path(), io::Error::from_raw_os_error(libc::ENOSPC)),
-            Code::ResourceExhausted,
-        ),
-        (
-            kernel::Error::NoSpace { op, path: path() },
-            Code::ResourceExhausted,
-        ),
-        (kernel::Error::Busy { op, path: path() }, Code::Aborted),
-        (kernel::Error::NotFound { op, path: path() }, Code::Internal),
-        (
-            kernel::Error::Unsupported { op, path: path() },
-            Code::FailedPrecondition,
-        ),
-        (
-            kernel::Error::Tool {
-                tool: "mkfs.ext4".into(),
-                path: path(),
-                message: "exit 1".into(),
-            },
-            Code::Internal,
-        ),
-        (
-            kernel::Error::TimedOut {
-                op,
-                path: path(),
-                seconds: 3,
-            },
-            Code::DeadlineExceeded,
-        ),
-    ]
+    let io = |errno| kernel::Error::io(op, path(), io::Error::from_raw_os_error(errno));
+    let tool = Tool {
+        tool: "mkfs.ext4".into(),
+        path: path(),
+        message: "exit 1".into(),
+    };
+    let late = TimedOut {
+        op,
+        path: path(),
+        seconds: 3,
+    };
+    let unsupported = Unsupported { op, path: path() };
+    let errors = [
+        (io(libc::EIO), Code::Internal),
+        (io(libc::ENOSPC), Code::ResourceExhausted),
+        (NoSpace { op, path: path() }, Code::ResourceExhausted),
+        (Busy { op, path: path() }, Code::Aborted),
+        (NotFound { op, path: path() }, Code::Internal),
+        (unsupported, Code::FailedPrecondition),
+        (tool, Code::Internal),
+        (late, Code::DeadlineExceeded),
+    ];
+    errors.map(|(error, code)| (error.into(), code)).into()
 }
 
 /// A node without a known topology.
@@ -55,101 +45,74 @@ fn nowhere() -> Unknown {
     topology.segments().unwrap_err()
 }
 
-fn pool_errors() -> Vec<(storage::Error, Code)> {
+fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
+    use storage::Error::*;
     let here = PoolId::generate();
     let volume = VolumeHandle::Id(VolumeId::generate(here));
     let (snapshot, group) = (SnapshotId::generate(here), GroupId::generate(here));
     let path = PathBuf::from("/pool/x");
-    let mut errors = vec![
-        (
-            storage::Error::UnknownPool("x".into()),
-            Code::InvalidArgument,
-        ),
-        (
-            storage::Error::Unavailable {
-                name: "x".into(),
-                why: "gone".into(),
-            },
-            Code::Unavailable,
-        ),
-        (
-            storage::Error::Locked {
-                name: "x".into(),
-                path: path.clone(),
-            },
-            Code::Unavailable,
-        ),
-        (storage::Error::ForeignPool(here), Code::FailedPrecondition),
-        (storage::Error::NoVolume(volume.clone()), Code::NotFound),
-        (storage::Error::NoSnapshot(snapshot), Code::NotFound),
-        (storage::Error::NoGroup(group), Code::NotFound),
-        (
-            storage::Error::NoRoom {
-                pool: "x".into(),
-                wanted: 2,
-                available: 1,
-            },
-            Code::ResourceExhausted,
-        ),
-        (
-            storage::Error::Attached {
-                volume,
-                by: "/dev/loop1".into(),
-            },
-            Code::FailedPrecondition,
-        ),
-        (
-            storage::Error::InGroup(snapshot, group),
-            Code::InvalidArgument,
-        ),
-        (
-            storage::Error::ImageMissing { path: path.clone() },
-            Code::DataLoss,
-        ),
-        (
-            storage::Error::CannotFreeze("no".into()),
-            Code::FailedPrecondition,
-        ),
-        (
-            storage::Error::Refused("no".into()),
-            Code::FailedPrecondition,
-        ),
-        (
-            storage::Error::Corrupt {
-                path,
-                why: "no JSON".into(),
-            },
-            Code::Internal,
-        ),
+    let unavailable = Unavailable {
+        name: "x".into(),
+        why: "gone".into(),
+    };
+    let locked = Locked {
+        name: "x".into(),
+        path: path.clone(),
+    };
+    let full = NoRoom {
+        pool: "x".into(),
+        wanted: 2,
+        available: 1,
+    };
+    let attached = Attached {
+        volume: volume.clone(),
+        by: "/dev/loop1".into(),
+    };
+    let corrupt = Corrupt {
+        path: path.clone(),
+        why: "no JSON".into(),
+    };
+    let errors = [
+        (UnknownPool("x".into()), Code::InvalidArgument),
+        (unavailable, Code::Unavailable),
+        (locked, Code::Unavailable),
+        (ForeignPool(here), Code::FailedPrecondition),
+        (NoVolume(volume), Code::NotFound),
+        (NoSnapshot(snapshot), Code::NotFound),
+        (NoGroup(group), Code::NotFound),
+        (full, Code::ResourceExhausted),
+        (attached, Code::FailedPrecondition),
+        (InGroup(snapshot, group), Code::InvalidArgument),
+        (ImageMissing { path }, Code::DataLoss),
+        (CannotFreeze("no".into()), Code::FailedPrecondition),
+        (Refused("no".into()), Code::FailedPrecondition),
+        (corrupt, Code::Internal),
     ];
-    errors.extend(
-        kernel_errors()
-            .into_iter()
-            .map(|(e, code)| (e.into(), code)),
-    );
-    errors
+    let errors = errors.into_iter().chain(kernel_errors());
+    errors.map(|(error, code)| (error.into(), code)).collect()
+}
+
+fn assert_codes<E: Into<Status>>(errors: Errors<E>) {
+    for (error, code) in errors {
+        let status: Status = error.into();
+        assert_eq!(status.code(), code, "{status}");
+    }
 }
 
 #[test]
 fn every_kernel_error_has_its_code() {
-    for (error, code) in kernel_errors() {
-        assert_eq!(of_kernel(&error), code, "{error}");
-        assert_eq!(Status::from(error).code(), code);
-    }
+    assert_codes::<kernel::Error>(kernel_errors());
 }
 
 #[test]
 fn every_pool_error_has_its_code() {
-    for (error, code) in pool_errors() {
-        assert_eq!(of_pool(&error), code, "{error}");
-        assert_eq!(Status::from(error).code(), code);
-    }
+    assert_codes::<storage::Error>(pool_errors());
 }
 
 #[test]
 fn every_controller_error_has_its_code() {
     use controller::Error::*;
-    let mut errors = vec![
+    assert_codes(vec![
         (invalid("name", "is required").into(), Code::InvalidArgument),
         (NotFound("volume x".into()), Code::NotFound),
         (AlreadyExists("x".into()), Code::AlreadyExists),
@@ -159,73 +122,51 @@ fn every_controller_error_has_its_code() {
         (BadToken("x".into()), Code::Aborted),
         (Place(nowhere()), Code::Unavailable),
         (Off("ControllerPublishVolume"), Code::Unimplemented),
-    ];
-    errors.extend(pool_errors().into_iter().map(|(e, code)| (e.into(), code)));
-    errors.extend(
-        kernel_errors()
-            .into_iter()
-            .map(|(e, code)| (e.into(), code)),
-    );
-    for (error, code) in errors {
-        assert_eq!(of_controller(&error), code, "{error}");
-        assert_eq!(Status::from(error).code(), code);
-    }
+    ]);
+    assert_codes::<controller::Error>(pool_errors());
+    assert_codes::<controller::Error>(kernel_errors());
 }
 
 #[test]
 fn every_node_error_has_its_code() {
     use node::Error::*;
-    let mut errors = vec![
-        (
-            invalid("target_path", "is required").into(),
-            Code::InvalidArgument,
-        ),
+    let path = Path {
+        path: "/t".into(),
+        why: "is a symlink".into(),
+    };
+    assert_codes(vec![
+        (invalid("path", "is required").into(), Code::InvalidArgument),
         (NotFound("volume x".into()), Code::NotFound),
         (AlreadyExists("x".into()), Code::AlreadyExists),
         (OutOfRange("x".into()), Code::OutOfRange),
         (ResourceExhausted("x".into()), Code::ResourceExhausted),
         (FailedPrecondition("x".into()), Code::FailedPrecondition),
         (Off("NodeExpandVolume"), Code::Unimplemented),
-        (
-            Path {
-                path: "/t".into(),
-                why: "is a symlink".into(),
-            },
-            Code::Internal,
-        ),
+        (path, Code::Internal),
         (DataLoss("x".into()), Code::DataLoss),
         (Place(nowhere()), Code::Unavailable),
-    ];
-    errors.extend(pool_errors().into_iter().map(|(e, code)| (e.into(), code)));
-    errors.extend(
-        kernel_errors()
-            .into_iter()
-            .map(|(e, code)| (e.into(), code)),
-    );
-    for (error, code) in errors {
-        assert_eq!(of_node(&error), code, "{error}");
-        assert_eq!(Status::from(error).code(), code);
-    }
+    ]);
+    assert_codes::<node::Error>(pool_errors());
+    assert_codes::<node::Error>(kernel_errors());
 }
 
 #[test]
-fn causes_are_told_once() {
+fn a_message_contains_each_cause_once() {
     #[derive(Debug, thiserror::Error)]
     #[error("making the volume")]
     struct Outer(#[source] kernel::Error);
 
     let kernel = || kernel::Error::io("mount", "/m", io::Error::from_raw_os_error(libc::EIO));
-    let told = "mount /m: Input/output error (os error 5)";
-    assert_eq!(message(&kernel()), told);
-    assert_eq!(Status::from(storage::Error::from(kernel())).message(), told);
-    assert_eq!(
-        message(&Outer(kernel())),
-        format!("making the volume: {told}")
-    );
+    let cause = "mount /m: Input/output error (os error 5)";
+    assert_eq!(message(&kernel()), cause);
+    let status = Status::from(storage::Error::from(kernel()));
+    assert_eq!(status.message(), cause);
+    let outer = message(&Outer(kernel()));
+    assert_eq!(outer, format!("making the volume: {cause}"));
 }
 
 #[test]
-fn messages_end_somewhere() {
+fn messages_have_a_limited_length() {
     let status = Status::from(invalid("parameters", "ä".repeat(100_000)));
     assert!(status.message().len() <= MAX_MESSAGE + '…'.len_utf8());
     assert!(status.message().ends_with("ä…"));

@@ -36,7 +36,7 @@ fn each_lane_and_each_kind_of_question_has_threads_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_long_is_told() {
+async fn a_question_that_waits_for_long_is_unavailable() {
     let lanes = Lanes::default();
     let lane = Lane::of([0]);
     let first = lanes.question(&lane, "Stats").await.unwrap();

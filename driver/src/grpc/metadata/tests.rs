@@ -75,7 +75,7 @@ async fn a_caller_that_has_gone_stops_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_takes_nothing_is_given_up_and_told() {
+async fn a_caller_that_takes_nothing_gets_deadline_exceeded() {
     let answers = start(Duration::from_millis(20), |emit| {
         assert!(!(0..).all(&mut *emit));
         Ok(())

@@ -23,6 +23,17 @@ fn print(n: u8) -> Fingerprint {
     Fingerprint::of(&[n])
 }
 
+/// Runs work on volumes.
+async fn run(
+    desk: &Desk,
+    method: &'static str,
+    keys: Vec<Key>,
+    number: u8,
+    work: impl FnOnce() -> Result<u32, Status> + Send + 'static,
+) -> Result<u32, Status> {
+    desk.run(many(), method, keys, print(number), work).await
+}
+
 /// Work that waits until the test opens the gate.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
@@ -46,18 +57,18 @@ async fn begin(
     desk: &Desk,
     method: &'static str,
     keys: Vec<Key>,
-    fingerprint: Fingerprint,
+    number: u8,
     gate: &Gate,
 ) -> tokio::task::JoinHandle<Result<u32, Status>> {
     let (begun, has_begun) = tokio::sync::oneshot::channel();
     let (desk, gate) = (desk.clone(), gate.clone());
     let call = tokio::spawn(async move {
-        desk.run(many(), method, keys, fingerprint, move || {
+        let work = move || {
             let _ = begun.send(());
             gate.wait();
-            Ok::<_, Status>(7)
-        })
-        .await
+            Ok(7)
+        };
+        run(&desk, method, keys, number, work).await
     });
     has_begun.await.unwrap();
     call
@@ -71,11 +82,9 @@ fn never() -> Result<u32, Status> {
 async fn another_request_on_a_held_key_is_aborted_and_names_it() {
     let desk = Desk::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
-    for (method, fingerprint) in [(A, print(2)), (B, print(1))] {
-        let refused = desk
-            .run(many(), method, volume("v"), fingerprint, never)
-            .await;
+    let first = begin(&desk, A, volume("v"), 1, &gate).await;
+    for (method, number) in [(A, 2), (B, 1)] {
+        let refused = run(&desk, method, volume("v"), number, never).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted);
         assert_eq!(
@@ -84,12 +93,12 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
         );
     }
     // Another volume is not locked.
-    let other = desk.run(many(), A, volume("w"), print(1), || Ok::<_, Status>(1));
+    let other = run(&desk, A, volume("w"), 1, || Ok(1));
     assert_eq!(other.await.unwrap(), 1);
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     // The keys are released before the answer is sent.
-    let next = desk.run(many(), B, volume("v"), print(3), || Ok::<_, Status>(2));
+    let next = run(&desk, B, volume("v"), 3, || Ok(2));
     assert_eq!(next.await.unwrap(), 2);
 }
 
@@ -97,25 +106,23 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
 async fn keys_are_taken_all_or_none() {
     let desk = Desk::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("b"), print(1), &gate).await;
+    let first = begin(&desk, A, volume("b"), 1, &gate).await;
     let ab = [volume("a"), volume("b")].concat();
-    let refused = desk.run(many(), A, ab, print(2), never).await.unwrap_err();
+    let refused = run(&desk, A, ab, 2, never).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
     // The refused call holds no lock on "a".
-    let a = desk.run(many(), A, volume("a"), print(3), || Ok::<_, Status>(1));
+    let a = run(&desk, A, volume("a"), 3, || Ok(1));
     assert_eq!(a.await.unwrap(), 1);
     gate.open();
     first.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_named_twice_is_taken_once_and_given_back() {
+async fn a_key_named_twice_is_taken_once_and_released() {
     let desk = Desk::new();
     for _ in 0..2 {
         let keys = [volume("a"), volume("a")].concat();
-        let done = desk
-            .run(many(), A, keys, print(1), || Ok::<_, Status>(1))
-            .await;
+        let done = run(&desk, A, keys, 1, || Ok(1)).await;
         assert_eq!(done.unwrap(), 1);
     }
     assert!(lock(&desk.table).held.is_empty());
@@ -125,11 +132,11 @@ async fn a_key_named_twice_is_taken_once_and_given_back() {
 async fn the_same_request_joins_and_gets_the_same_answer() {
     let desk = Desk::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    let first = begin(&desk, A, volume("v"), 1, &gate).await;
     let joined: Vec<_> = (0..20)
         .map(|_| {
             let desk = desk.clone();
-            tokio::spawn(async move { desk.run(many(), A, volume("v"), print(1), never).await })
+            tokio::spawn(async move { run(&desk, A, volume("v"), 1, never).await })
         })
         .collect();
     // All callers have joined once they, and the first, listen for the answer.
@@ -148,15 +155,15 @@ async fn the_same_request_joins_and_gets_the_same_answer() {
 async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
     let desk = Desk::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    let first = begin(&desk, A, volume("v"), 1, &gate).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
 
-    let refused = desk.run(many(), B, volume("v"), print(9), never).await;
+    let refused = run(&desk, B, volume("v"), 9, never).await;
     assert_eq!(refused.unwrap_err().code(), Code::Aborted);
     let retry = {
         let desk = desk.clone();
-        tokio::spawn(async move { desk.run(many(), A, volume("v"), print(1), never).await })
+        tokio::spawn(async move { run(&desk, A, volume("v"), 1, never).await })
     };
     let job = lock(&desk.table).held[&volume("v")[0]].clone();
     while job.answer.receiver_count() < 1 {
@@ -167,21 +174,13 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_is_internal_to_all_callers_and_gives_the_keys_back() {
+async fn a_panic_is_internal_to_all_callers_and_releases_the_keys() {
     let desk = Desk::new();
-    let panicked = desk
-        .run(
-            many(),
-            A,
-            volume("v"),
-            print(1),
-            || -> Result<u32, Status> { panic!("boom") },
-        )
-        .await
-        .unwrap_err();
+    let panicked = run(&desk, A, volume("v"), 1, || panic!("boom")).await;
+    let panicked = panicked.unwrap_err();
     assert_eq!(panicked.code(), Code::Internal);
     assert!(!panicked.message().contains("boom"));
-    let next = desk.run(many(), B, volume("v"), print(2), || Ok::<_, Status>(1));
+    let next = run(&desk, B, volume("v"), 2, || Ok(1));
     assert_eq!(next.await.unwrap(), 1);
 
     let read = desk.read(one().await, || -> Result<(), Status> { panic!("boom") });
@@ -191,8 +190,8 @@ async fn a_panic_is_internal_to_all_callers_and_gives_the_keys_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_shared_like_answers() {
     let desk = Desk::new();
-    let failed = desk.run(many(), A, volume("v"), print(1), || {
-        Err::<u32, _>(Status::resource_exhausted("full"))
+    let failed = run(&desk, A, volume("v"), 1, || {
+        Err(Status::resource_exhausted("full"))
     });
     let failed = failed.await.unwrap_err();
     assert_eq!(
@@ -202,14 +201,14 @@ async fn errors_are_shared_like_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closing_refuses_the_new_and_waits_for_the_old() {
+async fn closing_refuses_new_work_and_waits_for_the_rest() {
     let desk = Desk::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    let first = begin(&desk, A, volume("v"), 1, &gate).await;
     first.abort(); // only the desk waits for it now
     desk.close();
     assert_eq!(desk.in_flight(), 1);
-    let late = desk.run(many(), A, volume("w"), print(2), never).await;
+    let late = run(&desk, A, volume("w"), 2, never).await;
     assert_eq!(late.unwrap_err().code(), Code::Unavailable);
 
     let waited = tokio::time::timeout(Duration::from_millis(50), desk.drained()).await;
@@ -270,7 +269,7 @@ async fn no_key_is_ever_held_twice() {
 }
 
 #[test]
-fn work_dropped_by_a_dying_runtime_gives_its_keys_back() {
+fn work_dropped_by_a_dying_runtime_releases_its_keys() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .max_blocking_threads(1)
@@ -285,15 +284,15 @@ fn work_dropped_by_a_dying_runtime_gives_its_keys_back() {
             let work = move || {
                 begun.send(()).unwrap();
                 gate.wait();
-                Ok::<_, Status>(1)
+                Ok(1)
             };
-            desk.run(many(), A, volume("v"), print(1), work).await
+            run(&desk, A, volume("v"), 1, work).await
         });
     }
     has_begun.recv().unwrap();
     {
         let desk = desk.clone();
-        runtime.spawn(async move { desk.run(many(), A, volume("w"), print(2), never).await });
+        runtime.spawn(async move { run(&desk, A, volume("w"), 2, never).await });
     }
     while desk.in_flight() < 2 {
         std::thread::yield_now();

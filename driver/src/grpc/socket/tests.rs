@@ -69,7 +69,7 @@ fn a_served_socket_is_refused_even_when_its_process_hangs() {
 }
 
 #[test]
-fn what_is_no_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_left_alone() {
     let dir = dir();
     let path = dir.path().join("csi.sock");
     fs::write(&path, "data").unwrap();
@@ -82,7 +82,7 @@ fn what_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn somebody_elses_socket_is_not_removed() {
+fn the_socket_of_another_process_is_not_removed() {
     let dir = dir();
     let path = dir.path().join("csi.sock");
     let old = Socket::bind(&path).unwrap();

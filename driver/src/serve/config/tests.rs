@@ -28,7 +28,7 @@ fn run(flags: &str) -> Result<Settings, String> {
 }
 
 #[test]
-fn a_node_can_be_in_more_places_than_its_own() {
+fn a_node_can_have_more_topology_segments() {
     let dir = tempfile::tempdir().unwrap();
     let flags = format!(
         "--nodeid n1 --topology-key k --statedir {}",
@@ -63,7 +63,7 @@ fn a_node_can_be_in_more_places_than_its_own() {
 }
 
 #[test]
-fn keys_and_values_of_places_are_checked() {
+fn topology_keys_and_values_are_checked() {
     let (own, labels) = ("--topology-key a/k", "--topology-from-node-labels");
     for (flags, part) in [
         ("--topology rack", "--topology"),
@@ -158,7 +158,7 @@ fn expansion_is_two_halves() {
         let settings = read(flags).unwrap();
         let got = (
             settings.identity.expansion,
-            settings.controller.controller_expansion,
+            settings.controller.expansion,
             settings.node.expansion,
         );
         assert_eq!(got, (plugin, controller, node), "{flags}");
@@ -166,8 +166,8 @@ fn expansion_is_two_halves() {
 }
 
 #[test]
-fn the_scheduler_hears_of_the_smaller_limit() {
-    for (flags, limit, told) in [
+fn the_smaller_volume_limit_is_reported() {
+    for (flags, limit, reported) in [
         ("", None, 0),
         ("--attach-limit 16", Some(16), 16),
         ("--maxvolumespernode 9", None, 9),
@@ -176,12 +176,12 @@ fn the_scheduler_hears_of_the_smaller_limit() {
     ] {
         let settings = read(flags).unwrap();
         assert_eq!(settings.controller.attach_limit, limit, "{flags}");
-        assert_eq!(settings.node.max_volumes, told, "{flags}");
+        assert_eq!(settings.node.max_volumes, reported, "{flags}");
     }
 }
 
 #[test]
-fn changed_blocks_come_as_asked() {
+fn the_form_of_changed_blocks_can_be_chosen() {
     use controller::MetadataBlocks::*;
     let blocks = |flags| read(flags).unwrap().controller.metadata_blocks;
     assert_eq!(blocks(""), Fixed(4096));
