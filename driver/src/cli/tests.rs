@@ -18,14 +18,15 @@ fn serve(flags: &str) -> Result<ServeArgs, String> {
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn clap_accepts_the_command_line() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn every_flag_can_be_given_by_the_environment() {
+fn every_flag_has_a_help_text_and_an_environment_variable() {
     for command in Cli::command().get_subcommands() {
         for arg in command.get_arguments() {
+            assert!(arg.get_help().is_some(), "{command} {arg}");
             let Some(long) = arg.get_long() else {
                 continue;
             };
@@ -47,21 +48,7 @@ fn every_flag_can_be_given_by_the_environment() {
 }
 
 #[test]
-fn every_flag_says_what_it_is() {
-    for command in Cli::command().get_subcommands() {
-        for arg in command.get_arguments() {
-            assert!(
-                arg.get_help().is_some(),
-                "{} {}",
-                command.get_name(),
-                arg.get_id()
-            );
-        }
-    }
-}
-
-#[test]
-fn few_flags_are_enough() {
+fn flags_have_defaults() {
     let args = serve("").unwrap();
     assert_eq!(args.endpoint(), Some(&PathBuf::from("/s")));
     assert_eq!(args.pools.driver_name, "hostloop.csi.dev");
@@ -92,12 +79,11 @@ fn few_flags_are_enough() {
 
 #[test]
 fn a_leader_needs_no_socket() {
-    let controllers = |flags: &str| match parse(&format!("hostloop controllers {flags}")) {
-        Ok(cli) => match cli.command {
+    let controllers = |flags: &str| -> Result<ControllersArgs, String> {
+        match parse(&format!("hostloop controllers {flags}"))?.command {
             Command::Controllers(args) => Ok(*args),
             other => panic!("{other:?}"),
-        },
-        Err(error) => Err(error),
+        }
     };
     let args = controllers("--leader-tasks=only --drivername=d.example").unwrap();
     assert_eq!(args.driver_name.as_deref(), Some("d.example"));
@@ -117,18 +103,11 @@ fn switches_take_a_value_or_none() {
         ("--reject-multi-node=1", true),
         ("--reject-multi-node=f", false),
     ] {
-        assert_eq!(
-            serve(flag).unwrap().switches.reject_multi_node,
-            value,
-            "{flag}"
-        );
+        let switches = serve(flag).unwrap().switches;
+        assert_eq!(switches.reject_multi_node, value, "{flag}");
     }
-    assert!(
-        !serve("--enable-attach=false")
-            .unwrap()
-            .switches
-            .enable_attach
-    );
+    let off = serve("--enable-attach=false").unwrap();
+    assert!(!off.switches.enable_attach);
     assert!(serve("--enable-attach=maybe").is_err());
     // The next word may be another flag, so it is not the value.
     assert!(serve("--enable-attach false").is_err());
@@ -164,7 +143,7 @@ fn pools_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn words_that_mean_nothing_are_refused_with_a_reason() {
+fn invalid_values_are_refused_with_a_reason() {
     for (flags, reason) in [
         ("--drivername _x", "begin and end"),
         ("--capacity a", "NAME=SIZE"),
@@ -243,27 +222,19 @@ fn label_keys_and_values() {
     for key in ["topology.hostloop.csi.dev/node", "node", "a/b_c.d"] {
         assert!(values::label_key(key).is_ok(), "{key}");
     }
-    for key in [
-        "",
-        "/node",
-        "a/",
-        "a/b/c",
-        "a_b/c",
-        "-a/b",
-        "a..b/c",
-        &"x".repeat(64),
-    ] {
+    let long = &"x".repeat(64);
+    for key in ["", "/node", "a/", "a/b/c", "a_b/c", "-a/b", "a..b/c", long] {
         assert!(values::label_key(key).is_err(), "{key}");
     }
     assert!(is_label_value("node-1.example.com"));
-    for value in ["", "a b", "-a", &"x".repeat(64)] {
+    for value in ["", "a b", "-a", long] {
         assert!(!is_label_value(value), "{value}");
     }
 }
 
-/// The page lists each of upstream's flags, and says whether `hostloop controllers` has it.
+/// The page lists each upstream flag, and says whether `hostloop controllers` has it.
 #[test]
-fn the_page_of_upstreams_flags_is_true() {
+fn the_page_of_upstream_flags_matches_the_command_line() {
     let mut all = Cli::command();
     all.build();
     let command = all.find_subcommand("controllers").unwrap();

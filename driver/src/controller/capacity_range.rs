@@ -96,9 +96,9 @@ pub(super) fn expand(
 mod tests {
     use super::*;
 
-    const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
+    const MAX: u64 = i64::MAX as u64;
 
     fn range(required: u64, limit: u64) -> Range {
         Range {
@@ -117,6 +117,10 @@ mod tests {
         let copy = Bounds {
             filesystem: MIB,
             source: Some(64 * MIB),
+            ..raw
+        };
+        let small = Bounds {
+            largest: Some(64 * MIB),
             ..raw
         };
         let capped = Bounds {
@@ -138,14 +142,7 @@ mod tests {
             (range(0, 0), raw, Some(GIB)),
             (range(0, 64 * MIB + 5), raw, Some(64 * MIB)),
             (range(0, 4 * GIB), raw, Some(GIB)),
-            (
-                range(0, 0),
-                Bounds {
-                    largest: Some(64 * MIB),
-                    ..raw
-                },
-                Some(64 * MIB),
-            ),
+            (range(0, 0), small, Some(64 * MIB)),
             (range(0, 0), xfs, Some(GIB)),
             (range(0, 400 * MIB), xfs, Some(400 * MIB)),
             // The filesystem's minimum applies, unless the limit forbids it.
@@ -163,13 +160,9 @@ mod tests {
             (range(2 * GIB, 0), capped, Some(2 * GIB)),
             (range(2 * GIB + 1, 0), capped, None),
             // No overflow.
-            (range(i64::MAX as u64, 0), raw, None),
-            (range(i64::MAX as u64, i64::MAX as u64), raw, None),
-            (
-                range(i64::MAX as u64 - 4095, 0),
-                raw,
-                Some(i64::MAX as u64 - 4095),
-            ),
+            (range(MAX, 0), raw, None),
+            (range(MAX, MAX), raw, None),
+            (range(MAX - 4095, 0), raw, Some(MAX - 4095)),
         ];
         for (range, bounds, expected) in table {
             assert_eq!(create(range, bounds).ok(), expected, "{range:?} {bounds:?}");
@@ -177,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_why() {
+    fn errors_say_which_limit_is_exceeded() {
         let bounds = Bounds {
             filesystem: 300 * MIB,
             grown: 0,
@@ -188,20 +181,17 @@ mod tests {
             (range(0, 400 * MIB), "the source"),
             (range(3 * GIB, 0), "a volume may have"),
             (range(GIB + 1, GIB + 2), "rounded up"),
-            (range(i64::MAX as u64, 0), "too large"),
+            (range(MAX, 0), "too large"),
         ];
         for (range, expected) in table {
             let why = create(range, bounds).unwrap_err();
             assert!(why.contains(expected), "{why}");
         }
-        let why = create(
-            range(0, 1),
-            Bounds {
-                source: None,
-                ..bounds
-            },
-        )
-        .unwrap_err();
+        let empty = Bounds {
+            source: None,
+            ..bounds
+        };
+        let why = create(range(0, 1), empty).unwrap_err();
         assert!(why.contains("filesystem"), "{why}");
     }
 
@@ -210,10 +200,10 @@ mod tests {
         let table = [
             (range(64 * MIB, 0), 32 * MIB, None, Some(64 * MIB)),
             (
-                range(64 * MIB + 1, 0),
+                range(63 * MIB + 1, 0),
                 32 * MIB,
                 None,
-                Some(64 * MIB + 4 * KIB),
+                Some(63 * MIB + 4096),
             ),
             // Large enough already.
             (range(32 * MIB, 0), 64 * MIB, None, Some(64 * MIB)),
@@ -226,7 +216,7 @@ mod tests {
             (range(64 * MIB + 1, 64 * MIB + 2), 32 * MIB, None, None),
             (range(64 * MIB, 0), 32 * MIB, Some(64 * MIB), Some(64 * MIB)),
             (range(65 * MIB, 0), 32 * MIB, Some(64 * MIB), None),
-            (range(i64::MAX as u64, 0), 32 * MIB, None, None),
+            (range(MAX, 0), 32 * MIB, None, None),
             // A volume above a lowered maximum keeps its size.
             (range(64 * MIB, 0), 64 * MIB, Some(32 * MIB), Some(64 * MIB)),
         ];
@@ -237,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filesystem_that_grows_in_leaps_leaps() {
+    fn a_filesystem_grows_at_least_to_its_minimum() {
         let grown = 256 * MIB;
         // requested size, current size → size
         let table = [
