@@ -46,7 +46,7 @@ use lanes::Lanes;
 use metadata::MetadataService;
 use metrics::Calls;
 use node::NodeService;
-use operation_locks::Desk;
+use operation_locks::OperationLocks;
 use pool_metrics::Gauges;
 
 /// All gRPC services of the driver. Clones share all state.
@@ -55,7 +55,7 @@ pub struct Server {
     identity: Arc<Identity>,
     controller: Arc<Controller>,
     node: Arc<Node>,
-    front: Dispatcher,
+    dispatcher: Dispatcher,
     calls: Arc<Calls>,
     gauges: Gauges,
 }
@@ -65,8 +65,8 @@ impl Server {
     pub fn new(identity: Identity, controller: Arc<Controller>, node: Arc<Node>) -> Self {
         let calls = Arc::new(Calls::new(&identity.name));
         Server {
-            front: Dispatcher {
-                desk: Desk::new(),
+            dispatcher: Dispatcher {
+                locks: OperationLocks::new(),
                 lanes: Lanes::default(),
                 pools: controller.pools.clone(),
                 observer: Observer::new(calls.clone()),
@@ -80,8 +80,8 @@ impl Server {
     }
 
     /// The locks of the RPCs.
-    pub fn desk(&self) -> &Desk {
-        &self.front.desk
+    pub fn locks(&self) -> &OperationLocks {
+        &self.dispatcher.locks
     }
 
     /// The part of the services that the HTTP endpoint reports.
@@ -109,26 +109,26 @@ impl Server {
     }
 
     fn router(&self) -> Router {
-        let front = || self.front.clone();
+        let dispatcher = || self.dispatcher.clone();
         tonic::transport::Server::builder()
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
-                observer: self.front.observer.clone(),
+                observer: self.dispatcher.observer.clone(),
             }))
             .add_service(ControllerServer::new(ControllerService {
-                front: front(),
+                dispatcher: dispatcher(),
                 service: self.controller.clone(),
             }))
             .add_service(GroupControllerServer::new(GroupService {
-                front: front(),
+                dispatcher: dispatcher(),
                 service: self.controller.clone(),
             }))
             .add_service(SnapshotMetadataServer::new(MetadataService::new(
-                front(),
+                dispatcher(),
                 self.controller.clone(),
             )))
             .add_service(NodeServer::new(NodeService {
-                front: front(),
+                dispatcher: dispatcher(),
                 service: self.node.clone(),
             }))
     }

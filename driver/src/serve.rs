@@ -196,7 +196,7 @@ async fn work(
     let mut loops = loops.map(Loops::start);
     let served = tokio::select! {
         signal = signals.next() => {
-            tracing::info!(signal, in_flight = server.desk().in_flight(), "stopping");
+            tracing::info!(signal, in_flight = server.locks().in_flight(), "stopping");
             Ok(())
         }
         ended = roles.next() => Err(ended),
@@ -215,8 +215,8 @@ async fn work(
         while !roles.is_empty() {
             roles.next().await;
         }
-        server.desk().close();
-        server.desk().drained().await;
+        server.locks().close();
+        server.locks().drained().await;
     };
     tokio::select! {
         () = finished => tracing::info!("stopped"),
@@ -229,7 +229,7 @@ async fn work(
 fn unfinished(server: &Server, why: &'static str) {
     tracing::warn!(
         why,
-        in_flight = server.desk().in_flight(),
+        in_flight = server.locks().in_flight(),
         "stopped before every call was finished; the next start completes or undoes them"
     );
 }

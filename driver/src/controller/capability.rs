@@ -9,19 +9,19 @@ use crate::storage::{Access, Capability, VolumeRecord};
 
 /// The capabilities of one request. All use a raw block volume, or all use one filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct CapabilitySet {
     all: Vec<Capability>,
     /// True if a capability names the filesystem; otherwise it is the default one.
     names_fs: bool,
 }
 
-impl Wanted {
+impl CapabilitySet {
     /// Reads a list of capabilities, which may be empty.
     pub(super) fn read(
         field: &str,
         values: &[csi::VolumeCapability],
         rules: &CapabilityRules,
-    ) -> Result<Wanted, Invalid> {
+    ) -> Result<CapabilitySet, Invalid> {
         let mut all = Vec::with_capacity(values.len());
         let mut named = None;
         for (i, value) in values.iter().enumerate() {
@@ -38,7 +38,7 @@ impl Wanted {
             // One volume can't be both: a mount writes to the block device.
             return Err(invalid(field, "ask for a block device and a filesystem"));
         }
-        let wanted = Wanted {
+        let wanted = CapabilitySet {
             all,
             names_fs: named.is_some(),
         };
@@ -48,7 +48,7 @@ impl Wanted {
         })
     }
 
-    fn on(mut self, fs: FsType) -> Wanted {
+    fn on(mut self, fs: FsType) -> CapabilitySet {
         for capability in &mut self.all {
             if let Access::Mount { fs: own, .. } = &mut capability.access {
                 *own = fs;
@@ -58,7 +58,7 @@ impl Wanted {
     }
 
     /// The same capabilities for a volume with this filesystem, which replaces the default one.
-    pub(super) fn on_volume_with(self, fs: Option<FsType>) -> Wanted {
+    pub(super) fn on_volume_with(self, fs: Option<FsType>) -> CapabilitySet {
         match fs {
             Some(fs) if !self.names_fs => self.on(fs),
             _ => self,

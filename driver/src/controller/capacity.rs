@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi;
 
-use super::capability::Wanted;
+use super::capability::CapabilitySet;
 use super::{Controller, Result, accessibility, parameters, to_proto};
 use crate::kernel::{BLOCK_SIZE, FsType};
 use crate::storage::{self, Capacity};
@@ -11,7 +11,7 @@ impl Controller {
     /// GetCapacity.
     pub fn get_capacity(&self, req: csi::GetCapacityRequest) -> Result<csi::GetCapacityResponse> {
         let rules = &self.config.capabilities;
-        let wanted = Wanted::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
         let fs = match wanted.fs() {
             Some(fs) => Some(fs),

@@ -13,8 +13,8 @@ mod content_source;
 mod create_request;
 mod validate;
 
-use content_source::Origin;
-use create_request::Order;
+use content_source::ContentSource;
+use create_request::CreateRequest;
 
 impl Controller {
     /// CreateVolume: idempotent by name.
@@ -22,59 +22,62 @@ impl Controller {
         &self,
         req: csi::CreateVolumeRequest,
     ) -> Result<csi::CreateVolumeResponse> {
-        let order = Order::read(&req, &self.config)?;
-        let record = match self.pools.volume_named(&order.name) {
+        let request = CreateRequest::read(&req, &self.config)?;
+        let record = match self.pools.volume_named(&request.name) {
             Some(existing) => {
-                order
+                request
                     .fits(&existing)
-                    .map_err(|why| lookup::name_taken("volume", existing.id, &order.name, why))?;
+                    .map_err(|why| lookup::name_taken("volume", existing.id, &request.name, why))?;
                 existing
             }
-            None => self.make(order)?,
+            None => self.make(request)?,
         };
         Ok(csi::CreateVolumeResponse {
             volume: Some(to_proto::volume(&record, &*self.here()?)),
         })
     }
 
-    fn make(&self, order: Order) -> Result<Arc<VolumeRecord>> {
-        if !order.accessible {
+    fn make(&self, request: CreateRequest) -> Result<Arc<VolumeRecord>> {
+        if !request.accessible {
             return Err(Error::ResourceExhausted(
                 "volumes of this node are accessible from none of the requisite topologies"
                     .to_owned(),
             ));
         }
-        let origin = order.source.map(|source| self.origin(source)).transpose()?;
-        let pool = self.pools.named(order.class.pool.as_deref())?;
-        let wanted = order
+        let source = request
+            .source
+            .map(|named| self.content_source(named))
+            .transpose()?;
+        let pool = self.pools.named(request.class.pool.as_deref())?;
+        let wanted = request
             .wanted
-            .on_volume_with(origin.as_ref().and_then(Origin::fs));
-        order.class.check_mkfs_options(wanted.fs())?;
-        if let Some(origin) = &origin {
-            origin.serves(&wanted)?;
+            .on_volume_with(source.as_ref().and_then(ContentSource::fs));
+        request.class.check_mkfs_options(wanted.fs())?;
+        if let Some(source) = &source {
+            source.serves(&wanted)?;
         }
         if let Some(fs) = wanted.fs() {
             self.require_tools(fs)?;
         }
-        let inherited = origin.as_ref().map(|o| o.provisioning);
-        let settings = order.changes.create(inherited)?;
+        let inherited = source.as_ref().map(|o| o.provisioning);
+        let settings = request.changes.create(inherited)?;
         let bounds = capacity_range::Bounds {
             filesystem: wanted.fs().map_or(0, FsType::minimum_bytes),
             grown: wanted.fs().map_or(0, FsType::minimum_grown_bytes),
-            source: origin.as_ref().map(|o| o.bytes),
+            source: source.as_ref().map(|o| o.bytes),
             largest: self.pools.options().max_volume_bytes,
         };
         let capacity_bytes =
-            capacity_range::create(order.range, bounds).map_err(Error::OutOfRange)?;
+            capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
         let new = NewVolume {
-            name: order.name,
+            name: request.name,
             capacity_bytes,
             capabilities: wanted.into_all(),
-            parameters: order.parameters,
-            mutable_parameters: order.mutable_parameters,
+            parameters: request.parameters,
+            mutable_parameters: request.mutable_parameters,
             settings,
-            mkfs_options: order.class.mkfs_options,
-            source: origin.map(|o| o.source),
+            mkfs_options: request.class.mkfs_options,
+            source: source.map(|o| o.source),
             inline: None,
         };
         Ok(self.pools.create_volume(&pool, new)?)

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::call_log::{Interest, Observer};
 use super::lanes::{Lane, Lanes, Work};
-use super::operation_locks::{Desk, Fingerprint, Key};
+use super::operation_locks::{Fingerprint, Key, OperationLocks};
 use crate::storage::Pools;
 
 /// A request as the dispatcher sees it.
@@ -37,7 +37,7 @@ pub(crate) trait Call: Send + Sized + 'static {
 /// The state that every service needs to answer RPCs.
 #[derive(Clone)]
 pub(crate) struct Dispatcher {
-    pub(crate) desk: Desk,
+    pub(crate) locks: OperationLocks,
     pub(crate) lanes: Lanes,
     pub(crate) pools: Arc<Pools>,
     pub(crate) observer: Observer,
@@ -72,7 +72,7 @@ impl Dispatcher {
             match self.lanes.question(&lane, C::METHOD).await {
                 Ok(thread) => {
                     let work = move || work(&service, request);
-                    self.desk.read(thread, work).await
+                    self.locks.read(thread, work).await
                 }
                 Err(status) => Err(status),
             }
@@ -80,8 +80,8 @@ impl Dispatcher {
             let threads = self.lanes.threads(&lane, Work::Change);
             let fingerprint = request.fingerprint();
             let work = move || work(&service, request);
-            let desk = &self.desk;
-            desk.run(threads, C::METHOD, keys, fingerprint, work).await
+            let locks = &self.locks;
+            locks.run(threads, C::METHOD, keys, fingerprint, work).await
         };
         report.end(answer.as_ref().err());
         answer.map(Response::new)
@@ -102,7 +102,7 @@ macro_rules! service {
     ) => {
         $(#[$doc])*
         pub(crate) struct $name {
-            pub(crate) front: $crate::grpc::dispatch::Dispatcher,
+            pub(crate) dispatcher: $crate::grpc::dispatch::Dispatcher,
             pub(crate) service: std::sync::Arc<$service>,
         }
 
@@ -119,7 +119,7 @@ macro_rules! service {
                     &self,
                     request: tonic::Request<hostloop_proto::csi::$request>,
                 ) -> Result<tonic::Response<hostloop_proto::csi::$response>, tonic::Status> {
-                    self.front.answer(&self.service, request, $service::$method).await
+                    self.dispatcher.answer(&self.service, request, $service::$method).await
                 }
             )+
         }

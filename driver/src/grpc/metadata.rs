@@ -38,7 +38,7 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// The SnapshotMetadata service.
 pub(crate) struct MetadataService {
-    front: Dispatcher,
+    dispatcher: Dispatcher,
     service: Arc<Controller>,
 }
 
@@ -48,8 +48,11 @@ type Answers<M> = ReceiverStream<Result<M, Status>>;
 type Produce<C, M> = fn(&Controller, C, &mut dyn FnMut(M) -> bool) -> controller::Result<()>;
 
 impl MetadataService {
-    pub(crate) fn new(front: Dispatcher, service: Arc<Controller>) -> Self {
-        MetadataService { front, service }
+    pub(crate) fn new(dispatcher: Dispatcher, service: Arc<Controller>) -> Self {
+        MetadataService {
+            dispatcher,
+            service,
+        }
     }
 
     async fn stream<C: Call, M: Send + 'static>(
@@ -59,12 +62,12 @@ impl MetadataService {
     ) -> Result<Response<Answers<M>>, Status> {
         let request = request.into_inner();
         let report = self
-            .front
+            .dispatcher
             .observer
             .begin(C::METHOD, request.about(), Interest::Question);
-        let lane = request.lane(&self.front.pools);
+        let lane = request.lane(&self.dispatcher.pools);
         let turn = self
-            .front
+            .dispatcher
             .lanes
             .threads(&lane, Work::Stream)
             .acquire_owned()

@@ -1,7 +1,7 @@
 //! The locks of RPCs, and the joining of retried RPCs.
 //!
 //! The services under the server take no locks. An RPC names everything it changes as [`Key`]s. The
-//! desk grants all keys at once or none, so there is no lock order and no deadlock. An RPC that
+//! driver grants all keys at once or none, so there is no lock order and no deadlock. An RPC that
 //! finds a key taken
 //!
 //! - **joins** the work that holds the key and gets the same answer, if both requests are equal
@@ -102,14 +102,14 @@ struct Table {
     closed: bool,
 }
 
-/// The desk. Clones share it.
+/// The locks of all RPCs under way, and their work. Clones share them.
 #[derive(Clone, Default)]
-pub struct Desk {
+pub struct OperationLocks {
     table: Arc<Mutex<Table>>,
     work: TaskTracker,
 }
 
-/// The result of asking the desk for keys.
+/// The result of asking for keys.
 enum Ticket {
     /// The request holds its keys now.
     Granted(Granted),
@@ -138,10 +138,10 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk {
-    /// Creates a desk without any work under way.
+impl OperationLocks {
+    /// Creates a table without any work under way.
     pub fn new() -> Self {
-        Desk::default()
+        OperationLocks::default()
     }
 
     /// Runs `work` under `keys` on one of `threads`, joins an equal request, or answers ABORTED.
@@ -210,7 +210,7 @@ impl Desk {
         self.work.close();
     }
 
-    /// Waits until all work is done. Call [`Desk::close`] first.
+    /// Waits until all work is done. Call [`OperationLocks::close`] first.
     pub async fn drained(&self) {
         self.work.wait().await;
     }

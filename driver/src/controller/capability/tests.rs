@@ -7,8 +7,8 @@ use crate::csi::validate;
 use crate::kernel::FsType;
 use crate::testkit::{block_as as block, mount_as as mount, with_flags};
 
-fn read(values: &[csi::VolumeCapability]) -> Result<Wanted, Invalid> {
-    Wanted::read("caps", values, &config().capabilities)
+fn read(values: &[csi::VolumeCapability]) -> Result<CapabilitySet, Invalid> {
+    CapabilitySet::read("caps", values, &config().capabilities)
 }
 
 const WRITER: Mode = Mode::SingleNodeWriter;
@@ -48,7 +48,10 @@ fn the_capabilities_of_a_request_are_of_one_kind() {
     ];
     for (values, expected) in table {
         let got = read(&values);
-        let got = got.as_ref().map(Wanted::fs).map_err(|e| e.field.as_str());
+        let got = got
+            .as_ref()
+            .map(CapabilitySet::fs)
+            .map_err(|e| e.field.as_str());
         assert_eq!(got, expected, "{values:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Finds the source of a copied volume.
 
-use super::super::capability::Wanted;
+use super::super::capability::CapabilitySet;
 use super::super::{Controller, Result};
-use super::create_request::Named;
+use super::create_request::SourceRef;
 use crate::csi::capability::carried_fs;
 use crate::csi::validate::{Invalid, invalid};
 use crate::kernel::FsType;
@@ -10,7 +10,7 @@ use crate::storage::{Format, Provisioning, Source};
 
 /// An existing source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
+pub(super) struct ContentSource {
     pub(super) source: Source,
     /// The source's size, in bytes.
     pub(super) bytes: u64,
@@ -20,14 +20,14 @@ pub(super) struct Origin {
     pub(super) provisioning: Provisioning,
 }
 
-impl Origin {
+impl ContentSource {
     /// The filesystem of the source, if it is known.
     pub(super) fn fs(&self) -> Option<FsType> {
         carried_fs(self.format)
     }
 
     /// Checks that a copy supports these capabilities ("Source incompatible or not supported").
-    pub(super) fn serves(&self, wanted: &Wanted) -> std::result::Result<(), Invalid> {
+    pub(super) fn serves(&self, wanted: &CapabilitySet) -> std::result::Result<(), Invalid> {
         match (self.fs(), wanted.fs()) {
             (Some(has), Some(asked)) if has != asked => Err(invalid(
                 "volume_content_source",
@@ -40,20 +40,20 @@ impl Origin {
 
 impl Controller {
     /// Finds a source.
-    pub(super) fn origin(&self, named: Named) -> Result<Origin> {
+    pub(super) fn content_source(&self, named: SourceRef) -> Result<ContentSource> {
         match named {
-            Named::Snapshot(id) => {
+            SourceRef::Snapshot(id) => {
                 let snapshot = self.pools.snapshot(&id)?;
-                Ok(Origin {
+                Ok(ContentSource {
                     source: Source::Snapshot(id),
                     bytes: snapshot.size_bytes,
                     format: snapshot.format,
                     provisioning: snapshot.provisioning,
                 })
             }
-            Named::Volume(handle) => {
+            SourceRef::Volume(handle) => {
                 let volume = self.pools.volume(&handle)?;
-                Ok(Origin {
+                Ok(ContentSource {
                     source: Source::Volume(volume.id),
                     bytes: volume.capacity_bytes,
                     format: volume.format,
@@ -72,9 +72,9 @@ mod tests {
     use crate::storage::{PoolId, VolumeId};
 
     /// Reads a capability with this filesystem, or of a block device.
-    fn wanted(fs: Option<&str>) -> Wanted {
+    fn wanted(fs: Option<&str>) -> CapabilitySet {
         let capability = fs.map_or_else(block, mount);
-        Wanted::read("f", &[capability], &config().capabilities).unwrap()
+        CapabilitySet::read("f", &[capability], &config().capabilities).unwrap()
     }
 
     #[test]
@@ -94,15 +94,15 @@ mod tests {
         ];
         let pool = PoolId::generate();
         for (format, asked, fs, fits) in table {
-            let origin = Origin {
+            let source = ContentSource {
                 source: Source::Volume(VolumeId::generate(pool)),
                 bytes: 0,
                 format,
                 provisioning: Provisioning::Thin,
             };
-            let wanted = wanted(asked).on_volume_with(origin.fs());
+            let wanted = wanted(asked).on_volume_with(source.fs());
             assert_eq!(wanted.fs(), fs, "{format:?} {asked:?}");
-            assert_eq!(origin.serves(&wanted).is_ok(), fits, "{format:?} {asked:?}");
+            assert_eq!(source.serves(&wanted).is_ok(), fits, "{format:?} {asked:?}");
         }
     }
 }

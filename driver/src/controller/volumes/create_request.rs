@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::capability::Wanted;
+use super::super::capability::CapabilitySet;
 use super::super::parameters::{self, Changes, Class, Parameters};
 use super::super::{Config, Error, Result, accessibility, lookup};
 use crate::csi::capability::own_fs;
@@ -12,7 +12,7 @@ use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
 
 /// A source, as a request names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum SourceRef {
     /// A snapshot.
     Snapshot(SnapshotId),
     /// A volume.
@@ -21,31 +21,31 @@ pub(super) enum Named {
 
 /// A parsed CreateVolumeRequest.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct CreateRequest {
     pub(super) name: String,
     pub(super) range: Range,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: CapabilitySet,
     pub(super) class: Class,
     /// Mutable parameters; class parameters fill the absent ones.
     pub(super) changes: Changes,
     pub(super) parameters: Parameters,
     pub(super) mutable_parameters: Parameters,
-    pub(super) source: Option<Named>,
+    pub(super) source: Option<SourceRef>,
     /// True if objects on this node satisfy `accessibility_requirements`.
     pub(super) accessible: bool,
 }
 
-impl Order {
+impl CreateRequest {
     /// Reads a request.
-    pub(super) fn read(req: &csi::CreateVolumeRequest, config: &Config) -> Result<Order> {
+    pub(super) fn read(req: &csi::CreateVolumeRequest, config: &Config) -> Result<CreateRequest> {
         let name = validate::name("name", &req.name)?.to_owned();
         if req.volume_capabilities.is_empty() {
             return Err(invalid("volume_capabilities", "is required").into());
         }
         let rules = &config.capabilities;
-        let wanted = Wanted::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
-        Ok(Order {
+        Ok(CreateRequest {
             name,
             range: validate::range("capacity_range", req.capacity_range.as_ref())?,
             wanted,
@@ -100,7 +100,7 @@ fn mutable(parameters: &Parameters, config: &Config) -> std::result::Result<Chan
 }
 
 /// Reads the source. A string that is not an ID is an unknown source.
-fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<Named>> {
+fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<SourceRef>> {
     const FIELD: &str = "volume_content_source";
     let Some(source) = source else {
         return Ok(None);
@@ -110,23 +110,23 @@ fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<Named>> {
         None => return Err(invalid(FIELD, "names neither a snapshot nor a volume").into()),
         Some(Type::Snapshot(s)) => {
             let id = lookup::id(&format!("{FIELD}.snapshot.snapshot_id"), &s.snapshot_id)?;
-            Named::Snapshot(id.ok_or_else(|| missing("source snapshot", &s.snapshot_id))?)
+            SourceRef::Snapshot(id.ok_or_else(|| missing("source snapshot", &s.snapshot_id))?)
         }
         Some(Type::Volume(v)) => {
             let id = lookup::id(&format!("{FIELD}.volume.volume_id"), &v.volume_id)?;
-            Named::Volume(id.ok_or_else(|| missing("source volume", &v.volume_id))?)
+            SourceRef::Volume(id.ok_or_else(|| missing("source volume", &v.volume_id))?)
         }
     };
     Ok(Some(named))
 }
 
-fn same_source(named: Option<&Named>, recorded: Option<&Source>) -> bool {
+fn same_source(named: Option<&SourceRef>, recorded: Option<&Source>) -> bool {
     match (named, recorded) {
         (None, None) => true,
-        (Some(Named::Snapshot(a)), Some(Source::Snapshot(b))) => a == b,
-        (Some(Named::Volume(VolumeHandle::Id(a))), Some(Source::Volume(b))) => a == b,
+        (Some(SourceRef::Snapshot(a)), Some(Source::Snapshot(b))) => a == b,
+        (Some(SourceRef::Volume(VolumeHandle::Id(a))), Some(Source::Volume(b))) => a == b,
         // An inline volume has two IDs and may be deleted by now, so any volume as source matches.
-        (Some(Named::Volume(VolumeHandle::Inline(_))), Some(Source::Volume(_))) => true,
+        (Some(SourceRef::Volume(VolumeHandle::Inline(_))), Some(Source::Volume(_))) => true,
         _ => false,
     }
 }

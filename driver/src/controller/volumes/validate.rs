@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::capability::Wanted;
+use super::super::capability::CapabilitySet;
 use super::super::parameters::{self, METADATA};
 use super::super::{Config, Controller, Result};
 use crate::csi::capability::{own_fs, unsupported};
@@ -64,7 +64,7 @@ fn differs(
     config: &Config,
 ) -> Option<String> {
     let rules = &config.capabilities;
-    let wanted = match Wanted::read("volume_capabilities", &req.volume_capabilities, rules) {
+    let wanted = match CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules) {
         Ok(wanted) => wanted.on_volume_with(own_fs(record)),
         Err(e) => return Some(e.to_string()),
     };

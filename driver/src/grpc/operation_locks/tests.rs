@@ -25,13 +25,13 @@ fn print(n: u8) -> Fingerprint {
 
 /// Runs work on volumes.
 async fn run(
-    desk: &Desk,
+    locks: &OperationLocks,
     method: &'static str,
     keys: Vec<Key>,
     number: u8,
     work: impl FnOnce() -> Result<u32, Status> + Send + 'static,
 ) -> Result<u32, Status> {
-    desk.run(many(), method, keys, print(number), work).await
+    locks.run(many(), method, keys, print(number), work).await
 }
 
 /// Work that waits until the test opens the gate.
@@ -54,21 +54,21 @@ impl Gate {
 
 /// Starts work on `keys` that waits at the gate. Returns once the work has begun.
 async fn begin(
-    desk: &Desk,
+    locks: &OperationLocks,
     method: &'static str,
     keys: Vec<Key>,
     number: u8,
     gate: &Gate,
 ) -> tokio::task::JoinHandle<Result<u32, Status>> {
     let (begun, has_begun) = tokio::sync::oneshot::channel();
-    let (desk, gate) = (desk.clone(), gate.clone());
+    let (locks, gate) = (locks.clone(), gate.clone());
     let call = tokio::spawn(async move {
         let work = move || {
             let _ = begun.send(());
             gate.wait();
             Ok(7)
         };
-        run(&desk, method, keys, number, work).await
+        run(&locks, method, keys, number, work).await
     });
     has_begun.await.unwrap();
     call
@@ -80,11 +80,11 @@ fn never() -> Result<u32, Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_request_on_a_held_key_is_aborted_and_names_it() {
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), 1, &gate).await;
+    let first = begin(&locks, A, volume("v"), 1, &gate).await;
     for (method, number) in [(A, 2), (B, 1)] {
-        let refused = run(&desk, method, volume("v"), number, never).await;
+        let refused = run(&locks, method, volume("v"), number, never).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted);
         assert_eq!(
@@ -93,25 +93,25 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
         );
     }
     // Another volume is not locked.
-    let other = run(&desk, A, volume("w"), 1, || Ok(1));
+    let other = run(&locks, A, volume("w"), 1, || Ok(1));
     assert_eq!(other.await.unwrap(), 1);
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     // The keys are released before the answer is sent.
-    let next = run(&desk, B, volume("v"), 3, || Ok(2));
+    let next = run(&locks, B, volume("v"), 3, || Ok(2));
     assert_eq!(next.await.unwrap(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_taken_all_or_none() {
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("b"), 1, &gate).await;
+    let first = begin(&locks, A, volume("b"), 1, &gate).await;
     let ab = [volume("a"), volume("b")].concat();
-    let refused = run(&desk, A, ab, 2, never).await.unwrap_err();
+    let refused = run(&locks, A, ab, 2, never).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
     // The refused call holds no lock on "a".
-    let a = run(&desk, A, volume("a"), 3, || Ok(1));
+    let a = run(&locks, A, volume("a"), 3, || Ok(1));
     assert_eq!(a.await.unwrap(), 1);
     gate.open();
     first.await.unwrap().unwrap();
@@ -119,28 +119,28 @@ async fn keys_are_taken_all_or_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_named_twice_is_taken_once_and_released() {
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     for _ in 0..2 {
         let keys = [volume("a"), volume("a")].concat();
-        let done = run(&desk, A, keys, 1, || Ok(1)).await;
+        let done = run(&locks, A, keys, 1, || Ok(1)).await;
         assert_eq!(done.unwrap(), 1);
     }
-    assert!(lock(&desk.table).held.is_empty());
+    assert!(lock(&locks.table).held.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_request_joins_and_gets_the_same_answer() {
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), 1, &gate).await;
+    let first = begin(&locks, A, volume("v"), 1, &gate).await;
     let joined: Vec<_> = (0..20)
         .map(|_| {
-            let desk = desk.clone();
-            tokio::spawn(async move { run(&desk, A, volume("v"), 1, never).await })
+            let locks = locks.clone();
+            tokio::spawn(async move { run(&locks, A, volume("v"), 1, never).await })
         })
         .collect();
     // All callers have joined once they, and the first, listen for the answer.
-    let job = lock(&desk.table).held[&volume("v")[0]].clone();
+    let job = lock(&locks.table).held[&volume("v")[0]].clone();
     while job.answer.receiver_count() < 21 {
         tokio::task::yield_now().await;
     }
@@ -153,19 +153,19 @@ async fn the_same_request_joins_and_gets_the_same_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), 1, &gate).await;
+    let first = begin(&locks, A, volume("v"), 1, &gate).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
 
-    let refused = run(&desk, B, volume("v"), 9, never).await;
+    let refused = run(&locks, B, volume("v"), 9, never).await;
     assert_eq!(refused.unwrap_err().code(), Code::Aborted);
     let retry = {
-        let desk = desk.clone();
-        tokio::spawn(async move { run(&desk, A, volume("v"), 1, never).await })
+        let locks = locks.clone();
+        tokio::spawn(async move { run(&locks, A, volume("v"), 1, never).await })
     };
-    let job = lock(&desk.table).held[&volume("v")[0]].clone();
+    let job = lock(&locks.table).held[&volume("v")[0]].clone();
     while job.answer.receiver_count() < 1 {
         tokio::task::yield_now().await;
     }
@@ -175,22 +175,22 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_is_internal_to_all_callers_and_releases_the_keys() {
-    let desk = Desk::new();
-    let panicked = run(&desk, A, volume("v"), 1, || panic!("boom")).await;
+    let locks = OperationLocks::new();
+    let panicked = run(&locks, A, volume("v"), 1, || panic!("boom")).await;
     let panicked = panicked.unwrap_err();
     assert_eq!(panicked.code(), Code::Internal);
     assert!(!panicked.message().contains("boom"));
-    let next = run(&desk, B, volume("v"), 2, || Ok(1));
+    let next = run(&locks, B, volume("v"), 2, || Ok(1));
     assert_eq!(next.await.unwrap(), 1);
 
-    let read = desk.read(one().await, || -> Result<(), Status> { panic!("boom") });
+    let read = locks.read(one().await, || -> Result<(), Status> { panic!("boom") });
     assert_eq!(read.await.unwrap_err().code(), Code::Internal);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_shared_like_answers() {
-    let desk = Desk::new();
-    let failed = run(&desk, A, volume("v"), 1, || {
+    let locks = OperationLocks::new();
+    let failed = run(&locks, A, volume("v"), 1, || {
         Err(Status::resource_exhausted("full"))
     });
     let failed = failed.await.unwrap_err();
@@ -202,19 +202,19 @@ async fn errors_are_shared_like_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_refuses_new_work_and_waits_for_the_rest() {
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let gate = Gate::default();
-    let first = begin(&desk, A, volume("v"), 1, &gate).await;
-    first.abort(); // only the desk waits for it now
-    desk.close();
-    assert_eq!(desk.in_flight(), 1);
-    let late = run(&desk, A, volume("w"), 2, never).await;
+    let first = begin(&locks, A, volume("v"), 1, &gate).await;
+    first.abort(); // only the locks waits for it now
+    locks.close();
+    assert_eq!(locks.in_flight(), 1);
+    let late = run(&locks, A, volume("w"), 2, never).await;
     assert_eq!(late.unwrap_err().code(), Code::Unavailable);
 
-    let waited = tokio::time::timeout(Duration::from_millis(50), desk.drained()).await;
+    let waited = tokio::time::timeout(Duration::from_millis(50), locks.drained()).await;
     assert!(waited.is_err(), "it did not wait for the work");
     gate.open();
-    desk.drained().await;
+    locks.drained().await;
 }
 
 /// Sends many requests of one to three keys about few volumes. No two jobs ever hold the same key,
@@ -222,13 +222,13 @@ async fn closing_refuses_new_work_and_waits_for_the_rest() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_key_is_ever_held_twice() {
     const VOLUMES: usize = 5;
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let holders: Arc<Vec<AtomicUsize>> = Arc::new((0..VOLUMES).map(|_| 0.into()).collect());
     let (ran, aborted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
 
     let callers: Vec<_> = (0..2000_usize)
         .map(|n| {
-            let (desk, holders) = (desk.clone(), holders.clone());
+            let (locks, holders) = (locks.clone(), holders.clone());
             let (ran, aborted) = (ran.clone(), aborted.clone());
             tokio::spawn(async move {
                 // Equal n % 40 means an equal request.
@@ -249,7 +249,7 @@ async fn no_key_is_ever_held_twice() {
                         Ok::<_, Status>(seed)
                     }
                 };
-                match desk.run(many(), A, keys, print(seed as u8), work).await {
+                match locks.run(many(), A, keys, print(seed as u8), work).await {
                     Ok(answer) => assert_eq!(answer, seed),
                     Err(status) => {
                         assert_eq!(status.code(), Code::Aborted, "{status:?}");
@@ -263,9 +263,9 @@ async fn no_key_is_ever_held_twice() {
         caller.await.unwrap();
     }
     assert!(ran.load(Ordering::SeqCst) > 0 && aborted.load(Ordering::SeqCst) > 0);
-    assert!(lock(&desk.table).held.is_empty());
-    desk.close();
-    desk.drained().await;
+    assert!(lock(&locks.table).held.is_empty());
+    locks.close();
+    locks.drained().await;
 }
 
 #[test]
@@ -275,33 +275,33 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
         .max_blocking_threads(1)
         .build()
         .unwrap();
-    let desk = Desk::new();
+    let locks = OperationLocks::new();
     let (gate, (begun, has_begun)) = (Gate::default(), mpsc::channel());
     // The only thread is busy, so the second job never starts.
     {
-        let (desk, gate) = (desk.clone(), gate.clone());
+        let (locks, gate) = (locks.clone(), gate.clone());
         runtime.spawn(async move {
             let work = move || {
                 begun.send(()).unwrap();
                 gate.wait();
                 Ok(1)
             };
-            run(&desk, A, volume("v"), 1, work).await
+            run(&locks, A, volume("v"), 1, work).await
         });
     }
     has_begun.recv().unwrap();
     {
-        let desk = desk.clone();
-        runtime.spawn(async move { run(&desk, A, volume("w"), 2, never).await });
+        let locks = locks.clone();
+        runtime.spawn(async move { run(&locks, A, volume("w"), 2, never).await });
     }
-    while desk.in_flight() < 2 {
+    while locks.in_flight() < 2 {
         std::thread::yield_now();
     }
     runtime.shutdown_background();
     gate.open();
     let emptied = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        lock(&desk.table).held.is_empty()
+        lock(&locks.table).held.is_empty()
     });
     assert!(emptied);
 }

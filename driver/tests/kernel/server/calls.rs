@@ -98,7 +98,7 @@ async fn work_goes_on_after_the_caller_gave_up_and_a_retry_joins() {
         matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled),
         "{late:?}"
     );
-    assert_eq!(rig.server.desk().in_flight(), 1);
+    assert_eq!(rig.server.locks().in_flight(), 1);
 
     // Another client breaks its connection off.
     let broken = send(&rig, rig.stage(&volume), 1).await;
@@ -144,7 +144,7 @@ async fn after_the_desk_closed_nothing_new_is_begun() {
     let rig = Rig::new();
     let volume = rig.volume("a");
     let mut node = rig.node().await;
-    rig.server.desk().close();
+    rig.server.locks().close();
     let refused = node
         .node_stage_volume(rig.stage(&volume))
         .await

@@ -99,8 +99,8 @@ impl Rig {
     /// Waits until all calls are answered and all work is done.
     pub(crate) async fn stopped(&mut self) {
         self.serving.take().unwrap().await.unwrap();
-        self.server.desk().close();
-        self.server.desk().drained().await;
+        self.server.locks().close();
+        self.server.locks().drained().await;
     }
 
     /// Creates a volume without the server.

@@ -19,13 +19,13 @@ fn from_volume(id: impl ToString) -> Option<csi::VolumeContentSource> {
 
 /// The record of the requested volume.
 fn existing() -> VolumeRecord {
-    let order = Order::read(&request(), &config()).unwrap();
+    let request = CreateRequest::read(&request(), &config()).unwrap();
     VolumeRecord {
-        name: order.name,
+        name: request.name,
         capacity_bytes: 8 << 20,
-        capabilities: order.wanted.into_all(),
-        parameters: order.parameters,
-        mutable_parameters: order.mutable_parameters,
+        capabilities: request.wanted.into_all(),
+        parameters: request.parameters,
+        mutable_parameters: request.mutable_parameters,
         settings: Settings {
             discard: true,
             ..THIN
@@ -37,10 +37,10 @@ fn existing() -> VolumeRecord {
 type Change = fn(&mut csi::CreateVolumeRequest);
 
 /// Reads the changed request.
-fn read(change: Change, config: &Config) -> Result<Order> {
+fn read(change: Change, config: &Config) -> Result<CreateRequest> {
     let mut request = request();
     change(&mut request);
-    Order::read(&request, config)
+    CreateRequest::read(&request, config)
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn mutable_parameters_win_and_can_be_switched_off() {
         r.parameters = pairs("discard=true readAheadKiB=64");
         r.mutable_parameters = pairs("discard=false");
     };
-    let order = read(change, &config()).unwrap();
-    assert_eq!(order.changes.discard, Some(false));
-    assert_eq!(order.changes.read_ahead_kib, Some(64));
+    let request = read(change, &config()).unwrap();
+    assert_eq!(request.changes.discard, Some(false));
+    assert_eq!(request.changes.read_ahead_kib, Some(64));
     let off = Config {
         modify: false,
         ..config()
