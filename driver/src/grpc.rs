@@ -37,7 +37,6 @@ pub mod operation_locks;
 mod pool_metrics;
 pub mod socket;
 
-use call_log::Observer;
 use controller::ControllerService;
 use dispatch::Dispatcher;
 use group::GroupService;
@@ -47,7 +46,6 @@ use metadata::MetadataService;
 use metrics::Calls;
 use node::NodeService;
 use operation_locks::OperationLocks;
-use pool_metrics::Gauges;
 
 /// All gRPC services of the driver. Clones share all state.
 #[derive(Clone)]
@@ -56,26 +54,21 @@ pub struct Server {
     controller: Arc<Controller>,
     node: Arc<Node>,
     dispatcher: Dispatcher,
-    calls: Arc<Calls>,
-    gauges: Gauges,
 }
 
 impl Server {
     /// Creates a server for these services. All of them must use the same pools.
     pub fn new(identity: Identity, controller: Arc<Controller>, node: Arc<Node>) -> Self {
-        let calls = Arc::new(Calls::new(&identity.name));
         Server {
             dispatcher: Dispatcher {
                 locks: OperationLocks::new(),
                 lanes: Lanes::default(),
                 pools: controller.pools.clone(),
-                observer: Observer::new(calls.clone()),
+                calls: Arc::new(Calls::new(&identity.name)),
             },
-            gauges: Gauges::of(controller.pools.clone()),
             identity: Arc::new(identity),
             controller,
             node,
-            calls,
         }
     }
 
@@ -87,8 +80,8 @@ impl Server {
     /// The part of the services that the HTTP endpoint reports.
     pub fn shown(&self) -> http::Services {
         http::Services {
-            calls: self.calls.clone(),
-            gauges: self.gauges.clone(),
+            calls: self.dispatcher.calls.clone(),
+            pools: self.dispatcher.pools.clone(),
         }
     }
 
@@ -113,7 +106,7 @@ impl Server {
         tonic::transport::Server::builder()
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
-                observer: self.dispatcher.observer.clone(),
+                calls: self.dispatcher.calls.clone(),
             }))
             .add_service(ControllerServer::new(ControllerService {
                 dispatcher: dispatcher(),

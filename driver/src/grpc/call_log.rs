@@ -24,31 +24,6 @@ pub(crate) enum Interest {
     Question,
 }
 
-/// Reports RPCs to the log and the histogram. Clones share the histogram.
-#[derive(Clone)]
-pub(crate) struct Observer {
-    calls: Arc<Calls>,
-}
-
-impl Observer {
-    pub(crate) fn new(calls: Arc<Calls>) -> Self {
-        Observer { calls }
-    }
-
-    /// Starts the report of an RPC. A report that is dropped before [`Report::end`] logs the RPC as
-    /// cancelled: the caller hung up.
-    pub(crate) fn begin(&self, method: &'static str, about: &str, interest: Interest) -> Report {
-        Report {
-            calls: self.calls.clone(),
-            method,
-            about: Shown(about).to_string(),
-            interest,
-            started: Instant::now(),
-            ended: false,
-        }
-    }
-}
-
 /// The report of an RPC under way.
 pub(crate) struct Report {
     calls: Arc<Calls>,
@@ -60,15 +35,33 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Reports the outcome of an answered RPC.
-    pub(crate) fn end(mut self, error: Option<&Status>) {
-        match error {
-            None => self.tell(Code::Ok, ""),
-            Some(status) => self.tell(status.code(), status.message()),
+    /// Starts the report of an RPC. A report that is dropped before [`Report::end`] logs the RPC as
+    /// cancelled: the caller hung up.
+    pub(crate) fn begin(
+        calls: &Arc<Calls>,
+        method: &'static str,
+        about: &str,
+        interest: Interest,
+    ) -> Report {
+        Report {
+            calls: calls.clone(),
+            method,
+            about: Shown(about).to_string(),
+            interest,
+            started: Instant::now(),
+            ended: false,
         }
     }
 
-    fn tell(&mut self, code: Code, error: &str) {
+    /// Reports the outcome of an answered RPC.
+    pub(crate) fn end(mut self, error: Option<&Status>) {
+        match error {
+            None => self.report(Code::Ok, ""),
+            Some(status) => self.report(status.code(), status.message()),
+        }
+    }
+
+    fn report(&mut self, code: Code, error: &str) {
         self.ended = true;
         let took = self.started.elapsed();
         self.calls.observe(self.method, code, took);
@@ -99,10 +92,7 @@ impl Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if !self.ended {
-            self.tell(
-                Code::Cancelled,
-                "the caller hung up; what was begun goes on",
-            );
+            self.report(Code::Cancelled, "the caller hung up; the work continues");
         }
     }
 }

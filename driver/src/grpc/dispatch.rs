@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::call_log::{Interest, Observer};
+use super::call_log::{Interest, Report};
 use super::lanes::{Lane, Lanes, Work};
+use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Key, OperationLocks};
 use crate::storage::Pools;
 
@@ -40,7 +41,7 @@ pub(crate) struct Dispatcher {
     pub(crate) locks: OperationLocks,
     pub(crate) lanes: Lanes,
     pub(crate) pools: Arc<Pools>,
-    pub(crate) observer: Observer,
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl Dispatcher {
@@ -66,7 +67,7 @@ impl Dispatcher {
             true => Interest::Question,
             false => Interest::Change,
         };
-        let report = self.observer.begin(C::METHOD, request.about(), interest);
+        let report = Report::begin(&self.calls, C::METHOD, request.about(), interest);
         let lane = request.lane(&self.pools);
         let answer = if keys.is_empty() {
             match self.lanes.question(&lane, C::METHOD).await {

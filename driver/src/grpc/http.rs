@@ -14,7 +14,8 @@ use prometheus_client::encoding::text::encode_eof;
 use tokio::net::TcpListener;
 
 use super::metrics::{self, Calls};
-use super::pool_metrics::Gauges;
+use super::pool_metrics;
+use crate::storage::Pools;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -22,7 +23,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 #[derive(Clone)]
 pub struct Services {
     pub(crate) calls: Arc<Calls>,
-    pub(crate) gauges: Gauges,
+    pub(crate) pools: Arc<Pools>,
 }
 
 /// The components of this process that the endpoint reports.
@@ -64,7 +65,7 @@ impl Shown {
     async fn metrics(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         if let Some(services) = &self.services {
-            let pools = services.gauges.read().await;
+            let pools = pool_metrics::gauges(services.pools.clone()).await;
             metrics::render(&mut text, &services.calls, &pools)?;
         }
         if let Some(loops) = &self.loops {

@@ -6,19 +6,18 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::identity_server;
 use tonic::{Request, Response, Status};
 
-use super::call_log::{Interest, Observer};
+use super::call_log::{Interest, Report};
+use super::metrics::Calls;
 use crate::csi::identity::Identity;
 
 pub(crate) struct IdentityService {
     pub(crate) identity: Arc<Identity>,
-    pub(crate) observer: Observer,
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl IdentityService {
     fn done<R>(&self, method: &'static str, answer: R) -> Result<Response<R>, Status> {
-        self.observer
-            .begin(method, "", Interest::Question)
-            .end(None);
+        Report::begin(&self.calls, method, "", Interest::Question).end(None);
         Ok(Response::new(answer))
     }
 }

@@ -61,10 +61,12 @@ impl MetadataService {
         work: Produce<C, M>,
     ) -> Result<Response<Answers<M>>, Status> {
         let request = request.into_inner();
-        let report = self
-            .dispatcher
-            .observer
-            .begin(C::METHOD, request.about(), Interest::Question);
+        let report = Report::begin(
+            &self.dispatcher.calls,
+            C::METHOD,
+            request.about(),
+            Interest::Question,
+        );
         let lane = request.lane(&self.dispatcher.pools);
         let turn = self
             .dispatcher

@@ -6,22 +6,12 @@ use std::sync::Arc;
 use super::metrics::PoolGauges;
 use crate::storage::{PoolId, Pools};
 
-/// Reads the pools. A hanging pool counts as down, and blocks one thread for any number of scrapes.
-#[derive(Clone)]
-pub(crate) struct Gauges(Arc<Pools>);
-
-impl Gauges {
-    pub(crate) fn of(pools: Arc<Pools>) -> Self {
-        Gauges(pools)
-    }
-
-    /// Metrics of all pools.
-    pub(crate) async fn read(&self) -> Vec<PoolGauges> {
-        let pools = self.0.clone();
-        let read = tokio::task::spawn_blocking(move || read(&pools));
-        // The runtime is shutting down, so there is nothing to report.
-        read.await.unwrap_or_default()
-    }
+/// The metrics of all pools. A hanging pool counts as down, and blocks one thread for any number of
+/// scrapes.
+pub(crate) async fn gauges(pools: Arc<Pools>) -> Vec<PoolGauges> {
+    let read = tokio::task::spawn_blocking(move || read(&pools));
+    // The runtime is shutting down, so there is nothing to report.
+    read.await.unwrap_or_default()
 }
 
 fn read(pools: &Pools) -> Vec<PoolGauges> {

@@ -1,11 +1,5 @@
 use super::*;
-
-fn map(text: &str) -> Segments {
-    text.split_whitespace()
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
-}
+use crate::testkit::pairs;
 
 fn keys(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
@@ -13,7 +7,7 @@ fn keys(text: &str) -> BTreeSet<String> {
 
 /// The node n1 with these topology labels.
 fn at(dir: &Path, labels: &str) -> Topology {
-    Topology::with_labels(map("node=n1"), keys(labels), "n1", dir)
+    Topology::with_labels(pairs("node=n1"), keys(labels), "n1", dir)
 }
 
 fn known(topology: &Topology) -> Option<Segments> {
@@ -21,17 +15,17 @@ fn known(topology: &Topology) -> Option<Segments> {
 }
 
 #[test]
-fn what_is_its_own_is_known_at_once() {
+fn own_segments_are_known_at_once() {
     for own in ["", "node=n1", "node=n1 rack=r1"] {
-        let topology = Topology::from(map(own));
-        assert_eq!(*topology.settled().unwrap(), map(own));
-        assert_eq!(known(&topology), Some(map(own)));
+        let topology = Topology::from(pairs(own));
+        assert_eq!(*topology.settled().unwrap(), pairs(own));
+        assert_eq!(known(&topology), Some(pairs(own)));
         assert!(topology.labels().is_empty());
     }
 }
 
 #[test]
-fn labels_are_waited_for_and_remembered() {
+fn labels_are_required_and_stored() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let topology = at(&state, "zone region");
@@ -42,28 +36,28 @@ fn labels_are_waited_for_and_remembered() {
     );
     // A missing or empty label leaves the topology unknown.
     for labels in ["zone=a", "zone=a region= other=x"] {
-        assert_eq!(topology.take(&map(labels)).unwrap(), ["region"]);
+        assert_eq!(topology.take(&pairs(labels)).unwrap(), ["region"]);
         assert_eq!(known(&topology), None);
     }
     assert!(
         topology
-            .take(&map("zone=a region=eu other=x"))
+            .take(&pairs("zone=a region=eu other=x"))
             .unwrap()
             .is_empty()
     );
-    let whole = map("node=n1 zone=a region=eu");
+    let whole = pairs("node=n1 zone=a region=eu");
     assert_eq!(known(&topology), Some(whole.clone()));
 
     // The next process knows the labels without the API server; a node of another name does not.
     assert_eq!(known(&at(&state, "zone region")), Some(whole));
-    assert_eq!(known(&at(&state, "zone")), Some(map("node=n1 zone=a")));
+    assert_eq!(known(&at(&state, "zone")), Some(pairs("node=n1 zone=a")));
     assert_eq!(known(&at(&state, "zone rack")), None);
-    let other = Topology::with_labels(map("node=n2"), keys("zone"), "n2", &state);
+    let other = Topology::with_labels(pairs("node=n2"), keys("zone"), "n2", &state);
     assert_eq!(known(&other), None);
 }
 
 #[test]
-fn a_memory_that_cannot_be_read_is_none() {
+fn an_unreadable_file_counts_as_none() {
     let dir = tempfile::tempdir().unwrap();
     for content in [
         "",
@@ -73,50 +67,53 @@ fn a_memory_that_cannot_be_read_is_none() {
         std::fs::write(dir.path().join(FILE), content).unwrap();
         let topology = at(dir.path(), "zone");
         assert_eq!(known(&topology), None, "{content}");
-        topology.take(&map("zone=b")).unwrap();
-        assert_eq!(known(&at(dir.path(), "zone")), Some(map("node=n1 zone=b")));
+        topology.take(&pairs("zone=b")).unwrap();
+        assert_eq!(
+            known(&at(dir.path(), "zone")),
+            Some(pairs("node=n1 zone=b"))
+        );
     }
 }
 
 #[test]
-fn labels_that_change() {
+fn labels_change_only_until_they_are_reported() {
     let dir = tempfile::tempdir().unwrap();
-    at(dir.path(), "zone").take(&map("zone=a")).unwrap();
+    at(dir.path(), "zone").take(&pairs("zone=a")).unwrap();
     // No caller has received the stored value yet.
     let topology = at(dir.path(), "zone");
-    topology.take(&map("zone=b")).unwrap();
-    assert_eq!(known(&topology), Some(map("node=n1 zone=b")));
+    topology.take(&pairs("zone=b")).unwrap();
+    assert_eq!(known(&topology), Some(pairs("node=n1 zone=b")));
     // A caller has received the value: it stays until the next start, which reads the labels again.
-    let moved = topology.take(&map("zone=c")).unwrap_err().to_string();
+    let moved = topology.take(&pairs("zone=c")).unwrap_err().to_string();
     assert!(
         moved.contains(r#"label zone of this node is "c" now and was "b""#),
         "{moved}"
     );
-    assert_eq!(known(&topology), Some(map("node=n1 zone=b")));
+    assert_eq!(known(&topology), Some(pairs("node=n1 zone=b")));
     let next = at(dir.path(), "zone");
-    assert_eq!(known(&next), Some(map("node=n1 zone=c")));
+    assert_eq!(known(&next), Some(pairs("node=n1 zone=c")));
     // A removed label keeps its value.
-    assert_eq!(next.take(&map("")).unwrap(), ["zone"]);
-    assert_eq!(known(&next), Some(map("node=n1 zone=c")));
-    assert!(next.take(&map("zone=c")).unwrap().is_empty());
+    assert_eq!(next.take(&pairs("")).unwrap(), ["zone"]);
+    assert_eq!(known(&next), Some(pairs("node=n1 zone=c")));
+    assert!(next.take(&pairs("zone=c")).unwrap().is_empty());
 }
 
 #[test]
-fn who_registers_waits_a_little_for_what_is_so_now() {
+fn registration_waits_for_current_labels() {
     let dir = tempfile::tempdir().unwrap();
-    at(dir.path(), "zone").take(&map("zone=a")).unwrap();
+    at(dir.path(), "zone").take(&pairs("zone=a")).unwrap();
     let topology = at(dir.path(), "zone");
     let asked = std::thread::spawn({
         let topology = topology.clone();
         move || topology.settled().map(|known| (*known).clone())
     });
     std::thread::sleep(Duration::from_millis(50));
-    topology.take(&map("zone=b")).unwrap();
-    assert_eq!(asked.join().unwrap(), Ok(map("node=n1 zone=b")));
+    topology.take(&pairs("zone=b")).unwrap();
+    assert_eq!(asked.join().unwrap(), Ok(pairs("node=n1 zone=b")));
     // Without a reader, the stored labels are used.
     let begun = std::time::Instant::now();
     let topology = at(dir.path(), "zone");
-    assert_eq!(*topology.settled().unwrap(), map("node=n1 zone=b"));
+    assert_eq!(*topology.settled().unwrap(), pairs("node=n1 zone=b"));
     assert!(begun.elapsed() >= PATIENCE);
     assert!(at(dir.path(), "rack").settled().is_err());
 }

@@ -2,17 +2,13 @@ use tokio_stream::StreamExt;
 use tonic::Code;
 
 use super::*;
-use crate::grpc::call_log::Observer;
 use crate::grpc::metrics::Calls;
 use tokio::sync::Semaphore;
 
 fn report() -> Report {
-    let observer = Observer::new(Arc::new(Calls::new("test")));
-    observer.begin(
-        "/csi.v1.SnapshotMetadata/GetMetadataDelta",
-        "",
-        Interest::Question,
-    )
+    let calls = Arc::new(Calls::new("test"));
+    let method = "/csi.v1.SnapshotMetadata/GetMetadataDelta";
+    Report::begin(&calls, method, "", Interest::Question)
 }
 
 async fn start<P>(stall: Duration, produce: P) -> Answers<u32>

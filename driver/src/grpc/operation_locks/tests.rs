@@ -52,26 +52,31 @@ impl Gate {
     }
 }
 
-/// Starts work on `keys` that waits at the gate. Returns once the work has begun.
-async fn begin(
-    locks: &OperationLocks,
-    method: &'static str,
-    keys: Vec<Key>,
-    number: u8,
-    gate: &Gate,
-) -> tokio::task::JoinHandle<Result<u32, Status>> {
+type Work = tokio::task::JoinHandle<Result<u32, Status>>;
+
+/// Starts request 1 of method A on a volume. Its work has begun, and waits at the gate.
+async fn busy(id: &str) -> (OperationLocks, Gate, Work) {
     let (begun, has_begun) = tokio::sync::oneshot::channel();
-    let (locks, gate) = (locks.clone(), gate.clone());
-    let call = tokio::spawn(async move {
+    let (locks, gate, keys) = (OperationLocks::new(), Gate::default(), volume(id));
+    let call = tokio::spawn({
+        let (locks, gate) = (locks.clone(), gate.clone());
         let work = move || {
             let _ = begun.send(());
             gate.wait();
             Ok(7)
         };
-        run(&locks, method, keys, number, work).await
+        async move { run(&locks, A, keys, 1, work).await }
     });
     has_begun.await.unwrap();
-    call
+    (locks, gate, call)
+}
+
+/// Waits until this many callers wait for the answer of the work on volume "v".
+async fn joined_by(locks: &OperationLocks, callers: usize) {
+    let job = lock(&locks.table).held[&volume("v")[0]].clone();
+    while job.answer.receiver_count() < callers {
+        tokio::task::yield_now().await;
+    }
 }
 
 fn never() -> Result<u32, Status> {
@@ -80,9 +85,7 @@ fn never() -> Result<u32, Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_request_on_a_held_key_is_aborted_and_names_it() {
-    let locks = OperationLocks::new();
-    let gate = Gate::default();
-    let first = begin(&locks, A, volume("v"), 1, &gate).await;
+    let (locks, gate, first) = busy("v").await;
     for (method, number) in [(A, 2), (B, 1)] {
         let refused = run(&locks, method, volume("v"), number, never).await;
         let refused = refused.unwrap_err();
@@ -104,9 +107,7 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_taken_all_or_none() {
-    let locks = OperationLocks::new();
-    let gate = Gate::default();
-    let first = begin(&locks, A, volume("b"), 1, &gate).await;
+    let (locks, gate, first) = busy("b").await;
     let ab = [volume("a"), volume("b")].concat();
     let refused = run(&locks, A, ab, 2, never).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
@@ -130,20 +131,14 @@ async fn a_key_named_twice_is_taken_once_and_released() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_request_joins_and_gets_the_same_answer() {
-    let locks = OperationLocks::new();
-    let gate = Gate::default();
-    let first = begin(&locks, A, volume("v"), 1, &gate).await;
+    let (locks, gate, first) = busy("v").await;
     let joined: Vec<_> = (0..20)
         .map(|_| {
             let locks = locks.clone();
             tokio::spawn(async move { run(&locks, A, volume("v"), 1, never).await })
         })
         .collect();
-    // All callers have joined once they, and the first, listen for the answer.
-    let job = lock(&locks.table).held[&volume("v")[0]].clone();
-    while job.answer.receiver_count() < 21 {
-        tokio::task::yield_now().await;
-    }
+    joined_by(&locks, 21).await;
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     for call in joined {
@@ -153,9 +148,7 @@ async fn the_same_request_joins_and_gets_the_same_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
-    let locks = OperationLocks::new();
-    let gate = Gate::default();
-    let first = begin(&locks, A, volume("v"), 1, &gate).await;
+    let (locks, gate, first) = busy("v").await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
 
@@ -165,10 +158,7 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
         let locks = locks.clone();
         tokio::spawn(async move { run(&locks, A, volume("v"), 1, never).await })
     };
-    let job = lock(&locks.table).held[&volume("v")[0]].clone();
-    while job.answer.receiver_count() < 1 {
-        tokio::task::yield_now().await;
-    }
+    joined_by(&locks, 1).await;
     gate.open();
     assert_eq!(retry.await.unwrap().unwrap(), 7);
 }
@@ -202,9 +192,7 @@ async fn errors_are_shared_like_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_refuses_new_work_and_waits_for_the_rest() {
-    let locks = OperationLocks::new();
-    let gate = Gate::default();
-    let first = begin(&locks, A, volume("v"), 1, &gate).await;
+    let (locks, gate, first) = busy("v").await;
     first.abort(); // only the locks waits for it now
     locks.close();
     assert_eq!(locks.in_flight(), 1);

@@ -4,8 +4,11 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 
-fn dir() -> tempfile::TempDir {
-    tempfile::tempdir().unwrap()
+/// A new directory, and the path of a socket in it.
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("csi.sock");
+    (dir, path)
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -17,8 +20,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn listens_for_the_owner_alone_and_goes_when_dropped() {
-    let dir = dir();
-    let path = dir.path().join("csi.sock");
+    let (dir, path) = place();
     let socket = Socket::bind(&path).unwrap();
     assert_eq!(names(dir.path()), ["csi.sock"], "the private name is gone");
     let mode = fs::metadata(&path).unwrap().permissions().mode();
@@ -30,8 +32,7 @@ fn listens_for_the_owner_alone_and_goes_when_dropped() {
 
 #[test]
 fn a_stale_socket_is_replaced() {
-    let dir = dir();
-    let path = dir.path().join("csi.sock");
+    let (_dir, path) = place();
     let (listener, name) = Socket::bind(&path).unwrap().into_parts();
     drop(listener);
     std::mem::forget(name); // as if killed
@@ -45,8 +46,7 @@ fn a_stale_socket_is_replaced() {
 
 #[test]
 fn a_served_socket_is_refused_even_when_its_process_hangs() {
-    let dir = dir();
-    let path = dir.path().join("csi.sock");
+    let (dir, path) = place();
     let _serving = Socket::bind(&path).unwrap();
     let refused = Socket::bind(&path).unwrap_err();
     assert!(
@@ -70,8 +70,7 @@ fn a_served_socket_is_refused_even_when_its_process_hangs() {
 
 #[test]
 fn a_file_that_is_not_a_socket_is_left_alone() {
-    let dir = dir();
-    let path = dir.path().join("csi.sock");
+    let (dir, path) = place();
     fs::write(&path, "data").unwrap();
     assert!(matches!(Socket::bind(&path), Err(Error::NotASocket(_))));
     assert_eq!(fs::read(&path).unwrap(), b"data");
@@ -83,8 +82,7 @@ fn a_file_that_is_not_a_socket_is_left_alone() {
 
 #[test]
 fn the_socket_of_another_process_is_not_removed() {
-    let dir = dir();
-    let path = dir.path().join("csi.sock");
+    let (_dir, path) = place();
     let old = Socket::bind(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let _new = Socket::bind(&path).unwrap();
@@ -94,7 +92,7 @@ fn the_socket_of_another_process_is_not_removed() {
 
 #[test]
 fn paths_are_checked() {
-    let dir = dir();
+    let (dir, _) = place();
     let base = dir.path().as_os_str().len();
     let long = |n: usize| dir.path().join("s".repeat(n - base - 1));
     assert_eq!(long(MAX_PATH).as_os_str().len(), MAX_PATH);
@@ -116,7 +114,7 @@ fn paths_are_checked() {
 
 #[test]
 fn the_directory_is_made_if_it_can_be() {
-    let dir = dir();
+    let (dir, _) = place();
     let path = dir.path().join("plugins/hostloop/csi.sock");
     let _socket = Socket::bind(&path).unwrap();
     UnixStream::connect(&path).unwrap();

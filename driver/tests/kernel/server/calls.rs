@@ -1,6 +1,5 @@
 //! Calls that meet: joined, aborted, given up, drained.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hostloop_proto::csi;
@@ -9,10 +8,7 @@ use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use tonic::{Code, Request, Status};
 
 use super::rig::{Rig, mountable};
-
-fn map(key: &str, value: &str) -> BTreeMap<String, String> {
-    BTreeMap::from([(key.to_owned(), value.to_owned())])
-}
+use crate::testkit::{pairs, range};
 
 /// Sends a stage request on a connection of its own, and returns when its mount is under way (or,
 /// for one that is to join, when it had the time to).
@@ -41,8 +37,8 @@ async fn the_same_request_again_joins_and_another_is_aborted() {
 
     // Tokens and secrets differ from one retry to the next.
     let retry = csi::NodeStageVolumeRequest {
-        secrets: map("token", "new"),
-        volume_context: map("csi.storage.k8s.io/serviceAccount.tokens", "new"),
+        secrets: pairs("token=new"),
+        volume_context: pairs("csi.storage.k8s.io/serviceAccount.tokens=new"),
         ..request.clone()
     };
     let joined = send(&rig, retry, 1).await;
@@ -163,7 +159,7 @@ async fn calls_that_are_switched_off_are_unimplemented() {
     let volume_id = rig.volume("a");
     let modify = csi::ControllerModifyVolumeRequest {
         volume_id: volume_id.clone(),
-        mutable_parameters: map("discard", "true"),
+        mutable_parameters: pairs("discard=true"),
         ..Default::default()
     };
     let modified = rig
@@ -227,11 +223,8 @@ async fn one_name_is_one_volume() {
         let mut controller = rig.controller().await;
         let request = csi::CreateVolumeRequest {
             name: "pvc-1".into(),
-            capacity_range: Some(csi::CapacityRange {
-                // Every other client asks for another size, and for no other than that.
-                required_bytes: (16 + client % 2) << 20,
-                limit_bytes: (16 + client % 2) << 20,
-            }),
+            // Every other client asks for exactly another size.
+            capacity_range: range((16 + client % 2) << 20, (16 + client % 2) << 20),
             volume_capabilities: vec![mountable()],
             ..Default::default()
         };

@@ -1,18 +1,17 @@
 //! The program itself: its start and stop, its errors, its socket, its log and its HTTP endpoint.
 
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
-use hyper_util::rt::TokioIo;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
-use super::rig::mountable;
+use super::rig::{connect, mountable};
+use crate::testkit::pairs;
 
 /// A driver of its own over a pool in a temporary directory, killed when dropped.
 struct Program {
@@ -82,17 +81,7 @@ impl Program {
     }
 
     async fn channel(&self) -> Channel {
-        let path = self.socket();
-        let connector = tower::service_fn(move |_: tonic::transport::Uri| {
-            let path = path.clone();
-            async move {
-                tokio::net::UnixStream::connect(path)
-                    .await
-                    .map(TokioIo::new)
-            }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        endpoint.connect_with_connector(connector).await.unwrap()
+        connect(&self.socket()).await
     }
 }
 
@@ -150,7 +139,7 @@ async fn a_hanging_pool_does_not_delay_the_start() {
     let request = |pool: &str| csi::CreateVolumeRequest {
         name: format!("pvc-{pool}"),
         volume_capabilities: vec![mountable()],
-        parameters: BTreeMap::from([("pool".to_owned(), pool.to_owned())]),
+        parameters: pairs(&format!("pool={pool}")),
         ..Default::default()
     };
     controller.create_volume(request("default")).await.unwrap();
@@ -194,13 +183,10 @@ fn a_second_process_at_the_socket_is_refused() {
 fn contradicting_flags_are_refused() {
     let program = Program::new();
     for (more, says) in [
+        (["--capacity", "other=1Gi"], "no pool is named \"other\""),
+        (["--log-level", "hostloop=loud"], "--log-level"),
         (
-            vec!["--capacity", "other=1Gi"],
-            "no pool is named \"other\"",
-        ),
-        (vec!["--log-level", "hostloop=loud"], "--log-level"),
-        (
-            vec!["--http-endpoint", "192.0.2.1:1"],
+            ["--http-endpoint", "192.0.2.1:1"],
             "--http-endpoint 192.0.2.1:1",
         ),
     ] {
@@ -220,7 +206,7 @@ async fn secrets_and_mount_flags_stay_out_of_the_log() {
     let mut program = Program::new();
     program.start(&["--log-level", "trace", "--log-format", "json"]);
     let channel = program.channel().await;
-    let secrets = BTreeMap::from([("password".to_owned(), SECRET.to_owned())]);
+    let secrets = pairs(&format!("password={SECRET}"));
     let mut capability = mountable();
     if let Some(csi::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
         mount.mount_flags = vec![format!("context={SECRET}")];

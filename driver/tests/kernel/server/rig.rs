@@ -1,7 +1,7 @@
 //! A server over one pool, served on a socket in a temporary directory, and a client of it.
 
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostloop_driver::controller::Controller;
@@ -74,13 +74,7 @@ impl Rig {
 
     /// A client with a connection of its own.
     pub(crate) async fn channel(&self) -> Channel {
-        let path = self.socket.clone();
-        let connector = tower::service_fn(move |_: tonic::transport::Uri| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        endpoint.connect_with_connector(connector).await.unwrap()
+        connect(&self.socket).await
     }
 
     pub(crate) async fn node(&self) -> csi::node_client::NodeClient<Channel> {
@@ -135,6 +129,17 @@ impl Rig {
             staging_target_path: self.stage(volume).staging_target_path,
         }
     }
+}
+
+/// A client of the server at this socket.
+pub(crate) async fn connect(socket: &Path) -> Channel {
+    let path = socket.to_owned();
+    let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost");
+    endpoint.connect_with_connector(connector).await.unwrap()
 }
 
 /// ext4 by one writer.
