@@ -130,7 +130,8 @@ mod tests {
             "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
             "ONLINE",
         ];
-        let cases: [(fn(&mut Identity), &[&str]); 4] = [
+        type Change = fn(&mut Identity);
+        let cases: [(Change, &[&str]); 4] = [
             (|_| {}, &[]),
             (
                 |i| i.topology = false,

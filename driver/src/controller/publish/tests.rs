@@ -25,7 +25,8 @@ fn a_publication_is_compared_with_the_recorded_ones() {
     let single = publication(SingleNodeSingleWriter, false);
     let local = publication(SingleNodeMultiWriter, false);
     let many = publication(MultiNodeMultiWriter, false);
-    let table: [(&[(&str, &Publication)], &Publication, &str); 8] = [
+    type Recorded<'a> = &'a [(&'a str, &'a Publication)];
+    let table: [(Recorded<'_>, &Publication, &str); 8] = [
         (&[], &writer, "record"),
         (&[("n1", &writer)], &writer, "done"),
         (&[("n1", &writer)], &reader, "exists"),

@@ -81,7 +81,8 @@ fn a_volume_grows_and_never_shrinks() {
 
 #[test]
 fn expansion_and_modification_can_be_switched_off() {
-    let off: [(fn(&mut Config), [&str; 2]); 2] = [
+    type Change = fn(&mut Config);
+    let off: [(Change, [&str; 2]); 2] = [
         (|c| c.expansion = false, ["Unimplemented", "Ok"]),
         (|c| c.modify = false, ["Ok", "Unimplemented"]),
     ];

@@ -67,6 +67,7 @@ fn get_volume_finds_a_volume_by_its_id() {
 }
 
 type Validate = csi::ValidateVolumeCapabilitiesRequest;
+type ChangeValidate = fn(&mut Validate);
 
 #[test]
 fn capabilities_are_confirmed_or_the_message_says_why_not() {
@@ -79,7 +80,7 @@ fn capabilities_are_confirmed_or_the_message_says_why_not() {
         r.volume_capabilities = capabilities.to_vec();
     }
     // With an empty message, the request is confirmed.
-    let cases: [(fn(&mut Validate), &str); 14] = [
+    let cases: [(ChangeValidate, &str); 14] = [
         (|_| {}, ""),
         (|r| caps(r, [mount("ext4")]), ""),
         // One node can honor every access mode.
@@ -133,7 +134,7 @@ fn capabilities_are_confirmed_or_the_message_says_why_not() {
 fn incomplete_requests_to_validate_are_refused() {
     let bench = Bench::new();
     let id = bench.create("a");
-    let cases: [(fn(&mut Validate), &str); 5] = [
+    let cases: [(ChangeValidate, &str); 5] = [
         (|r| r.volume_id.clear(), "volume_id"),
         (|r| r.volume_capabilities.clear(), "volume_capabilities"),
         (

@@ -53,7 +53,8 @@ fn a_snapshot_is_taken_once_and_outlives_its_volume() {
 fn requests_for_snapshots_are_checked() {
     let bench = Bench::new();
     let volume = bench.create("a");
-    let cases: [(fn(&mut csi::CreateSnapshotRequest), &str); 6] = [
+    type Change = fn(&mut csi::CreateSnapshotRequest);
+    let cases: [(Change, &str); 6] = [
         (|r| r.name.clear(), "name"),
         (|r| r.source_volume_id.clear(), "source_volume_id"),
         (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
