@@ -234,7 +234,7 @@ impl Attacher {
             }
             Err(PublishError::NotOurs) => Outcome::Done,
             Err(error) => {
-                tracing::warn!(attachment = name, %error, "not in line yet");
+                tracing::warn!(attachment = name, %error, "reconcile failed");
                 Outcome::Failed
             }
         }

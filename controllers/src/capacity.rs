@@ -106,12 +106,12 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The namespace of the objects is unknown.
-    #[error("the environment says neither NAMESPACE nor POD_NAMESPACE, where objects are to be")]
+    #[error("the environment has neither NAMESPACE nor POD_NAMESPACE: the namespace of the objects")]
     NoNamespace,
     /// The pod that is to own the objects, or to lead to their owner, is unknown.
     #[error(
-        "the environment does not say POD_NAME, whose owner is to own the objects; \
-             --capacity-ownerref-level=-1 does without"
+        "the environment has no POD_NAME, which leads to the owner of the objects; \
+             --capacity-ownerref-level=-1 needs no owner"
     )]
     NoPod,
 }
@@ -153,7 +153,7 @@ impl Metrics {
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
     let namespace = namespace().ok_or(Error::NoNamespace)?;
     let owner = match u32::try_from(options.capacity_ownerref_level) {
-        Err(_) => Owner::nobody(),
+        Err(_) => Owner::none(),
         Ok(level) => {
             let pod = environment("POD_NAME").ok_or(Error::NoPod)?;
             Owner::above(&namespace, &pod, level)

@@ -180,7 +180,7 @@ async fn begin_loops(
     watch_over(&checks, &caches, &kube);
     let (events, sending) =
         Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
-    tasks.begin("telling events", async {
+    tasks.begin("sending events", async {
         sending.await;
         Ok(())
     });

@@ -172,7 +172,7 @@ struct Placement {
     /// UIDs of claims that no node fits at present.
     unschedulable: Mutex<BTreeSet<String>>,
     /// Classes without capacity objects, with the time when this was first seen.
-    untold: Mutex<HashMap<String, Instant>>,
+    unpublished: Mutex<HashMap<String, Instant>>,
     /// Notified when waiting claims may fit: more capacity, or another node.
     wake: Notify,
     /// Notified when all objects must be reconciled.
@@ -256,7 +256,7 @@ impl Placement {
             reservations: Mutex::default(),
             last_events: Mutex::default(),
             unschedulable: Mutex::default(),
-            untold: Mutex::default(),
+            unpublished: Mutex::default(),
             wake: Notify::new(),
             resync: Notify::new(),
             options,

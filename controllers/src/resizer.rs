@@ -344,7 +344,7 @@ fn outcome_of(error: &ResizeError, key: &Key) -> Outcome {
     match error {
         ResizeError::NotOurs | ResizeError::Stopped => Outcome::Done,
         error => {
-            tracing::warn!(namespace = key.0, claim = key.1, %error, "not in line yet");
+            tracing::warn!(namespace = key.0, claim = key.1, %error, "reconcile failed");
             Outcome::Failed
         }
     }

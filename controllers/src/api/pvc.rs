@@ -26,11 +26,11 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
 /// The StorageClass that a claim names. The beta annotation wins over the field, even if it is
 /// empty.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
-    told_class(claim).filter(|name| !name.is_empty())
+    written_class(claim).filter(|name| !name.is_empty())
 }
 
 /// The class annotation or field as written. "" means no class, and opts out of the default class.
-pub(crate) fn told_class(claim: &PersistentVolumeClaim) -> Option<&str> {
+pub(crate) fn written_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     let field = claim
         .spec
         .as_ref()

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
-/// A topology segment: a part of the cluster whose nodes all have these labels.
+/// A topology segment: the part of the cluster in which every node has these labels.
 pub(crate) type Segment = BTreeMap<String, String>;
 
 /// A node and its registration of the driver.

@@ -332,18 +332,18 @@ fn error_patch(
     now: Timestamp,
 ) -> Value {
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
-    let mut told = json!({"message": error.to_string(), "time": time});
+    let mut report = json!({"message": error.to_string(), "time": time});
     let field = match deleting {
         true => "detachError",
         false => {
             // Null removes the code of an earlier error.
-            told["errorCode"] = json!(error.code());
+            report["errorCode"] = json!(error.code());
             "attachError"
         }
     };
     json!({
         "metadata": {"uid": attachment.uid()},
-        "status": {field: told},
+        "status": {field: report},
     })
 }
 

@@ -30,9 +30,9 @@ impl Attacher {
     /// Compares periodically, and queues attachments that differ, whatever their status says.
     pub(super) async fn reconcile(&self, every: Duration, max_entries: u32) {
         let can = |capability| self.context.driver.can(capability);
-        let told = can(ControllerCapability::ListVolumes)
+        let lists = can(ControllerCapability::ListVolumes)
             && can(ControllerCapability::ListVolumesPublishedNodes);
-        if !self.rules.attaches || !told || every.is_zero() {
+        if !self.rules.attaches || !lists || every.is_zero() {
             return;
         }
         loop {

@@ -23,7 +23,7 @@ pub(super) enum OwnerError {
     },
     #[error("{kind} {name} has no owner that controls it; lower --capacity-ownerref-level")]
     NoOwner { kind: String, name: String },
-    #[error("who owns a {kind} is not looked up; lower --capacity-ownerref-level")]
+    #[error("the owner of a {kind} is not looked up; lower --capacity-ownerref-level")]
     Kind { kind: String },
 }
 
@@ -43,7 +43,7 @@ struct Pointed {
 
 impl Owner {
     /// No owner.
-    pub(super) fn nobody() -> Self {
+    pub(super) fn none() -> Self {
         Owner {
             pod: None,
             known: Mutex::default(),

@@ -29,7 +29,7 @@ pub(super) struct Item {
 
 impl Item {
     /// True if the object has this subject.
-    pub(super) fn is_told_by(&self, object: &CSIStorageCapacity) -> bool {
+    pub(super) fn is_of(&self, object: &CSIStorageCapacity) -> bool {
         item(object) == *self
     }
 }
@@ -61,14 +61,14 @@ const SMALL: u64 = 32;
 
 impl Precision {
     /// True if the published room is close enough.
-    fn takes(self, told: Room, now: Room) -> bool {
-        let near = |told: i64, now: i64| told.abs_diff(now) < told.max(0).unsigned_abs() / SMALL;
-        told == now
+    fn takes(self, published: Room, now: Room) -> bool {
+        let near = |published: i64, now: i64| published.abs_diff(now) < published.max(0).unsigned_abs() / SMALL;
+        published == now
             || self == Precision::Approximate
-                && near(told.available, now.available)
-                && match (told.largest, now.largest) {
-                    (Some(told), Some(now)) => told == now || near(told, now),
-                    (told, now) => told == now,
+                && near(published.available, now.available)
+                && match (published.largest, now.largest) {
+                    (Some(published), Some(now)) => published == now || near(published, now),
+                    (published, now) => published == now,
                 }
     }
 }
@@ -98,16 +98,16 @@ pub(super) fn plan(
     marks: &Marks,
     look: Precision,
 ) -> Vec<Action> {
-    let mut told = BTreeSet::new();
+    let mut published = BTreeSet::new();
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());
     for object in there {
         let item = item(object);
         match wanted.get(&item) {
-            Some(room) if told.insert(item) => {
+            Some(room) if published.insert(item) => {
                 let known = self::room(object);
                 let room = room.or(known);
                 if let Some(room) = room
-                    && !(known.is_some_and(|told| look.takes(told, room)) && marks.are_on(object))
+                    && !(known.is_some_and(|published| look.takes(published, room)) && marks.are_on(object))
                 {
                     updates.push(Action::Update(object.clone(), room));
                 }
@@ -116,7 +116,7 @@ pub(super) fn plan(
             _ => deletes.push(Action::Delete(object.clone())),
         }
     }
-    let missing = wanted.iter().filter(|(item, _)| !told.contains(*item));
+    let missing = wanted.iter().filter(|(item, _)| !published.contains(*item));
     let mut actions: Vec<_> = missing
         .filter_map(|(item, room)| Some(Action::Create(item.clone(), (*room)?)))
         .collect();
@@ -157,9 +157,9 @@ impl Marks {
             let is = |one: &OwnerReference| one.uid == owner.uid && one.controller == Some(true);
             object.owner_references().iter().any(is)
         };
-        let told = object.annotations().get(pools::ANNOTATION);
+        let published = object.annotations().get(pools::ANNOTATION);
         self.owner.as_ref().is_none_or(owned)
-            && (self.pools.is_none() || told == self.pools.as_ref())
+            && (self.pools.is_none() || published == self.pools.as_ref())
     }
 
     /// The owners that an object should have. Only one owner may be its controller.

@@ -31,7 +31,7 @@ pub(super) enum PassError {
     Api(#[from] ApiError),
     #[error("of class {class}: {failure}")]
     Csi { class: String, failure: Failure },
-    #[error("who is to own the objects: {0}")]
+    #[error("the owner of the objects: {0}")]
     Owner(#[from] OwnerError),
 }
 
@@ -128,12 +128,12 @@ impl Pass {
 
     fn count(&self, wanted: &Wanted, actions: &[Action]) {
         let there = self.objects.all();
-        let told = |item: &&Item| there.iter().any(|object| item.is_told_by(object));
-        let told = wanted.keys().filter(told).count();
+        let published = |item: &&Item| there.iter().any(|object| item.is_of(object));
+        let published = wanted.keys().filter(published).count();
         let obsolete = actions.iter();
         let obsolete = obsolete.filter(|action| matches!(action, Action::Delete(_)));
         self.metrics.goal.set(wanted.len() as i64);
-        self.metrics.current.set(told as i64);
+        self.metrics.current.set(published as i64);
         self.metrics.obsolete.set(obsolete.count() as i64);
     }
 
@@ -211,8 +211,8 @@ impl Pass {
     fn classes(&self) -> Vec<Arc<StorageClass>> {
         let mut classes = self.context.caches.classes().all();
         classes.retain(|class| {
-            let told = self.immediate || pvc::is_delayed(class);
-            class.provisioner == self.context.driver.name && told
+            let has_capacity = self.immediate || pvc::is_delayed(class);
+            class.provisioner == self.context.driver.name && has_capacity
         });
         classes
     }

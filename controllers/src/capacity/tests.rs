@@ -1,34 +1,133 @@
-//! The capacity loop against an API server in memory.
+//! The capacity controller against an API server and a driver in memory.
 
-use clap::Parser;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use hostloop_memory_driver::Handlers;
+use hostloop_proto::csi;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::*;
-use crate::cache::{Caches, Scope};
-use crate::client::events::Event;
-use crate::client::{Events, Kube, Leadership};
-use crate::controller::context::Common;
+use crate::cache::Scope;
+use crate::client::Kube;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Driver, Pools};
+use crate::testing::{Api, World, connect, options};
 
-mod world;
-use world::World;
+const LATE: &str = "WaitForFirstConsumer";
+const NOW: &str = "Immediate";
+const OBJECTS: &str = "ns/csistoragecapacities";
 
-#[derive(Parser)]
-struct Flags {
-    #[command(flatten)]
-    options: Options,
+/// The room in a pool: the available bytes and the largest volume.
+type PoolRoom = Result<(i64, Option<i64>), Status>;
+
+/// The API server and the driver, which outlive a process.
+#[derive(Clone, Default)]
+struct Site {
+    api: Api,
+    /// The room of classes, by their parameter `pool`.
+    rooms: Arc<Mutex<BTreeMap<String, PoolRoom>>>,
+    asked: Arc<Mutex<Vec<csi::GetCapacityRequest>>>,
+}
+
+impl Site {
+    /// A site with a pod of a DaemonSet, and a pool with room.
+    fn new() -> Self {
+        let site = Site::default();
+        site.put(
+            "Pod",
+            "p",
+            "u-pod",
+            json!([controller("DaemonSet", "hostloop", "u-set")]),
+        );
+        site.room("fast", Ok((100 << 30, Some(10 << 30))));
+        site
+    }
+
+    fn put(&self, kind: &str, name: &str, uid: &str, owners: Value) {
+        self.api.put(json!({"kind": kind, "metadata": {
+            "name": name, "namespace": "ns", "uid": uid, "ownerReferences": owners}}));
+    }
+
+    fn room(&self, pool: &str, room: PoolRoom) {
+        let mut rooms = self.rooms.lock().expect("the rooms");
+        rooms.insert(pool.to_owned(), room);
+    }
+
+    /// The GetCapacity requests since the last look.
+    fn asked(&self) -> Vec<csi::GetCapacityRequest> {
+        std::mem::take(&mut *self.asked.lock().expect("the requests"))
+    }
+
+    /// The capacity objects.
+    fn capacities(&self) -> Vec<Value> {
+        self.api.all("csistoragecapacities")
+    }
+
+    /// The name of the object of a class.
+    fn name(&self, class: &str) -> String {
+        let objects = self.capacities();
+        let object = objects.iter().find(|one| one["storageClassName"] == class);
+        let name = object.and_then(|one| one["metadata"]["name"].as_str());
+        name.expect("an object").to_owned()
+    }
+
+    /// The writes since the last look: `POST`, `PATCH csisc-00002`, …
+    fn writes(&self) -> Vec<String> {
+        let log = self.api.log().into_iter();
+        let writes = log.filter_map(|entry| {
+            let (verb, name) = entry.split_once(&format!(" {OBJECTS}"))?;
+            Some(format!("{verb}{}", name.replace('/', " ")))
+        });
+        writes.collect()
+    }
+
+    fn driver(&self) -> Driver {
+        let handlers = Handlers::default();
+        let site = self.clone();
+        handlers.on(move |request: csi::GetCapacityRequest| {
+            let pool = request.parameters.get("pool").cloned().unwrap_or_default();
+            site.asked.lock().expect("the requests").push(request);
+            let room = site.rooms.lock().expect("the rooms").get(&pool).cloned();
+            let (available_capacity, maximum_volume_size) = room.unwrap_or(Ok((0, None)))?;
+            Ok(csi::GetCapacityResponse {
+                available_capacity,
+                maximum_volume_size,
+                minimum_volume_size: None,
+            })
+        });
+        let services = [Service::VolumeAccessibilityConstraints];
+        let can = [ControllerCapability::GetCapacity];
+        Driver::with(connect(&handlers), "d", &services, &can, &[])
+    }
+}
+
+/// A reference to an owner that is the controller.
+fn controller(kind: &str, name: &str, uid: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true,
+           "blockOwnerDeletion": true})
+}
+
+/// The default options, without a rate limit.
+fn defaults() -> Options {
+    Options {
+        kube_api_capacity_qps: 0.0,
+        ..options()
+    }
+}
+
+fn with_level(capacity_ownerref_level: i32) -> Options {
+    Options {
+        capacity_ownerref_level,
+        ..defaults()
+    }
 }
 
 /// A process that publishes room, for a node or for the cluster.
 struct Rig {
-    context: Context,
-    objects: Store<CSIStorageCapacity>,
+    world: World,
     pass: Pass,
-    events: mpsc::Receiver<Event>,
     metrics: Metrics,
 }
 
@@ -40,66 +139,82 @@ fn here() -> Scope {
 }
 
 impl Rig {
-    fn new(world: &World, scope: Scope, flags: &[&str]) -> Self {
-        let counted = Arc::new(crate::controller::Metrics::default());
-        let (events, told) = Events::collected(counted.clone());
-        let services = [Service::VolumeAccessibilityConstraints];
-        let can = [ControllerCapability::GetCapacity];
-        let driver = Driver::with(world.csi(), "d", &services, &can, &[]);
-        let context = Context {
-            driver: Arc::new(driver),
-            kube: Kube::new(world.client(), None, counted.clone(), "test"),
-            caches: Arc::new(Caches::unwatched()),
-            events,
-            metrics: counted,
-            pools: match &scope {
-                Scope::Node { .. } => Pools::reported(|| vec!["p2".to_owned(), "p1".to_owned()]),
-                Scope::Cluster | Scope::Leader => Pools::default(),
-            },
-            scope,
-            leader: Leadership::always(),
-            room: Arc::default(),
-            stop: CancellationToken::new(),
-            common: Common::default(),
-        };
-        let flags = ["capacity", "--kube-api-capacity-qps=0"]
-            .iter()
-            .chain(flags);
-        let options = Flags::parse_from(flags).options;
+    /// Creates a process on the node n1 with a class.
+    fn on_node(site: &Site) -> Self {
+        let rig = Rig::new(site, here(), defaults());
+        rig.class("c", "fast", LATE);
+        rig
+    }
+
+    fn new(site: &Site, scope: Scope, options: Options) -> Self {
+        let mut world = World::new(&[]);
+        world.context.kube = Kube::new(
+            site.api.client(),
+            None,
+            world.context.metrics.clone(),
+            "test",
+        );
+        world.context.driver = Arc::new(site.driver());
+        if scope.node().is_some() {
+            let pools = || vec!["p2".to_owned(), "p1".to_owned()];
+            world.context.pools = Pools::reported(pools);
+        }
+        world.context.scope = scope;
         let (objects, metrics) = (Store::new(), Metrics::default());
         let level = u32::try_from(options.capacity_ownerref_level);
-        let owner = level.map_or_else(|_| Owner::nobody(), |level| Owner::above("ns", "p", level));
+        let owner = level.map_or_else(|_| Owner::none(), |level| Owner::above("ns", "p", level));
         // A successor starts with the existing objects.
-        for object in world.capacities() {
+        for object in site.capacities() {
             objects.apply_write(serde_json::from_value(object).expect("a capacity"));
         }
         let pass = Pass::new(
-            context.clone(),
+            world.context.clone(),
             &options,
             metrics.clone(),
             "ns".to_owned(),
             owner,
-            objects.clone(),
+            objects,
         );
         Rig {
-            context,
-            objects,
+            world,
             pass,
-            events: told,
             metrics,
         }
     }
 
     fn class(&self, name: &str, pool: &str, mode: &str) {
         let class = json!({
-            "metadata": {"name": name, "uid": format!("uid of {name}")},
+            "kind": "StorageClass", "metadata": {"name": name},
             "provisioner": "d", "volumeBindingMode": mode,
             "parameters": {"pool": pool, "csi.storage.k8s.io/fstype": "xfs"},
         });
-        let class = serde_json::from_value(class).expect("a class");
-        self.context.caches.classes().apply_write(class);
+        let classes = self.world.context.caches.classes();
+        self.world.add(&classes, class);
     }
 
+    /// Adds a node that runs the driver.
+    fn node(&self, name: &str) {
+        let caches = &self.world.context.caches;
+        let labels = json!({"t/node": name});
+        let node = json!({"kind": "Node", "metadata": {"name": name, "labels": labels}});
+        self.world.add(&caches.nodes(), node);
+        let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["t/node"]}]);
+        let node = json!({"kind": "CSINode", "metadata": {"name": name},
+                          "spec": {"drivers": drivers}});
+        self.world.add(&caches.csi_nodes(), node);
+    }
+
+    async fn run(&self) {
+        self.pass.run(Precision::Exact).await.expect("a pass");
+    }
+
+    /// Runs a pass that fails.
+    async fn run_failing(&self) -> String {
+        let failed = self.pass.run(Precision::Exact).await;
+        failed.expect_err("a failure").to_string()
+    }
+
+    /// The goal, the current and the obsolete objects in the metrics.
     fn counts(&self) -> (i64, i64, i64) {
         let Metrics {
             goal,
@@ -109,46 +224,28 @@ impl Rig {
         (goal.get(), current.get(), obsolete.get())
     }
 
-    fn told(&mut self) -> Vec<String> {
-        let events = std::iter::from_fn(|| self.events.try_recv().ok());
+    fn events(&mut self) -> Vec<String> {
+        let events = self.world.take_events().into_iter();
         events
             .map(|event| format!("{} {}", event.about.name.unwrap_or_default(), event.message))
             .collect()
     }
 }
 
-const LATE: &str = "WaitForFirstConsumer";
-const NOW: &str = "Immediate";
-
-/// A world with a pod of a DaemonSet, and a pool with room.
-fn world() -> World {
-    let world = World::default();
-    let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "hostloop",
-                       "uid": "u-set", "controller": true, "blockOwnerDeletion": true});
-    world.put(
-        "pods/p",
-        json!({"apiVersion": "v1", "kind": "Pod",
-               "metadata": {"name": "p", "uid": "u-pod", "ownerReferences": [owner]}}),
-    );
-    room(&world, "fast", Ok((100 << 30, Some(10 << 30))));
-    world
-}
-
-fn room(world: &World, pool: &str, room: Result<(i64, Option<i64>), Status>) {
-    world.state().rooms.insert(pool.to_owned(), room);
-}
-
 #[tokio::test]
 async fn an_object_as_upstream_makes_it() {
-    let world = world();
-    let rig = Rig::new(&world, here(), &[]);
-    rig.class("c", "fast", LATE);
-    rig.pass.run(Precision::Exact).await.expect("a pass");
+    let site = Site::new();
+    let rig = Rig::on_node(&site);
+    rig.run().await;
+    let mut object = site.capacities().pop().expect("an object");
+    let metadata = object["metadata"].as_object_mut().expect("metadata");
+    for by_server in ["name", "uid", "resourceVersion", "creationTimestamp"] {
+        metadata.remove(by_server);
+    }
     let expected = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
         "metadata": {
-            "generateName": "csisc-", "name": "csisc-1", "namespace": "ns",
-            "uid": "uid of csisc-1", "resourceVersion": "1",
+            "generateName": "csisc-", "namespace": "ns",
             "labels": {"csi.storage.k8s.io/drivername": "d",
                        "csi.storage.k8s.io/managed-by": "external-provisioner-n1"},
             "annotations": {"hostloop.csi.dev/pools": "p1,p2"},
@@ -159,203 +256,164 @@ async fn an_object_as_upstream_makes_it() {
         "nodeTopology": {"matchLabels": {"t/node": "n1"}},
         "capacity": "100Gi", "maximumVolumeSize": "10Gi",
     });
-    assert_eq!(world.capacities(), [expected]);
-    let asked = world.state().asked.pop().expect("a call");
+    assert_eq!(object, expected);
+    let asked = site.asked().pop().expect("a call");
     assert_eq!(asked.parameters["csi.storage.k8s.io/fstype"], "xfs");
-    assert_eq!(
-        asked.accessible_topology.expect("a place").segments["t/node"],
-        "n1"
-    );
+    let topology = asked.accessible_topology.expect("a topology");
+    assert_eq!(topology.segments["t/node"], "n1");
     assert_eq!(asked.volume_capabilities, []);
     assert_eq!(rig.counts(), (1, 1, 0));
 }
 
 #[tokio::test]
 async fn binding_modes() {
-    for (scope, flags, told) in [
-        (here(), &[][..], 2),
-        (here(), &["--capacity-for-immediate-binding=false"], 1),
-        (Scope::Cluster, &[], 1),
-        (Scope::Cluster, &["--capacity-for-immediate-binding"], 2),
+    for (scope, immediate, published) in [
+        (here(), None, 2),
+        (here(), Some(false), 1),
+        (Scope::Cluster, None, 1),
+        (Scope::Cluster, Some(true), 2),
     ] {
-        let world = world();
-        let rig = Rig::new(&world, scope.clone(), flags);
-        let keys = json!([{"name": "d", "nodeID": "n1", "topologyKeys": ["t/node"]}]);
-        let node = json!({"metadata": {"name": "n1", "labels": {"t/node": "n1"}}});
-        let caches = &rig.context.caches;
-        caches
-            .nodes()
-            .apply_write(serde_json::from_value(node).expect("a node"));
-        let node = json!({"metadata": {"name": "n1"}, "spec": {"drivers": keys}});
-        caches
-            .csi_nodes()
-            .apply_write(serde_json::from_value(node).expect("a CSINode"));
+        let site = Site::new();
+        let options = Options {
+            capacity_for_immediate_binding: immediate,
+            ..defaults()
+        };
+        let rig = Rig::new(&site, scope.clone(), options);
+        rig.node("n1");
         rig.class("late", "fast", LATE);
         rig.class("now", "fast", NOW);
-        rig.pass.run(Precision::Exact).await.expect("a pass");
-        assert_eq!(world.capacities().len(), told, "{scope:?} {flags:?}");
+        rig.run().await;
+        assert_eq!(
+            site.capacities().len(),
+            published,
+            "{scope:?} {immediate:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn room_that_changes_is_told_and_nothing_else_is_written() {
-    let world = world();
-    let rig = Rig::new(&world, here(), &[]);
-    rig.class("c", "fast", LATE);
+async fn only_changes_of_room_are_written() {
+    let site = Site::new();
+    let rig = Rig::on_node(&site);
     let pass = async || {
-        rig.pass.run(Precision::Exact).await.expect("a pass");
-        world.log()
+        rig.run().await;
+        site.writes()
     };
-    assert_eq!(pass().await, ["POST "]);
+    assert_eq!(pass().await, ["POST"]);
     assert!(pass().await.is_empty());
-    room(&world, "fast", Ok((1, None)));
-    assert_eq!(pass().await, ["PATCH csisc-1"]);
-    let object = world.capacities().pop().expect("an object");
-    assert_eq!(
-        (&object["capacity"], &object["maximumVolumeSize"]),
-        (&json!("1"), &Value::Null)
-    );
+    let patch = format!("PATCH {}", site.name("c"));
+    site.room("fast", Ok((1, None)));
+    assert_eq!(pass().await, [&*patch]);
+    let object = site.capacities().pop().expect("an object");
+    assert_eq!(object["capacity"], "1");
+    assert_eq!(object["maximumVolumeSize"], Value::Null);
     assert!(pass().await.is_empty());
-    // An object that others delete is created again.
-    let object = rig.objects.all().pop().expect("an object");
-    world.state().objects.remove("csistoragecapacities/csisc-1");
-    room(&world, "fast", Ok((2, None)));
-    assert_eq!(
-        pass().await,
-        ["PATCH csisc-1"],
-        "it is not known yet that it is gone"
-    );
-    drop(object);
-    let rig = Rig::new(&world, here(), &[]);
-    rig.class("c", "fast", LATE);
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    assert_eq!(world.log(), ["POST "]);
+    // Another client deletes the object. Until the watch reports that, a write to it succeeds.
+    site.api.take(&site.name("c"));
+    site.room("fast", Ok((2, None)));
+    assert_eq!(pass().await, [patch]);
+    let rig = Rig::on_node(&site);
+    rig.run().await;
+    assert_eq!(site.writes(), ["POST"]);
 }
 
 #[tokio::test]
-async fn a_successor_takes_over_without_a_gap() {
-    let world = world();
-    let before = Rig::new(&world, here(), &[]);
-    before.class("c", "fast", LATE);
-    before.pass.run(Precision::Exact).await.expect("a pass");
-    world.log();
-    let had = world.capacities();
+async fn a_successor_takes_over_the_objects() {
+    let site = Site::new();
+    Rig::on_node(&site).run().await;
+    site.writes();
+    let before = site.capacities();
     // The next pod of the same DaemonSet takes over.
-    let pod = world.state().objects["pods/p"].clone();
-    let mut next = pod.clone();
-    next["metadata"]["uid"] = json!("u-pod-2");
-    world.put("pods/p", next);
-    let after = Rig::new(&world, here(), &[]);
-    after.class("c", "fast", LATE);
-    after.pass.run(Precision::Exact).await.expect("a pass");
-    assert!(world.log().is_empty());
-    assert_eq!(world.capacities(), had);
+    let owner = |uid: &str| json!([controller("DaemonSet", "hostloop", uid)]);
+    site.put("Pod", "p", "u-pod-2", owner("u-set"));
+    Rig::on_node(&site).run().await;
+    assert!(site.writes().is_empty());
+    assert_eq!(site.capacities(), before);
     // A pod of another DaemonSet keeps the object, and replaces the owner.
-    let mut other = pod;
-    other["metadata"]["ownerReferences"][0]["uid"] = json!("u-set-2");
-    world.put("pods/p", other);
-    let after = Rig::new(&world, here(), &[]);
-    after.class("c", "fast", LATE);
-    after.pass.run(Precision::Exact).await.expect("a pass");
-    assert_eq!(world.log(), ["PATCH csisc-1"]);
-    let owners = world.capacities()[0]["metadata"]["ownerReferences"].clone();
+    site.put("Pod", "p", "u-pod", owner("u-set-2"));
+    Rig::on_node(&site).run().await;
+    assert_eq!(site.writes(), [format!("PATCH {}", site.name("c"))]);
+    let owners = site.capacities()[0]["metadata"]["ownerReferences"].clone();
     assert_eq!(owners.as_array().map(Vec::len), Some(1));
     assert_eq!(owners[0]["uid"], "u-set-2");
 }
 
 #[tokio::test]
-async fn what_is_obsolete_goes_when_the_new_is_there() {
-    let world = world();
-    let rig = Rig::new(&world, here(), &[]);
-    rig.class("c", "fast", LATE);
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    world.log();
+async fn an_obsolete_object_is_deleted_after_the_new_one_is_created() {
+    let site = Site::new();
+    Rig::on_node(&site).run().await;
+    site.writes();
+    let delete = format!("DELETE {}", site.name("c"));
     // The node has one more topology key.
+    let segments = [("t/node", "n1"), ("zone", "a")];
     let scope = Scope::Node {
         name: "n1".to_owned(),
-        segments: [("t/node", "n1"), ("zone", "a")]
+        segments: segments
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
     };
-    let rig = Rig::new(&world, scope, &[]);
+    let rig = Rig::new(&site, scope, defaults());
     rig.class("c", "fast", LATE);
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    assert_eq!(world.log(), ["POST ", "DELETE csisc-1"]);
-    let told = world.capacities().pop().expect("an object");
-    assert_eq!(
-        told["nodeTopology"]["matchLabels"],
-        json!({"t/node": "n1", "zone": "a"})
-    );
+    rig.run().await;
+    assert_eq!(site.writes(), ["POST", &delete]);
+    let object = site.capacities().pop().expect("an object");
+    let labels = json!({"t/node": "n1", "zone": "a"});
+    assert_eq!(object["nodeTopology"]["matchLabels"], labels);
 }
 
 #[tokio::test]
-async fn trouble_with_one_class_is_not_the_others() {
-    let world = world();
-    room(&world, "gone", Ok((7, None)));
-    let mut rig = Rig::new(&world, here(), &[]);
+async fn an_error_of_one_class_does_not_stop_the_others() {
+    let site = Site::new();
+    site.room("gone", Ok((7, None)));
+    let wrong = Status::invalid_argument("no such thing");
+    site.room("wrong", Err(wrong));
+    let mut rig = Rig::new(&site, here(), defaults());
     for (name, pool) in [("a", "gone"), ("b", "fast"), ("c", "wrong")] {
         rig.class(name, pool, LATE);
     }
-    room(
-        &world,
-        "wrong",
-        Err(Status::invalid_argument("no such thing")),
-    );
-    rig.pass.run(Precision::Exact).await.expect("a pass");
+    rig.run().await;
     assert_eq!(rig.counts(), (2, 2, 0));
     // One event at the class reports it.
-    let said = rig.told();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(
-        said[0].starts_with("c ") && said[0].ends_with(": no such thing"),
-        "{said:?}"
-    );
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    assert!(rig.told().is_empty());
-    world.log();
+    let events = rig.events();
+    assert_eq!(events.len(), 1, "{events:?}");
+    let event = &events[0];
+    assert!(event.starts_with("c ") && event.ends_with(": no such thing"));
+    rig.run().await;
+    assert!(rig.events().is_empty());
+    site.writes();
     // If the room of a class is unknown at present, its object keeps its value. The pass updates
     // the other classes, then fails, so that it is retried.
-    room(&world, "gone", Err(Status::unavailable("not now")));
-    room(&world, "fast", Ok((1, None)));
-    let failed = rig
-        .pass
-        .run(Precision::Exact)
-        .await
-        .expect_err("not all was told");
-    assert!(failed.to_string().contains("of class a"), "{failed}");
-    assert_eq!(world.log(), ["PATCH csisc-2"]);
+    site.room("gone", Err(Status::unavailable("not now")));
+    site.room("fast", Ok((1, None)));
+    let failed = rig.run_failing().await;
+    assert!(failed.contains("of class a"), "{failed}");
+    assert_eq!(site.writes(), [format!("PATCH {}", site.name("b"))]);
     assert_eq!(rig.counts(), (2, 2, 0));
     // The object of a class that the driver refuses from now on is deleted.
-    room(&world, "gone", Err(Status::invalid_argument("no longer")));
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    assert_eq!(world.log(), ["DELETE csisc-1"]);
+    let delete = format!("DELETE {}", site.name("a"));
+    site.room("gone", Err(Status::invalid_argument("no longer")));
+    rig.run().await;
+    assert_eq!(site.writes(), [delete]);
 }
 
 /// A class without answers delays each pass by one call. Later passes still reach all its segments.
 #[tokio::test]
-async fn a_silent_class_does_not_starve_the_others() {
-    let world = world();
-    room(&world, "slow", Err(Status::deadline_exceeded("no answer")));
-    let rig = Rig::new(&world, Scope::Cluster, &["--capacity-ownerref-level=-1"]);
+async fn a_class_without_answers_does_not_block_the_others() {
+    let site = Site::new();
+    site.room("slow", Err(Status::deadline_exceeded("no answer")));
+    let rig = Rig::new(&site, Scope::Cluster, with_level(-1));
     for name in ["n1", "n2", "n3"] {
-        let node = json!({"metadata": {"name": name, "labels": {"t/node": name}}});
-        let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["t/node"]}]);
-        let csi_node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
-        let caches = &rig.context.caches;
-        caches
-            .nodes()
-            .apply_write(serde_json::from_value(node).expect("a node"));
-        let csi_node = serde_json::from_value(csi_node).expect("a CSINode");
-        caches.csi_nodes().apply_write(csi_node);
+        rig.node(name);
     }
     rig.class("a", "slow", LATE);
     rig.class("b", "fast", LATE);
     let mut asked = Vec::new();
     for _ in 0..3 {
-        let before = rig.context.room.changes();
-        rig.pass.run(Precision::Exact).await.expect_err("no answer");
-        assert_eq!(rig.context.room.changes(), before);
-        let all = std::mem::take(&mut world.state().asked);
+        let room = &rig.world.context.room;
+        let before = room.changes();
+        rig.run_failing().await;
+        assert_eq!(room.changes(), before);
+        let all = site.asked();
         let slow = all.iter().filter(|one| one.parameters["pool"] == "slow");
         assert_eq!((all.len(), slow.clone().count()), (4, 1));
         let places = slow.filter_map(|one| one.accessible_topology.clone());
@@ -367,99 +425,82 @@ async fn a_silent_class_does_not_starve_the_others() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_does_not_stop_the_others() {
-    let world = world();
-    let rig = Rig::new(&world, here(), &[]);
+async fn a_rejected_write_does_not_stop_the_others() {
+    let site = Site::new();
+    let rig = Rig::new(&site, here(), defaults());
     rig.class("a", "fast", LATE);
     rig.class("b", "fast", LATE);
-    for (refusal, writes) in [(403, 2), (500, 1)] {
-        world.state().refusals.push(refusal);
-        rig.pass.run(Precision::Exact).await.expect_err("a refusal");
-        assert_eq!(world.log().len(), writes, "{refusal}");
-        if refusal == 403 {
+    // After a server error, the other writes would fail too.
+    for (code, writes) in [(403, 2), (500, 1)] {
+        site.api.refuse("csistoragecapacities", code);
+        rig.run_failing().await;
+        assert_eq!(site.writes().len(), writes, "{code}");
+        if code == 403 {
             assert_eq!(rig.counts(), (2, 1, 0));
         }
     }
-    rig.pass.run(Precision::Exact).await.expect("a pass");
+    rig.run().await;
     assert_eq!(rig.counts(), (2, 2, 0));
 }
 
 #[tokio::test]
 async fn owners_by_level() {
-    let world = world();
-    let reference = |kind: &str, uid: &str| {
-        json!([{"apiVersion": "apps/v1", "kind": kind, "name": "above", "uid": uid,
-                "controller": true}])
+    let site = Site::new();
+    let kube = Rig::new(&site, here(), defaults()).world.context.kube;
+    let uid = async |level: u32| match Owner::above("ns", "p", level).get(&kube).await {
+        Ok(owner) => owner.expect("an owner").uid,
+        Err(error) => error.to_string(),
     };
-    let of = |kind: &str, owners: Value| {
-        json!({"apiVersion": "apps/v1", "kind": kind,
-               "metadata": {"name": "above", "uid": "u", "ownerReferences": owners}})
-    };
-    let kube = Rig::new(&world, here(), &[]).context.kube;
-    let uid = async |level: u32| {
-        let owner = Owner::above("ns", "p", level).get(&kube).await;
-        owner
-            .map(|owner| owner.expect("an owner").uid)
-            .map_err(|error| error.to_string())
-    };
-    assert_eq!(uid(0).await.as_deref(), Ok("u-pod"));
-    assert_eq!(uid(1).await.as_deref(), Ok("u-set"));
-    let refused = uid(2).await.expect_err("there is no such object");
-    assert!(
-        refused.contains("DaemonSet ns/hostloop does not exist"),
-        "{refused}"
-    );
+    assert_eq!(uid(0).await, "u-pod");
+    assert_eq!(uid(1).await, "u-set");
+    let missing = uid(2).await;
+    assert!(missing.contains("DaemonSet ns/hostloop does not exist"));
     // In a Deployment, the ReplicaSet has the owner.
-    let mut pod = world.state().objects["pods/p"].clone();
-    pod["metadata"]["ownerReferences"] = reference("ReplicaSet", "u-replicas");
-    world.put("pods/p", pod.clone());
-    world.put(
-        "replicasets/above",
-        of("ReplicaSet", reference("Deployment", "u-top")),
-    );
-    assert_eq!(uid(1).await.as_deref(), Ok("u-replicas"));
-    assert_eq!(uid(2).await.as_deref(), Ok("u-top"));
-    let refused = uid(3).await.expect_err("a Deployment is the end");
-    assert!(refused.contains("Deployment is not looked up"), "{refused}");
-    world.put("replicasets/above", of("ReplicaSet", json!([])));
-    assert!(
-        uid(2)
-            .await
-            .expect_err("nobody")
-            .contains("ReplicaSet above has no owner")
-    );
+    let owned_by = |kind: &str, uid: &str| json!([controller(kind, "above", uid)]);
+    let replicas = |owners| site.put("ReplicaSet", "above", "u", owners);
+    site.put("Pod", "p", "u-pod", owned_by("ReplicaSet", "u-replicas"));
+    replicas(owned_by("Deployment", "u-top"));
+    assert_eq!(uid(1).await, "u-replicas");
+    assert_eq!(uid(2).await, "u-top");
+    let above = uid(3).await;
+    assert!(above.contains("Deployment is not looked up"), "{above}");
+    replicas(json!([]));
+    assert!(uid(2).await.contains("ReplicaSet above has no owner"));
     // Without the owner, no object is created: it would outlive the driver.
-    let rig = Rig::new(&world, here(), &["--capacity-ownerref-level=2"]);
+    let rig = Rig::new(&site, here(), with_level(2));
     rig.class("c", "fast", LATE);
-    rig.pass.run(Precision::Exact).await.expect_err("no owner");
-    assert!(world.log().is_empty());
-    let rig = Rig::new(&world, here(), &["--capacity-ownerref-level=-1"]);
+    rig.run_failing().await;
+    assert!(site.writes().is_empty());
+    let rig = Rig::new(&site, here(), with_level(-1));
     rig.class("c", "fast", LATE);
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    let told = world.capacities().pop().expect("an object");
-    assert_eq!(told["metadata"]["ownerReferences"], Value::Null);
+    rig.run().await;
+    let object = site.capacities().pop().expect("an object");
+    assert_eq!(object["metadata"]["ownerReferences"], Value::Null);
 }
 
 #[tokio::test]
-async fn who_waits_for_the_room_to_be_told_goes_on_then() {
-    let world = world();
-    let rig = Rig::new(&world, here(), &[]);
-    rig.class("c", "fast", LATE);
-    rig.context.room.attend();
-    let (room, limit) = (rig.context.room.clone(), Duration::from_secs(60));
-    let waiting = tokio::spawn(async move { room.change_and_wait(limit).await });
-    rig.context.room.changed().await;
+async fn a_wait_for_published_room_ends_after_an_exact_pass() {
+    let site = Site::new();
+    let rig = Rig::on_node(&site);
+    let (room, limit) = (rig.world.context.room.clone(), Duration::from_secs(60));
+    room.attend();
+    let waiting = tokio::spawn({
+        let room = room.clone();
+        async move { room.change_and_wait(limit).await }
+    });
+    room.changed().await;
     // An approximate pass does not count as published.
-    rig.pass.run(Precision::Approximate).await.expect("a pass");
+    let pass = rig.pass.run(Precision::Approximate).await;
+    pass.expect("a pass");
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
-    rig.pass.run(Precision::Exact).await.expect("a pass");
-    waiting.await.expect("told");
-    assert_eq!(world.capacities().len(), 1);
+    rig.run().await;
+    waiting.await.expect("published");
+    assert_eq!(site.capacities().len(), 1);
 }
 
 #[test]
-fn many_changes_of_the_room_are_one() {
+fn passes_for_changes_of_room_keep_their_distance() {
     let now = Instant::now();
     let second = Duration::from_secs(1);
     for (last, at) in [
@@ -475,7 +516,7 @@ fn many_changes_of_the_room_are_one() {
 }
 
 #[test]
-fn nodes_do_not_keep_step() {
+fn intervals_of_nodes_differ() {
     let minute = Duration::from_secs(60);
     let times: std::collections::BTreeSet<_> = (0..50).map(|_| about(minute)).collect();
     assert!(times.len() > 40);

@@ -61,7 +61,7 @@ impl NodeLabels {
     }
 
     async fn read(&self, kube: Kube) -> Result<(), String> {
-        let (mut wait, mut told) = (FIRST, String::new());
+        let (mut wait, mut warned) = (FIRST, String::new());
         loop {
             let why = match kube.get::<Node>("", &self.node).await {
                 Ok(Some(node)) => {
@@ -69,7 +69,7 @@ impl NodeLabels {
                     if missing.is_empty() {
                         tracing::info!(
                             node = self.node,
-                            "labels that tell where the node is are read"
+                            "the topology labels of the node are read"
                         );
                         return Ok(());
                     }
@@ -78,14 +78,14 @@ impl NodeLabels {
                 Ok(None) => "it does not exist (yet)".to_owned(),
                 Err(error) => error.to_string(),
             };
-            if why != told {
+            if why != warned {
                 let node = &self.node;
                 tracing::warn!(
                     node,
                     why,
-                    "labels that tell where the node is are not read yet"
+                    "the topology labels of the node are not read yet"
                 );
-                told = why;
+                warned = why;
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LONGEST);

@@ -24,8 +24,8 @@ pub(crate) async fn run(
     let (context, _wide) = context.with_all();
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
-    let told = picked.has(Role::Placement) || picked.has(Role::GoneNodes);
-    let capacities = told.then(|| capacity::of_all(&context)).flatten();
+    let needs_capacities = picked.has(Role::Placement) || picked.has(Role::GoneNodes);
+    let capacities = needs_capacities.then(|| capacity::of_all(&context)).flatten();
     if picked.has(Role::Placement) {
         let options = placement::Options::new(&args, placing);
         let capacities = capacities.clone();

@@ -31,7 +31,7 @@ impl Tasks {
                 role,
                 why: ended
                     .err()
-                    .unwrap_or_else(|| "nothing told it to".to_owned()),
+                    .unwrap_or_else(|| "it ended without an error".to_owned()),
             },
             Some(Err(error)) => Error::Ended {
                 role: "a role",

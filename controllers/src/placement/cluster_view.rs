@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether nodes publish capacity objects for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Publication {
     /// At least one node does.
     Yes,
     /// None yet, but nodes have this much time left to do so.
@@ -172,20 +172,20 @@ impl Placement {
     }
 
     /// Whether nodes publish room for a class. For a new class, they do so shortly.
-    pub(super) fn told(&self, class: &str, now: Instant) -> Told {
+    pub(super) fn publication(&self, class: &str, now: Instant) -> Publication {
         let Some(of_class) = &self.of_class else {
-            return Told::No;
+            return Publication::No;
         };
-        let mut untold = lock(&self.untold);
+        let mut unpublished = lock(&self.unpublished);
         if of_class.first(class).is_some() {
-            untold.remove(class);
-            return Told::Yes;
+            unpublished.remove(class);
+            return Publication::Yes;
         }
-        let since = *untold.entry(class.to_owned()).or_insert(now);
+        let since = *unpublished.entry(class.to_owned()).or_insert(now);
         let left = PATIENCE.saturating_sub(now.saturating_duration_since(since));
         match left.is_zero() {
-            true => Told::No,
-            false => Told::Soon(left),
+            true => Publication::No,
+            false => Publication::Soon(left),
         }
     }
 

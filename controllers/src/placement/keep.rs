@@ -45,7 +45,7 @@ impl Placement {
             let pause = match self.keep(place, &mut kept).await {
                 Ok(()) => PACE,
                 Err(error) => {
-                    tracing::warn!(%error, "the API server is not told where claims are to go");
+                    tracing::warn!(%error, "the placement table is not up to date");
                     AFTER_FAILURE
                 }
             };
@@ -70,7 +70,7 @@ impl Placement {
         let classes = changes.len();
         let patch = json!({"data": changes});
         self.kube.merge(&place.object(), patch).await?;
-        tracing::info!(classes, "the API server is told where claims are to go");
+        tracing::info!(classes, "wrote the placement table");
         kept.there = Some((wanted, read));
         Ok(())
     }

@@ -66,7 +66,7 @@ impl Metrics {
         );
         registry.register(
             "hostloop_node_labels",
-            "Labels by which nodes find their objects that the leader wrote, by kind and result",
+            "Node labels that the leader wrote to objects, by kind and result",
             self.labels.clone(),
         );
     }

@@ -32,7 +32,7 @@ pub(super) enum Unfit {
     /// The node rejected this claim a moment ago, for lack of room.
     Refused,
     /// The node has no capacity object for the class.
-    Untold,
+    CapacityUnknown,
     /// The node has less room than the claim needs.
     Little {
         /// Bytes that are left after the assignments.
@@ -57,7 +57,7 @@ impl fmt::Display for Unfit {
             Unfit::NotAllowed => "is not in the class's allowedTopologies",
             Unfit::NoSource => "does not have the claim's source",
             Unfit::Refused => "had no room for it a moment ago",
-            Unfit::Untold => "has not told what room it has",
+            Unfit::CapacityUnknown => "has not published its capacity",
             Unfit::Little { left: 0 } => "has none for volumes of this class",
             Unfit::Little { left } => {
                 let left = quantity::written((*left).max(0));

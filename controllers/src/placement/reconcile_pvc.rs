@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::cluster_view::Told;
+use super::cluster_view::Publication;
 use super::decide::{Facts, Todo, decide, is_labelled};
 use super::metrics::Outcome as Count;
 use super::node_fitness::Unfit;
@@ -229,10 +229,10 @@ impl Placement {
     ) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
         let now = Instant::now();
-        let told = match self.told(&class.name_any(), now) {
-            Told::Yes => true,
-            Told::No => false,
-            Told::Soon(left) => {
+        let is_published = match self.publication(&class.name_any(), now) {
+            Publication::Yes => true,
+            Publication::No => false,
+            Publication::Soon(left) => {
                 self.mark_unschedulable(&uid);
                 return Outcome::RequeueAfter(left);
             }
@@ -244,7 +244,7 @@ impl Placement {
             uid: &uid,
             bytes,
             among,
-            told,
+            is_published,
         };
         let chosen = {
             // Choose and reserve under one lock, so that the next claim sees this reservation.

@@ -34,7 +34,7 @@ pub(super) struct Request<'a> {
     /// The nodes that can reach the claim's source. `None` means all.
     pub(super) among: Option<&'a BTreeSet<String>>,
     /// True if nodes publish their room.
-    pub(super) told: bool,
+    pub(super) is_published: bool,
 }
 
 /// Error: no node fits.
@@ -80,7 +80,7 @@ pub(super) fn choose(
             Err(unfit) => unfit_nodes.push((candidate.node.clone(), unfit)),
         }
     }
-    let chosen = match ask.told {
+    let chosen = match ask.is_published {
         true => fitting
             .iter()
             .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node)),
@@ -118,10 +118,10 @@ fn fit(
     }
     let version = candidate.room.map_or(0, |room| room.version);
     let passed_over = reservations.passes_over(ask.uid, &candidate.node, version, now);
-    if !ask.told {
+    if !ask.is_published {
         return passed_over.map_or(Ok(0), |_| Err(Unfit::Refused));
     }
-    let room = candidate.room.ok_or(Unfit::Untold)?;
+    let room = candidate.room.ok_or(Unfit::CapacityUnknown)?;
     // A node without room for the class has not lost any to reservations of other classes.
     let left = match room.available {
         0 => 0,
@@ -141,7 +141,7 @@ fn rank(unfit: &Unfit) -> (u8, Reverse<i64>) {
         Unfit::Refused => (0, Reverse(0)),
         Unfit::TooLarge { largest } => (1, Reverse(*largest)),
         Unfit::Little { left } => (2, Reverse(*left)),
-        Unfit::Untold => (3, Reverse(0)),
+        Unfit::CapacityUnknown => (3, Reverse(0)),
         _ => (4, Reverse(0)),
     }
 }

@@ -190,8 +190,8 @@ pub(super) fn content_of(
 /// The snapshot handle of a content, once known.
 pub(super) fn handle(content: &VolumeSnapshotContent) -> Option<&str> {
     let status = content.status.as_ref();
-    let told = status.and_then(|status| status.snapshot_handle.as_deref());
-    told.or(content.spec.source.snapshot_handle.as_deref())
+    let reported = status.and_then(|status| status.snapshot_handle.as_deref());
+    reported.or(content.spec.source.snapshot_handle.as_deref())
 }
 
 #[cfg(test)]

@@ -258,7 +258,7 @@ fn from_claim(
     if phase != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));
     }
-    if pvc::told_class(source).is_none() || pvc::told_class(target.claim).is_none() {
+    if pvc::written_class(source).is_none() || pvc::written_class(target.claim).is_none() {
         return Err(unfit("both claims must name a StorageClass"));
     }
     let needed = pvc::requested(source)

@@ -111,8 +111,8 @@ impl Resizer {
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
     ) -> Result<(), ResizeError> {
-        let told = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
-        if !told || size(claim.capacity()) < size(volume_capacity(volume)) {
+        let recorded = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
+        if !recorded || size(claim.capacity()) < size(volume_capacity(volume)) {
             return Ok(());
         }
         let patch = json!({"metadata": {
@@ -186,13 +186,13 @@ impl Resizer {
         expanded: &Expanded,
     ) -> Result<(), ResizeError> {
         let mut metadata = json!({"uid": volume.uid()});
-        let told = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
-        let tells = expanded.node_too && !told;
-        if tells {
+        let recorded = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
+        let records = expanded.node_too && !recorded;
+        if records {
             let before = claim.capacity().map_or("0", |before| before.0.as_str());
             metadata["annotations"] = json!({ PRE_RESIZE_CAPACITY: before });
         }
-        if tells || volume_capacity(volume) != Some(&expanded.capacity) {
+        if records || volume_capacity(volume) != Some(&expanded.capacity) {
             let spec = json!({"capacity": {STORAGE: expanded.capacity}});
             let patch = json!({"metadata": metadata, "spec": spec});
             self.write_volume(volume, patch).await?;

@@ -111,11 +111,11 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
 
 /// The secret for modifying a volume.
 pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
-    let told = |key| {
+    let annotation = |key| {
         let value = volume.annotations().get(key).cloned();
         value.filter(|value| !value.is_empty())
     };
-    if let (Some(name), Some(namespace)) = (told(SECRET_NAME), told(SECRET_NAMESPACE)) {
+    if let (Some(name), Some(namespace)) = (annotation(SECRET_NAME), annotation(SECRET_NAMESPACE)) {
         return Some(SecretReference {
             name: Some(name),
             namespace: Some(namespace),

@@ -139,6 +139,14 @@ impl Api {
         found.next().map(|(_, object)| object.clone())
     }
 
+    /// Returns all objects of a kind (by plural).
+    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
+        let state = self.lock();
+        let objects = state.store.objects.iter();
+        let of_kind = objects.filter(|(key, _)| key.plural == plural);
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+
     /// Removes the objects with paths that end with `path`, even with finalizers.
     pub(crate) fn take(&self, path: &str) {
         let mut state = self.lock();
@@ -224,6 +232,16 @@ impl Api {
         let is_one = |asked: &Asked| asked.list().is_none() && !asked.is_watch();
         let all = self.lock().taken(is_one);
         all.into_iter().map(Asked::line).collect()
+    }
+
+    /// All requests and notes since the last look, without bodies: `POST ns/kind/name`.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let all = self.lock().taken(|_| true);
+        let entry = |asked: &Asked| match asked.method.as_str() {
+            "" => asked.path.clone(),
+            method => format!("{method} {}", asked.short()),
+        };
+        all.iter().map(entry).collect()
     }
 
     /// The writes since the last look: `name[/status] <body>`, without UID and version.

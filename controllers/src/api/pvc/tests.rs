@@ -148,7 +148,7 @@ fn beta_annotations() {
             "metadata": {"name": "c", "annotations": annotations},
             "spec": {"storageClassName": field},
         }));
-        assert_eq!(told_class(&claim), told, "{annotations} {field}");
+        assert_eq!(written_class(&claim), told, "{annotations} {field}");
         assert_eq!(class_name(&claim), told.filter(|name| !name.is_empty()));
     }
 }

@@ -42,70 +42,57 @@ fn marks(uid: &str, pools: &str) -> Marks {
 }
 
 #[test]
-fn what_differs_is_written_and_nothing_else() {
+fn only_differences_are_written() {
     let (a, b) = (item("a", "n1"), item("b", "n1"));
-    let elsewhere = item("a", "n2");
     let wanted = BTreeMap::from([(a.clone(), Some(room(100))), (b.clone(), Some(room(50)))]);
-    let (told_a, told_b) = (object(&a, room(100)), object(&b, room(50)));
-    let stale = object(&b, room(70));
-    let obsolete = object(&elsewhere, room(1));
-    for (what, there, actions) in [
-        ("all told", vec![told_a.clone(), told_b.clone()], vec![]),
-        (
-            "nothing",
-            vec![],
-            vec![
-                Action::Create(a.clone(), room(100)),
-                Action::Create(b.clone(), room(50)),
-            ],
-        ),
+    let unknown = BTreeMap::from([(a.clone(), None), (b.clone(), None)]);
+    let (object_a, object_b) = (|| object(&a, room(100)), || object(&b, room(50)));
+    let stale = || object(&b, room(70));
+    let obsolete = || object(&item("a", "n2"), room(1));
+    let create_a = || Action::Create(a.clone(), room(100));
+    let create_b = || Action::Create(b.clone(), room(50));
+    let (update, delete) = (
+        |object, size| Action::Update(object, room(size)),
+        Action::Delete,
+    );
+    for (what, wanted, there, actions) in [
+        ("all there", &wanted, vec![object_a(), object_b()], vec![]),
+        ("none", &wanted, vec![], vec![create_a(), create_b()]),
         (
             "one stale",
-            vec![told_a.clone(), stale.clone()],
-            vec![Action::Update(stale, room(50))],
+            &wanted,
+            vec![object_a(), stale()],
+            vec![update(stale(), 50)],
         ),
         (
             "one twice, one obsolete",
-            vec![told_a.clone(), told_a.clone(), told_b, obsolete.clone()],
-            vec![
-                Action::Delete(told_a.clone()),
-                Action::Delete(obsolete.clone()),
-            ],
+            &wanted,
+            vec![object_a(), object_a(), object_b(), obsolete()],
+            vec![delete(object_a()), delete(obsolete())],
         ),
         (
             "one to be replaced by another",
-            vec![obsolete.clone(), told_a.clone()],
-            vec![
-                Action::Create(b.clone(), room(50)),
-                Action::Delete(obsolete),
-            ],
+            &wanted,
+            vec![obsolete(), object_a()],
+            vec![create_b(), delete(obsolete())],
+        ),
+        (
+            "of unknown room",
+            &unknown,
+            vec![object_a(), object_a()],
+            vec![delete(object_a())],
         ),
     ] {
-        assert_eq!(
-            plan(&wanted, &there, &Marks::default(), Precision::Exact),
-            actions,
-            "{what}"
-        );
+        let planned = plan(wanted, &there, &Marks::default(), Precision::Exact);
+        assert_eq!(planned, actions, "{what}");
     }
 }
 
 #[test]
-fn what_cannot_be_told_stays_as_it_is() {
-    let (a, b) = (item("a", "n1"), item("b", "n1"));
-    let wanted = BTreeMap::from([(a.clone(), None), (b, None)]);
-    let told = object(&a, room(100));
-    let twice = vec![told.clone(), told.clone()];
-    let expected = [Action::Delete(told)];
-    assert_eq!(
-        plan(&wanted, &twice, &Marks::default(), Precision::Exact),
-        expected
-    );
-}
-
-#[test]
-fn a_successor_takes_over() {
+fn a_successor_updates_the_marks() {
     let a = item("a", "n1");
-    let wanted = BTreeMap::from([(a.clone(), Some(room(100)))]);
+    let known = BTreeMap::from([(a.clone(), Some(room(100)))]);
+    let unknown = BTreeMap::from([(a.clone(), None)]);
     let ours = marks("u1", "p1,p2");
     let unmarked = Marks::default();
     let owner_alone = Marks {
@@ -116,32 +103,25 @@ fn a_successor_takes_over() {
         ("the same set of pods", &ours, &ours, false),
         ("another set of pods", &ours, &marks("u2", "p1,p2"), true),
         ("another pool", &ours, &marks("u1", "p1"), true),
-        ("its pools are told first now", &owner_alone, &ours, true),
-        ("nobody is known to own it", &ours, &unmarked, false),
+        ("its first pools", &owner_alone, &ours, true),
+        ("no known owner", &ours, &unmarked, false),
         ("an older one without marks", &unmarked, &ours, true),
     ] {
-        let there = object_with(&a, room(100), had);
-        let actions = plan(&wanted, std::slice::from_ref(&there), now, Precision::Exact);
-        let expected = match updated {
-            true => vec![Action::Update(there, room(100))],
-            false => vec![],
-        };
-        assert_eq!(actions, expected, "{what}");
-        // Unknown room does not prevent an update of the marks.
-        let unknown = BTreeMap::from([(a.clone(), None)]);
         let there = [object_with(&a, room(100), had)];
-        assert_eq!(
-            plan(&unknown, &there, now, Precision::Exact),
-            actions,
-            "{what}"
-        );
+        let update = Action::Update(there[0].clone(), room(100));
+        let expected: Vec<_> = updated.then_some(update).into_iter().collect();
+        // Unknown room does not prevent an update of the marks.
+        for wanted in [&known, &unknown] {
+            let planned = plan(wanted, &there, now, Precision::Exact);
+            assert_eq!(planned, expected, "{what}");
+        }
     }
 }
 
 #[test]
-fn a_small_change_may_wait_for_a_closer_look() {
+fn a_small_change_may_wait_for_an_exact_pass() {
     let of = |available, largest| Room { available, largest };
-    for (told, now, rough) in [
+    for (published, now, near) in [
         (of(3200, None), of(3200, None), true),
         (of(3200, None), of(3101, None), true),
         (of(3200, None), of(3299, None), true),
@@ -158,32 +138,20 @@ fn a_small_change_may_wait_for_a_closer_look() {
         (of(i64::MAX, None), of(i64::MIN, None), false),
         (of(i64::MIN, None), of(i64::MAX, None), false),
     ] {
-        assert_eq!(
-            Precision::Approximate.takes(told, now),
-            rough,
-            "{told:?} {now:?}"
-        );
-        assert_eq!(
-            Precision::Exact.takes(told, now),
-            told == now,
-            "{told:?} {now:?}"
-        );
+        let what = format!("{published:?} {now:?}");
+        assert_eq!(Precision::Approximate.takes(published, now), near, "{what}");
+        let same = published == now;
+        assert_eq!(Precision::Exact.takes(published, now), same, "{what}");
     }
     // A change of the marks does not wait.
     let a = item("a", "n1");
-    let there = object_with(&a, room(3200), &marks("u1", "p1"));
+    let there = [object_with(&a, room(3200), &marks("u1", "p1"))];
     let wanted = BTreeMap::from([(a, Some(room(3199)))]);
-    for (now, actions) in [
-        ("u1", vec![]),
-        ("u2", vec![Action::Update(there.clone(), room(3199))]),
-    ] {
-        let planned = plan(
-            &wanted,
-            std::slice::from_ref(&there),
-            &marks(now, "p1"),
-            Precision::Approximate,
-        );
-        assert_eq!(planned, actions, "{now}");
+    let update = Action::Update(there[0].clone(), room(3199));
+    for (owner, actions) in [("u1", vec![]), ("u2", vec![update])] {
+        let marks = marks(owner, "p1");
+        let planned = plan(&wanted, &there, &marks, Precision::Approximate);
+        assert_eq!(planned, actions, "{owner}");
     }
 }
 

@@ -23,7 +23,7 @@ fn ask(bytes: i64) -> Request<'static> {
         uid: "u",
         bytes: bytes * GI,
         among: None,
-        told: true,
+        is_published: true,
     }
 }
 
@@ -142,7 +142,7 @@ fn each_in_turn_where_room_is_not_told() {
     let all = [untold("c"), cordoned, untold("a"), untold("d")];
     let mut reservations = Reservations::default();
     let ask = Request {
-        told: false,
+        is_published: false,
         ..ask(5)
     };
     let mut chosen = Vec::new();

@@ -1,76 +1,73 @@
 //! Tests of the deletion of volumes.
 
-use k8s_openapi::api::core::v1::PersistentVolume;
-
 use super::*;
 use crate::api::names::VOLUME_FINALIZER;
+use crate::csi::Pools;
 
-fn released(affinity: Value) -> Value {
-    json!({
+/// A released PersistentVolume, in the cache and on the server.
+fn release(rig: &Rig, handle: &str, affinity: Value) -> Value {
+    let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": {"name": "pvc-u-1", "uid": "p", "resourceVersion": "1",
+        "metadata": {"name": "pvc-u-1", "uid": "p",
                      "finalizers": ["kubernetes.io/pv-protection", VOLUME_FINALIZER]},
         "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity,
-                 "csi": {"driver": "d", "volumeHandle": "handle"}},
+                 "csi": {"driver": "d", "volumeHandle": handle}},
         "status": {"phase": "Released"},
-    })
+    });
+    let volumes = rig.world.context.caches.volumes();
+    rig.world.add(&volumes, volume.clone());
+    volume
 }
 
 impl Rig {
-    fn release(&self, value: &Value) {
-        let volume: PersistentVolume = read(value);
-        self.at_work.context.caches.volumes().apply_write(volume);
-        let objects = &mut self.world.state().objects;
-        objects.insert(PV.to_owned(), value.clone());
-    }
-
     async fn delete(&self) -> Outcome {
         self.at_work.volume("pvc-u-1").await
     }
 }
 
-#[tokio::test]
-async fn deletion_goes_in_order() {
-    let mut rig = central();
-    rig.release(&released(Value::Null));
-    let busy = Status::failed_precondition("busy");
-    rig.world.state().deletions.push_back(busy);
-    assert_eq!(rig.delete().await, Outcome::Failed);
-    assert_eq!(rig.reasons(), ["VolumeFailedDelete"]);
-    rig.world.log();
-    assert_eq!(rig.delete().await, Outcome::Done);
-    let verbs: Vec<_> = ["GET", "DELETE", "PATCH"]
-        .map(|verb| format!("{verb} {PV}"))
-        .into();
-    let expected = [&*verbs[0], "DeleteVolume handle", &verbs[1], &verbs[2]];
-    assert_eq!(rig.world.log(), expected);
-    let finalizers = rig.world.state().objects[PV]["metadata"]["finalizers"].clone();
-    assert_eq!(finalizers, json!(["kubernetes.io/pv-protection"]));
+/// A central rig with a released volume.
+fn with_released() -> Rig {
+    let rig = central();
+    release(&rig, "handle", Value::Null);
+    rig
 }
 
 #[tokio::test]
-async fn what_the_server_says_decides() {
-    let rig = central();
-    rig.release(&released(Value::Null));
-    let path = PV.to_owned();
-    rig.world.state().objects.entry(path).and_modify(|volume| {
-        volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
-    });
+async fn deletion_goes_in_order() {
+    let mut rig = with_released();
+    let busy = Status::failed_precondition("busy");
+    rig.driver.state().deletions.push_back(busy);
+    assert_eq!(rig.delete().await, Outcome::Failed);
+    assert_eq!(rig.reasons(), ["VolumeFailedDelete"]);
+    rig.log();
     assert_eq!(rig.delete().await, Outcome::Done);
-    assert_eq!(rig.world.log(), [format!("GET {PV}")]);
+    let [read, delete, patch] = ["GET", "DELETE", "PATCH"].map(|verb| format!("{verb} {PV}"));
+    assert_eq!(rig.log(), [&*read, DELETE, &delete, &patch]);
+    let volume = rig.world.api.get(PV).expect("the volume");
+    let left = json!(["kubernetes.io/pv-protection"]);
+    assert_eq!(volume["metadata"]["finalizers"], left);
+}
+
+#[tokio::test]
+async fn the_policy_on_the_server_decides() {
+    let rig = central();
+    let mut volume = release(&rig, "handle", Value::Null);
+    volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    rig.world.api.put(volume);
+    assert_eq!(rig.delete().await, Outcome::Done);
+    assert_eq!(rig.log(), [get(PV)]);
 }
 
 #[tokio::test]
 async fn an_attached_volume_is_not_deleted() {
-    let mut rig = central();
-    rig.release(&released(Value::Null));
-    let attachment = json!({"metadata": {"name": "a"}, "spec": {
+    let mut rig = with_released();
+    let attachment = json!({"kind": "VolumeAttachment", "metadata": {"name": "a"}, "spec": {
         "attacher": "d", "nodeName": "n3", "source": {"persistentVolumeName": "pvc-u-1"}}});
-    let caches = rig.at_work.context.caches.clone();
-    caches.attachments().apply_write(read(&attachment));
+    let attachments = rig.world.context.caches.attachments();
+    rig.world.add(&attachments, attachment);
     assert_eq!(rig.delete().await, Outcome::Failed);
     assert!(rig.last_message().contains("still attached to node n3"));
-    assert_eq!(rig.world.log(), [format!("GET {PV}")]);
+    assert_eq!(rig.log(), [get(PV)]);
 }
 
 /// Neither the affinity nor the driver shows the volume's node. Nodes report it even if another
@@ -84,68 +81,55 @@ async fn a_volume_of_no_known_node_is_reported_once() {
             Service::VolumeAccessibilityConstraints,
         ];
         let can = [ControllerCapability::CreateDeleteVolume];
-        let driver = Driver::with(rig.world.csi(), "d", &services, &can, &[]);
-        rig.at_work.context.driver = Arc::new(driver);
+        let csi = rig.driver.serve(&rig.world.api);
+        rig.at_work.context.driver = Arc::new(Driver::with(csi, "d", &services, &can, &[]));
         let (_lease, follows) = Leadership::elected();
         if !leads {
             rig.at_work.context.leader = follows;
         }
-        rig.release(&released(Value::Null));
+        release(&rig, "handle", Value::Null);
         assert_eq!(rig.delete().await, outcome, "{leads}");
-        let event = rig.events.try_recv().expect("an event");
-        assert_eq!((&*event.reason, event.shared), ("VolumeFailedDelete", true));
-        assert!(
-            event.message.contains("on which node it is"),
-            "{}",
-            event.message
-        );
-        assert!(rig.events.try_recv().is_err());
-        assert!(!rig.world.log().contains(&"DeleteVolume handle".to_owned()));
+        let events = rig.world.take_events();
+        assert_eq!(events.len(), 1);
+        let (event, reason) = (&events[0], "VolumeFailedDelete");
+        assert_eq!((&*event.reason, event.shared), (reason, true));
+        let message = &event.message;
+        assert!(message.contains("on which node it is"), "{message}");
+        assert!(!rig.log().contains(&DELETE.to_owned()));
     }
-}
-
-fn at(zone: &str) -> Value {
-    json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-        {"key": "zone", "operator": "In", "values": [zone]}]}]}})
 }
 
 #[tokio::test]
 async fn nodes_delete_only_their_own() {
-    for (affinity, known, deleted) in [
-        (at("n1"), false, true),
-        (at("n2"), true, false),
-        (Value::Null, true, true),
-        (Value::Null, false, false),
-    ] {
-        let rig = rig(here(), true);
-        rig.release(&released(affinity));
-        if known {
-            rig.world.state().known.push("handle".to_owned());
-        }
-        assert_eq!(rig.delete().await, Outcome::Done);
-        let found = rig.world.log().contains(&"DeleteVolume handle".to_owned());
-        assert_eq!(found, deleted);
-    }
-}
-
-#[tokio::test]
-async fn handles_of_other_pools_are_never_deleted() {
-    for (handle, affinity, deleted) in [
-        ("vol-a1-0", at("n1"), true),
-        ("vol-a1-0", Value::Null, true),
-        ("vol-a1-0", at("n2"), false),
-        ("vol-b2-0", at("n1"), false),
-        ("vol-b2-0", Value::Null, false),
+    let at = |zone: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "zone", "operator": "In", "values": [zone]}]}]}})
+    };
+    let anywhere = || Value::Null;
+    // Columns: whether the driver reports its pools, whether it knows the volume.
+    for (handle, affinity, pools, known, deleted) in [
+        ("handle", at("n1"), false, false, true),
+        ("handle", at("n2"), false, true, false),
+        ("handle", anywhere(), false, true, true),
+        ("handle", anywhere(), false, false, false),
+        // DeleteVolume succeeds for handles of other pools too.
+        ("vol-a1-0", at("n1"), true, false, true),
+        ("vol-a1-0", anywhere(), true, false, true),
+        ("vol-a1-0", at("n2"), true, false, false),
+        ("vol-b2-0", at("n1"), true, false, false),
+        ("vol-b2-0", anywhere(), true, false, false),
     ] {
         let mut rig = rig(here(), true);
-        rig.at_work.context.pools = crate::csi::Pools::reported(|| vec!["a1".to_owned()]);
-        let mut volume = released(affinity.clone());
-        volume["spec"]["csi"]["volumeHandle"] = json!(handle);
-        rig.release(&volume);
-        // DeleteVolume would succeed here, because this driver does not know the volume.
+        if pools {
+            rig.at_work.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
+        }
+        if known {
+            rig.driver.state().known.push(handle.to_owned());
+        }
+        release(&rig, handle, affinity.clone());
         assert_eq!(rig.delete().await, Outcome::Done);
-        let found = rig.world.log().contains(&format!("DeleteVolume {handle}"));
-        assert_eq!(found, deleted, "{handle} {affinity}");
+        let found = rig.log().contains(&format!("DeleteVolume {handle}"));
+        assert_eq!(found, deleted, "{handle} {affinity} {pools} {known}");
         assert!(rig.reasons().is_empty());
     }
 }

@@ -1,57 +1,68 @@
 //! Tests of the topology of CreateVolume calls, and of a driver that is out of space.
 
-use std::time::Duration;
-
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::CSINode;
-
 use super::*;
 
-const CLEARED: &str = "volume.kubernetes.io/selected-node";
+const LATE: &str = "WaitForFirstConsumer";
+const NOW: &str = "Immediate";
 
-fn on_node(extra: &[(&str, &str)]) -> Rig {
-    let own = [("t/node", "n1")];
-    let segments = own.iter().chain(extra);
-    rig(
-        Scope::Node {
-            name: "n1".to_owned(),
-            segments: segments
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect(),
-        },
-        true,
-    )
+fn on_node(segments: &[(&str, &str)]) -> Rig {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    let scope = Scope::Node {
+        name: "n1".to_owned(),
+        segments: segments.iter().map(owned).collect(),
+    };
+    rig(scope, true)
+}
+
+fn in_cluster() -> Rig {
+    rig(Scope::Cluster, true)
+}
+
+/// A rig on a node that is full, with a claim for the node.
+fn on_full_node() -> Rig {
+    let rig = on_node(&[("t/node", "n1")]);
+    rig.put_class_and_claim(LATE, Some("n1"), Value::Null, json!({}));
+    rig.fail([Status::resource_exhausted("full")]);
+    rig
+}
+
+fn node(name: &str, zone: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+           "metadata": {"name": name, "labels": {"zone": zone}}})
+}
+
+fn csi_node(name: &str) -> Value {
+    let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["zone"]}]);
+    json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+           "metadata": {"name": name}, "spec": {"drivers": drivers}})
 }
 
 impl Rig {
     /// Adds a class, and a claim of that class.
-    fn asks(&self, mode: &str, selected: Option<&str>, allowed: Value, parameters: Value) {
-        let class = json!({"metadata": {"name": "fast", "uid": "c", "resourceVersion": "9"},
+    fn put_class_and_claim(
+        &self,
+        mode: &str,
+        selected: Option<&str>,
+        allowed: Value,
+        parameters: Value,
+    ) {
+        let class = json!({"kind": "StorageClass", "metadata": {"name": "fast", "uid": "c"},
                            "provisioner": "d", "volumeBindingMode": mode,
                            "allowedTopologies": allowed, "parameters": parameters});
-        self.at_work
-            .context
-            .caches
-            .classes()
-            .apply_write(read(&class));
+        let classes = self.world.context.caches.classes();
+        self.world.add(&classes, class);
         self.put_claim(&claim_value(selected, &Value::Null));
     }
 
-    fn node(&self, name: &str, zone: &str, version: u64) {
-        let metadata = json!({"name": name, "labels": {"zone": zone},
-                              "resourceVersion": version.to_string()});
-        let caches = &self.at_work.context.caches;
-        let node: Node = read(&json!({"metadata": metadata}));
-        caches.nodes().apply_write(node);
-        let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["zone"]}]);
-        let node: CSINode =
-            read(&json!({"metadata": {"name": name}, "spec": {"drivers": drivers}}));
-        caches.csi_nodes().apply_write(node);
+    fn node(&self, name: &str, zone: &str) {
+        let caches = &self.world.context.caches;
+        self.world.add(&caches.nodes(), node(name, zone));
+        self.world.add(&caches.csi_nodes(), csi_node(name));
     }
 
     /// The requisite topologies of the CreateVolume calls.
     fn required(&self) -> Vec<Vec<String>> {
-        let created = self.world.state().created.clone();
+        let created = self.driver.state().created.clone();
         let places = created.into_iter().map(|request| {
             let required = request.accessibility_requirements.unwrap_or_default();
             let zone = |place: csi::Topology| format!("{:?}", place.segments);
@@ -61,79 +72,53 @@ impl Rig {
     }
 
     fn is_cleared(&self) -> bool {
-        let state = self.world.state();
-        state.objects[CLAIM]["metadata"]["annotations"][CLEARED].is_null()
+        let claim = self.world.api.get(CLAIM).expect("the claim");
+        claim["metadata"]["annotations"][SELECTED_NODE].is_null()
     }
 }
 
-const LATE: &str = "WaitForFirstConsumer";
-const NOW: &str = "Immediate";
-
 #[tokio::test]
-async fn no_room_gives_the_node_back() {
-    for (mode, node, selected, code, cleared) in [
-        (
-            LATE,
-            true,
-            Some("n1"),
-            Status::resource_exhausted("full"),
-            true,
-        ),
+async fn a_full_node_is_cleared() {
+    let full = || Status::resource_exhausted("full");
+    for (mode, node, selected, status, cleared) in [
+        (LATE, true, Some("n1"), full(), true),
         // The leader selected the node, so it selects another one.
-        (
-            NOW,
-            true,
-            Some("n1"),
-            Status::resource_exhausted("full"),
-            true,
-        ),
-        (
-            LATE,
-            false,
-            Some("n1"),
-            Status::resource_exhausted("full"),
-            true,
-        ),
+        (NOW, true, Some("n1"), full(), true),
+        (LATE, false, Some("n1"), full(), true),
         // No node was selected, so none is cleared.
-        (NOW, false, None, Status::resource_exhausted("full"), false),
+        (NOW, false, None, full(), false),
         // The driver may still be creating the volume, so the claim stays on this node.
         (LATE, true, Some("n1"), Status::unavailable("busy"), false),
         (LATE, true, Some("n1"), Status::internal("broken"), false),
     ] {
         let mut rig = match node {
-            true => on_node(&[]),
-            false => rig(Scope::Cluster, true),
+            true => on_node(&[("t/node", "n1")]),
+            false => in_cluster(),
         };
-        rig.node("n1", "a", 1);
-        rig.asks(mode, selected, Value::Null, json!({}));
-        rig.world.state().creations.push_back(Err(code.clone()));
+        rig.node("n1", "a");
+        rig.put_class_and_claim(mode, selected, Value::Null, json!({}));
+        rig.fail([status.clone()]);
         let outcome = rig.work().await;
-        let what = format!("{mode}, on a node {node}: {code}");
+        let what = format!("{mode}, on a node {node}: {status}");
         assert_eq!(outcome == Outcome::Done, cleared, "{what}: {outcome:?}");
         if selected.is_some() {
             assert_eq!(rig.is_cleared(), cleared, "{what}");
         }
-        let said = rig.last_message();
-        assert!(said.contains(code.message()), "{what}: {said}");
-        let another = said.contains("another node is to be selected");
-        assert_eq!(another, cleared, "{what}: {said}");
-        assert!(
-            rig.at_work.in_flight.topology("u-1").is_none() || !cleared,
-            "{what}"
-        );
+        let message = rig.last_message();
+        assert!(message.contains(status.message()), "{what}: {message}");
+        let another = message.contains("another node is to be selected");
+        assert_eq!(another, cleared, "{what}: {message}");
+        let topology = rig.at_work.in_flight.topology("u-1");
+        assert!(topology.is_none() || !cleared, "{what}");
     }
 }
 
 #[tokio::test]
-async fn the_scheduler_is_told_of_the_room_first() {
-    let rig = on_node(&[]);
-    rig.asks(LATE, Some("n1"), Value::Null, json!({}));
-    let full = Err(Status::resource_exhausted("full"));
-    rig.world.state().creations.push_back(full);
+async fn capacity_is_published_before_the_node_is_cleared() {
+    let rig = on_full_node();
     let room = rig.at_work.context.room.clone();
     room.attend();
-    let working = rig.work();
-    let telling = async {
+    let publishing = async {
         room.changed().await;
         // A write that does not wait would happen within this time.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -141,26 +126,21 @@ async fn the_scheduler_is_told_of_the_room_first() {
         room.published(room.changes());
         before
     };
-    let (outcome, before) = tokio::join!(working, telling);
-    assert_eq!(
-        (outcome, before, rig.is_cleared()),
-        (Outcome::Done, false, true)
-    );
+    let (outcome, before) = tokio::join!(rig.work(), publishing);
+    let (expected, cleared) = (Outcome::Done, rig.is_cleared());
+    assert_eq!((outcome, before, cleared), (expected, false, true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn telling_is_not_waited_for_for_ever() {
-    let rig = on_node(&[]);
-    rig.asks(LATE, Some("n1"), Value::Null, json!({}));
-    let full = Err(Status::resource_exhausted("full"));
-    rig.world.state().creations.push_back(full);
+async fn the_wait_for_published_capacity_ends() {
+    let rig = on_full_node();
     rig.at_work.context.room.attend();
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.is_cleared());
 }
 
 #[tokio::test]
-async fn a_node_asks_for_its_own_place() {
+async fn a_node_requires_its_own_segment() {
     let zone =
         |values: &[&str]| json!([{"matchLabelExpressions": [{"key": "zone", "values": values}]}]);
     let here = [r#"{"t/node": "n1", "zone": "a"}"#];
@@ -169,95 +149,82 @@ async fn a_node_asks_for_its_own_place() {
         (zone(&["a", "b"]), true),
         (zone(&["b"]), false),
     ] {
-        let mut rig = on_node(&[("zone", "a")]);
-        rig.asks(LATE, Some("n1"), allowed.clone(), json!({}));
+        let mut rig = on_node(&[("t/node", "n1"), ("zone", "a")]);
+        rig.put_class_and_claim(LATE, Some("n1"), allowed.clone(), json!({}));
         rig.work().await;
         match created {
             true => assert_eq!(rig.required(), [here], "{allowed}"),
             false => {
                 assert!(rig.required().is_empty());
-                let said = rig.last_message();
-                assert!(said.contains("is not in allowedTopologies"), "{said}");
+                let message = rig.last_message();
+                assert!(message.contains("is not in allowedTopologies"), "{message}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_selected_node_that_is_gone_is_given_back() {
-    for (registered, node) in [(false, false), (true, false), (false, true)] {
-        let mut rig = rig(Scope::Cluster, true);
-        rig.node("n2", "b", 1);
-        let metadata = json!({"name": "n1", "labels": {"zone": "a"}});
-        if node {
-            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
-            rig.world
-                .state()
-                .objects
-                .insert("nodes/n1".to_owned(), node);
+async fn a_selected_node_that_does_not_exist_is_cleared() {
+    for (registered, exists) in [(false, false), (true, false), (false, true)] {
+        let mut rig = in_cluster();
+        rig.node("n2", "b");
+        if exists {
+            rig.world.api.put(node("n1", "a"));
         }
         if registered {
-            let drivers = json!([{"name": "d", "nodeID": "n1", "topologyKeys": ["zone"]}]);
-            let node = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
-                              "metadata": metadata, "spec": {"drivers": drivers}});
-            rig.world
-                .state()
-                .objects
-                .insert("csinodes/n1".to_owned(), node);
+            rig.world.api.put(csi_node("n1"));
         }
-        rig.asks(LATE, Some("n1"), Value::Null, json!({}));
+        rig.put_class_and_claim(LATE, Some("n1"), Value::Null, json!({}));
         assert_eq!(rig.work().await, Outcome::Done);
-        assert!(rig.is_cleared(), "CSINode {registered}, Node {node}");
+        assert!(rig.is_cleared(), "CSINode {registered}, Node {exists}");
         assert!(rig.required().is_empty());
-        let said = rig.last_message();
-        assert!(said.contains("another node is to be selected"), "{said}");
+        let message = rig.last_message();
+        assert!(message.contains("another node is to be selected"));
     }
 }
 
 #[tokio::test]
-async fn the_same_is_asked_for_until_it_is_known_what_came_of_it() {
+async fn a_repeated_call_has_the_same_requirement() {
     let secret = json!({"csi.storage.k8s.io/provisioner-secret-name": "key",
                         "csi.storage.k8s.io/provisioner-secret-namespace": "shop"});
-    let places = |zones: &[&str]| -> Vec<String> {
+    let zones = |zones: &[&str]| -> Vec<String> {
+        let zones = zones.iter();
         zones
-            .iter()
             .map(|zone| format!("{{\"zone\": {zone:?}}}"))
             .collect()
     };
-    let rig = rig(Scope::Cluster, true);
-    rig.node("n1", "a", 1);
-    rig.node("n2", "b", 1);
-    rig.asks(LATE, Some("n1"), Value::Null, secret);
+    let rig = in_cluster();
+    rig.node("n1", "a");
+    rig.node("n2", "b");
+    rig.put_class_and_claim(LATE, Some("n1"), Value::Null, secret);
     // The requirement is built, and then the secret is missing.
     assert_eq!(rig.work().await, Outcome::Failed);
     // The node's zone changes, and a node is added.
-    rig.node("n1", "x", 2);
-    rig.node("n3", "c", 1);
+    rig.node("n1", "x");
+    rig.node("n3", "c");
     rig.put_secret();
     // A running call is repeated with the same requirement. After its final error, the nodes are
     // read again.
-    let answers = [Status::aborted("busy"), Status::internal("broken")];
-    rig.world.state().creations.extend(answers.map(Err));
+    rig.fail([Status::aborted("busy"), Status::internal("broken")]);
     assert_eq!(rig.work().await, Outcome::Failed);
     assert_eq!(rig.work().await, Outcome::Failed);
-    assert_eq!(rig.required(), [places(&["a", "b"]), places(&["a", "b"])]);
+    assert_eq!(rig.required(), [zones(&["a", "b"]), zones(&["a", "b"])]);
     assert!(rig.at_work.in_flight.topology("u-1").is_none());
-    let full = Err(Status::invalid_argument("wrong"));
-    rig.world.state().creations.push_back(full);
+    rig.fail([Status::invalid_argument("wrong")]);
     rig.work().await;
-    assert_eq!(rig.required()[2], places(&["b", "c", "x"]));
+    assert_eq!(rig.required()[2], zones(&["b", "c", "x"]));
     assert!(rig.at_work.in_flight.topology("u-1").is_none());
 }
 
 #[tokio::test]
-async fn a_driver_that_is_nowhere_is_waited_for() {
-    let mut rig = rig(Scope::Cluster, true);
-    rig.asks(NOW, None, Value::Null, json!({}));
+async fn without_a_registered_node_the_claim_waits() {
+    let mut rig = in_cluster();
+    rig.put_class_and_claim(NOW, None, Value::Null, json!({}));
     assert_eq!(rig.work().await, Outcome::Failed);
-    let said = rig.last_message();
-    assert!(said.contains("on no node yet"), "{said}");
+    let message = rig.last_message();
+    assert!(message.contains("on no node yet"), "{message}");
     assert!(rig.required().is_empty());
-    rig.node("n1", "a", 1);
+    rig.node("n1", "a");
     assert_eq!(rig.work().await, Outcome::Done);
     assert_eq!(rig.required(), [[r#"{"zone": "a"}"#]]);
 }

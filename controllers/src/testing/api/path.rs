@@ -33,6 +33,7 @@ impl Key {
             | "StorageClass"
             | "VolumeAttachment"
             | "VolumeAttributesClass" => STORAGE,
+            "DaemonSet" | "ReplicaSet" | "StatefulSet" => "/apis/apps/v1",
             "Lease" => "/apis/coordination.k8s.io/v1",
             _ if kind.starts_with("VolumeSnapshot") => SNAPSHOTS,
             _ if kind.starts_with("VolumeGroupSnapshot") => GROUP_SNAPSHOTS,

@@ -1,0 +1,76 @@
+//! A driver with scripted answers. It adds its calls to the API server's log.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use hostloop_memory_driver::Handlers;
+use hostloop_proto::csi;
+use tonic::Status;
+
+use crate::csi::Csi;
+use crate::testing::{Api, connect};
+
+/// The requests, and the answers to give.
+#[derive(Default)]
+pub(super) struct State {
+    /// The answers to the next CreateVolume calls; without one, the call succeeds.
+    pub(super) creations: VecDeque<Result<csi::Volume, Status>>,
+    /// The requests of CreateVolume calls.
+    pub(super) created: Vec<csi::CreateVolumeRequest>,
+    /// The errors of the next DeleteVolume calls; without one, the call succeeds.
+    pub(super) deletions: VecDeque<Status>,
+    /// IDs of volumes that ControllerGetVolume finds.
+    pub(super) known: Vec<String>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct TestDriver(Arc<Mutex<State>>);
+
+impl TestDriver {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("the driver")
+    }
+
+    /// Returns a client of the driver.
+    pub(super) fn serve(&self, api: &Api) -> Csi {
+        let handlers = Handlers::default();
+        let (driver, log) = (self.clone(), api.clone());
+        handlers.on(move |request: csi::CreateVolumeRequest| {
+            log.note(format!("CreateVolume {}", request.name));
+            driver.state().create_volume(request)
+        });
+        let (driver, log) = (self.clone(), api.clone());
+        handlers.on(move |request: csi::DeleteVolumeRequest| {
+            log.note(format!("DeleteVolume {}", request.volume_id));
+            let failed = driver.state().deletions.pop_front();
+            failed.map_or(Ok(csi::DeleteVolumeResponse {}), Err)
+        });
+        let driver = self.clone();
+        handlers.on(move |request: csi::ControllerGetVolumeRequest| {
+            match driver.state().known.contains(&request.volume_id) {
+                true => Ok(csi::ControllerGetVolumeResponse::default()),
+                false => Err(Status::not_found("not here")),
+            }
+        });
+        connect(&handlers)
+    }
+}
+
+impl State {
+    fn create_volume(
+        &mut self,
+        request: csi::CreateVolumeRequest,
+    ) -> Result<csi::CreateVolumeResponse, Status> {
+        self.created.push(request.clone());
+        let volume = match self.creations.pop_front() {
+            Some(scripted) => scripted?,
+            None => csi::Volume {
+                volume_id: "handle".to_owned(),
+                content_source: request.volume_content_source,
+                ..csi::Volume::default()
+            },
+        };
+        let volume = Some(volume);
+        Ok(csi::CreateVolumeResponse { volume })
+    }
+}
