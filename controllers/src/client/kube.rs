@@ -43,6 +43,13 @@ pub use limit::Limit;
 /// path is missing. The message for an invalid object names the object and the field.
 const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
 
+/// Parts of the API server's messages for a patch with the UID of a deleted object whose name is in
+/// use again.
+const OTHER_UID: [&str; 2] = [
+    "metadata.uid: Invalid value",
+    "Precondition failed: UID in precondition",
+];
+
 /// The default deadline of a call.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -189,6 +196,9 @@ impl ApiError {
                 call,
                 message: "it is not as the patch supposes".to_owned(),
             },
+            422 if OTHER_UID.iter().any(|part| message.contains(part)) => {
+                ApiError::Conflict { call, message }
+            }
             429 => failed(call, error),
             code @ 400..500 => ApiError::Rejected {
                 call,
@@ -430,5 +440,64 @@ impl Kube {
             *answered = Some(Instant::now());
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::Api;
+
+    /// The object was deleted, and created again under its name.
+    #[tokio::test]
+    async fn a_patch_with_another_uid_is_a_conflict() {
+        let api = Api::default();
+        let claim = |uid: &str| {
+            json!({"kind": "PersistentVolumeClaim", "metadata": {
+                "namespace": "ns", "name": "data", "uid": uid}})
+        };
+        api.put(claim("new"));
+        let kube = Kube::new(api.client(), None, Arc::default(), "test");
+        let old: PersistentVolumeClaim = serde_json::from_value(claim("old")).expect("a claim");
+        let patch = || json!({"metadata": {"uid": "old"}, "status": {"phase": "Bound"}});
+        for answer in [
+            kube.merge(&old, patch()).await,
+            kube.merge_status(&old, patch()).await,
+            kube.strategic_status(&old, patch()).await,
+        ] {
+            let error = answer.expect_err("a conflict");
+            assert!(error.is_conflict(), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_by_status() {
+        let unfit = UNFIT_PATCH;
+        let uid = "claims \"data\" is invalid: metadata.uid: Invalid value: \"u\": field is \
+                   immutable";
+        let precondition = "Precondition failed: UID in precondition: u, UID in object meta: v";
+        for (code, reason, message, word) in [
+            (404, "NotFound", "", "not found"),
+            (409, "AlreadyExists", "", "exists"),
+            (409, "Conflict", "", "conflict"),
+            (422, "Invalid", unfit, "conflict"),
+            (422, "Invalid", uid, "conflict"),
+            (422, "Invalid", precondition, "conflict"),
+            (422, "Invalid", "spec: Invalid value", "refused"),
+            (403, "Forbidden", "", "refused"),
+            (429, "TooManyRequests", "", "failed"),
+            (500, "InternalError", "", "failed"),
+        ] {
+            let status = kube::core::Status {
+                code,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+                ..kube::core::Status::default()
+            };
+            let error = ApiError::new(String::new(), kube::Error::Api(Box::new(status)));
+            assert_eq!(error.word(), word, "{code} {message}");
+        }
     }
 }
