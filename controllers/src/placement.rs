@@ -104,7 +104,7 @@ pub struct Options {
 impl Options {
     /// Reads the options from the command line.
     pub(crate) fn new(args: &Args, metrics: Metrics) -> Self {
-        let tells = args.capacity.enable_capacity.unwrap_or(true);
+        let is_enabled = args.capacity.enable_capacity.unwrap_or(true);
         let table = args.placement.placement_table.clone();
         let table = table.filter(|name| !name.is_empty()).and_then(|name| {
             let namespace = capacity::namespace();
@@ -117,7 +117,7 @@ impl Options {
             })
         });
         Options {
-            capacity: tells && args.controllers.has(Role::Capacity),
+            capacity: is_enabled && args.controllers.has(Role::Capacity),
             naming: Naming::new(&args.provisioner),
             table,
             metrics,
@@ -188,8 +188,8 @@ pub(crate) async fn run(
 ) {
     let stop = context.stop.clone();
     // The driver must publish capacity for placement to use it.
-    let tell = options.capacity && context.driver.can(ControllerCapability::GetCapacity);
-    let capacities = capacities.filter(|_| tell);
+    let is_published = options.capacity && context.driver.can(ControllerCapability::GetCapacity);
+    let capacities = capacities.filter(|_| is_published);
     let placement = Arc::new(Placement::new(context, options, capacities));
     let synced = placement.synced();
     if stop.run_until_cancelled(synced).await.is_none() {
@@ -231,11 +231,7 @@ impl Placement {
                 .nodes()
                 .index(move |node| vec![room::keeper(&driver, &node.name_any())]),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
-            by_class: claims.index(|claim| {
-                let pending = pvc::volume_name(claim).is_none();
-                let class = pvc::class_name(claim).filter(|_| pending);
-                class.map(str::to_owned).into_iter().collect()
-            }),
+            by_class: claims.index(pvc::pending_class),
             awaited: claims.index(source_protection::awaited),
             volumes: volumes.index(|volume| cluster_view::claim_of(volume).into_iter().collect()),
             contents: takes_snapshots(&context.driver).then(|| {

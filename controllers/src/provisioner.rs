@@ -91,69 +91,42 @@ pub struct Options {
 
     /// How often to check for snapshots with leftover finalizers
     #[arg(
-        long,
-        env = "HOSTLOOP_SNAPSHOT_ORPHAN_SWEEP_INTERVAL",
-        value_name = "DURATION",
-        default_value = "5m",
-        value_parser = duration::parse
+        long, env = "HOSTLOOP_SNAPSHOT_ORPHAN_SWEEP_INTERVAL", value_name = "DURATION",
+        default_value = "5m", value_parser = duration::parse
     )]
     pub snapshot_orphan_sweep_interval: Duration,
 
     /// Send only the topology of the selected node in CreateVolume, not those of other nodes as
     /// well
     #[arg(
-        long,
-        env = "HOSTLOOP_STRICT_TOPOLOGY",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true",
+        long, env = "HOSTLOOP_STRICT_TOPOLOGY", value_name = "BOOL", value_parser = boolean::parse,
+        action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "false",
+        default_missing_value = "true"
     )]
     pub strict_topology: bool,
 
     /// Send all known topologies to the driver if a volume may be anywhere
     #[arg(
-        long,
-        env = "HOSTLOOP_IMMEDIATE_TOPOLOGY",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "true",
-        default_missing_value = "true",
+        long, env = "HOSTLOOP_IMMEDIATE_TOPOLOGY", value_name = "BOOL", value_parser =
+        boolean::parse, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "true", default_missing_value = "true"
     )]
     pub immediate_topology: bool,
 
     /// Mark volumes as read-only if ReadOnlyMany is their only access mode
     #[arg(
-        long,
-        env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true",
+        long, env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY", value_name = "BOOL", value_parser =
+        boolean::parse, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true"
     )]
     pub controller_publish_readonly: bool,
 
     /// Reject a restore with another volume mode than the snapshot's source, unless the content
     /// allows it
     #[arg(
-        long,
-        env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "true",
-        default_missing_value = "true",
+        long, env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION", value_name = "BOOL", value_parser =
+        boolean::parse, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "true", default_missing_value = "true"
     )]
     pub prevent_volume_mode_conversion: bool,
 }
@@ -255,11 +228,7 @@ impl Provisioner {
             in_flight: InFlight::default(),
             protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
-            by_class: claims.index(|claim| {
-                let pending = pvc::volume_name(claim).is_none();
-                let name = pvc::class_name(claim).filter(|_| pending);
-                name.map(str::to_owned).into_iter().collect()
-            }),
+            by_class: claims.index(pvc::pending_class),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
             pending_pvs: Queue::new(common.backoff()),
             settings,

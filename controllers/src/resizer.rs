@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::api::boolean;
 use crate::api::duration;
 use crate::api::pv::{self, AccessModesError};
+use crate::api::pvc;
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
 use crate::controller::queue::{Outcome, Queue};
@@ -33,8 +34,10 @@ mod expand;
 pub mod modify;
 mod pods_by_claim;
 pub mod recover;
+#[cfg(test)]
+mod rig;
 
-use claim::{Claim, volume_name};
+use claim::Claim;
 use pods_by_claim::Users;
 
 /// Default timeout of a CSI call.
@@ -250,19 +253,18 @@ impl Resizer {
         claim: &PersistentVolumeClaim,
         live: bool,
     ) -> Result<Option<Arc<PersistentVolume>>, ApiError> {
-        let Some(name) = volume_name(claim) else {
+        let Some(name) = pvc::volume_name(claim) else {
             return Ok(None);
         };
-        let volume = match self.volumes.get(name) {
-            None if live => self.kube.get("", name).await?.map(Arc::new),
-            known => known,
+        let volume = match live {
+            true => self.kube.find_live(&self.volumes, "", name).await?,
+            false => self.volumes.get(name),
         };
         Ok(volume.filter(|volume| self.is_mine(claim, volume)))
     }
 
     fn is_mine(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        csi.is_some_and(|csi| csi.driver == self.context.driver.name)
+        pv::handle(volume, &self.context.driver.name).is_some()
             && claim.is_bound_to(volume)
             && self.context.may_have(volume)
     }

@@ -48,6 +48,12 @@ pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
+/// The index key of a claim without a volume: its class.
+pub(crate) fn pending_class(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let name = class_name(claim).filter(|_| volume_name(claim).is_none());
+    name.map(str::to_owned).into_iter().collect()
+}
+
 /// The volume mode, `Filesystem` by default.
 pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
     let mode = claim

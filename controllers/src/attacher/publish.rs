@@ -104,10 +104,7 @@ impl Attacher {
         }
         let volume = match &attachment.spec.source.persistent_volume_name {
             None => None,
-            Some(name) => match self.volumes.get(name) {
-                Some(volume) => Some(volume),
-                None => self.kube.get("", name).await?.map(Arc::new),
-            },
+            Some(name) => self.kube.find_live(&self.volumes, "", name).await?,
         };
         let node = &attachment.spec.node_name;
         let csi_node = self.csi_nodes.get(node);

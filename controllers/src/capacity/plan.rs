@@ -62,7 +62,9 @@ const SMALL: u64 = 32;
 impl Precision {
     /// True if the published room is close enough.
     fn takes(self, published: Room, now: Room) -> bool {
-        let near = |published: i64, now: i64| published.abs_diff(now) < published.max(0).unsigned_abs() / SMALL;
+        let near = |published: i64, now: i64| {
+            published.abs_diff(now) < published.max(0).unsigned_abs() / SMALL
+        };
         published == now
             || self == Precision::Approximate
                 && near(published.available, now.available)
@@ -107,7 +109,8 @@ pub(super) fn plan(
                 let known = self::room(object);
                 let room = room.or(known);
                 if let Some(room) = room
-                    && !(known.is_some_and(|published| look.takes(published, room)) && marks.are_on(object))
+                    && !(known.is_some_and(|published| look.takes(published, room))
+                        && marks.are_on(object))
                 {
                     updates.push(Action::Update(object.clone(), room));
                 }

@@ -25,7 +25,9 @@ pub(crate) async fn run(
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
     let needs_capacities = picked.has(Role::Placement) || picked.has(Role::GoneNodes);
-    let capacities = needs_capacities.then(|| capacity::of_all(&context)).flatten();
+    let capacities = needs_capacities
+        .then(|| capacity::of_all(&context))
+        .flatten();
     if picked.has(Role::Placement) {
         let options = placement::Options::new(&args, placing);
         let capacities = capacities.clone();

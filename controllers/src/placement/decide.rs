@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
+use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
-
 use crate::cache::scope::{NODE_LABEL, node_label};
 
 /// State of a claim and its objects.
@@ -53,10 +53,7 @@ pub(super) enum Todo {
 pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let claim = facts.claim;
     let selected = pvc::selected_node(claim);
-    let ours = |volume: &PersistentVolume| {
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        csi.is_some_and(|csi| csi.driver == terms.driver)
-    };
+    let ours = |volume: &PersistentVolume| pv::handle(volume, terms.driver).is_some();
     if pvc::volume_name(claim).is_some() {
         let node = facts.volume_node.or(selected);
         return match facts.volume.is_some_and(ours) {

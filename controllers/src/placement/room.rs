@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn rooms() {
-        let told = |available, largest, version| {
+        let expected_room = |available, largest, version| {
             Some(Room {
                 available,
                 largest,
@@ -114,9 +114,15 @@ mod tests {
         let empty = object(11, Value::Null, Value::Null);
         for (objects, room) in [
             (vec![], None),
-            (vec![old.clone()], told(1 << 30, Some(512 << 20), 3)),
-            (vec![new.clone(), old.clone()], told(2048, None, 10)),
-            (vec![new, empty], told(0, None, 11)),
+            (
+                vec![old.clone()],
+                expected_room(1 << 30, Some(512 << 20), 3),
+            ),
+            (
+                vec![new.clone(), old.clone()],
+                expected_room(2048, None, 10),
+            ),
+            (vec![new, empty], expected_room(0, None, 11)),
         ] {
             assert_eq!(newest(&objects), room, "{objects:?}");
         }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::node::nodes_of;
+use crate::api::pv;
 use crate::api::pvc;
 use crate::cache::scope::{MANAGED_BY, node_label};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
@@ -100,10 +101,9 @@ pub(super) fn volume_of<'a>(
         let why = format!("the PersistentVolume of {what} does not exist");
         return Err(SourceLocation::Unknown(why));
     };
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    match csi.is_some_and(|csi| csi.driver == driver) {
-        true => Ok(volume),
-        false => Err(SourceLocation::Anywhere),
+    match pv::handle(volume, driver) {
+        Some(_) => Ok(volume),
+        None => Err(SourceLocation::Anywhere),
     }
 }
 

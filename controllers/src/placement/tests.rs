@@ -20,7 +20,7 @@ const LATE: &str = "WaitForFirstConsumer";
 /// A cluster of nodes with one class per binding mode: `now` and `late`.
 struct Rig {
     world: World,
-    at_work: Placement,
+    at_work: Arc<Placement>,
 }
 
 impl Rig {
@@ -40,6 +40,7 @@ impl Rig {
             metrics: Metrics::default(),
         };
         let at_work = Placement::new(world.context.clone(), options, Some(Store::new()));
+        let at_work = Arc::new(at_work);
         let rig = Rig { world, at_work };
         let caches = &rig.world.context.caches;
         caches.snapshots().note_synced();
@@ -47,13 +48,36 @@ impl Rig {
         for node in nodes {
             rig.node(node, json!({}));
         }
-        for (name, mode) in [("now", "Immediate"), ("late", LATE)] {
-            let class = json!({"kind": "StorageClass", "metadata": {"name": name},
-                "provisioner": DRIVER, "volumeBindingMode": mode});
-            let caches = &rig.world.context.caches;
-            rig.world.add(&caches.classes(), class);
+        rig.class("now", "Immediate");
+        rig.class("late", LATE);
+        rig
+    }
+
+    /// A rig in which every node has this room for claims of the class `now`.
+    fn with_room(rooms: &[(&str, i64)]) -> Self {
+        let nodes: Vec<_> = rooms.iter().map(|(node, _)| *node).collect();
+        let rig = Rig::new(&nodes);
+        for (node, room) in rooms {
+            rig.room(node, "now", *room);
         }
         rig
+    }
+
+    /// The placement, before other tasks share it.
+    fn placement(&mut self) -> &mut Placement {
+        Arc::get_mut(&mut self.at_work).expect("not shared")
+    }
+
+    /// Makes this process a follower.
+    fn follow(&mut self) {
+        self.placement().context.leader = Leadership::elected().1;
+    }
+
+    fn class(&self, name: &str, mode: &str) {
+        let class = json!({"kind": "StorageClass", "metadata": {"name": name},
+            "provisioner": DRIVER, "volumeBindingMode": mode});
+        let classes = self.world.context.caches.classes();
+        self.world.add(&classes, class);
     }
 
     /// Adds a node with this spec, without a CSINode.
@@ -92,6 +116,12 @@ impl Rig {
             "spec": {"storageClassName": class, "resources": {"requests": {"storage": "10"}}}});
         json_patch::merge(&mut claim, &more);
         self.world.add(&self.world.context.caches.claims(), claim);
+    }
+
+    /// Adds a claim with a selected node.
+    fn claim_on(&self, name: &str, class: &str, node: &str) {
+        let selected = json!({"metadata": {"annotations": {SELECTED_NODE: node}}});
+        self.claim(name, class, selected);
     }
 
     /// Adds a volume on a node, with this handle, for a claim.
@@ -145,9 +175,7 @@ fn on(node: &str) -> (Option<String>, Option<String>) {
 
 #[tokio::test]
 async fn an_immediate_claim_gets_its_node_in_one_write() {
-    let rig = Rig::new(&["n1", "n2"]);
-    rig.room("n1", "now", 100);
-    rig.room("n2", "now", 200);
+    let rig = Rig::with_room(&[("n1", 100), ("n2", 200)]);
     rig.claim("a", "now", json!({}));
     assert_eq!(rig.work("a").await, Outcome::Done);
     let written = json!({"metadata": {"annotations": {SELECTED_NODE: "n2"},
@@ -161,27 +189,17 @@ async fn an_immediate_claim_gets_its_node_in_one_write() {
 
 #[tokio::test]
 async fn a_claim_not_handed_to_the_driver_yet_is_left_alone() {
-    let rig = Rig::new(&["n1"]);
-    rig.room("n1", "now", 100);
-    rig.claim(
-        "a",
-        "now",
-        json!({"metadata": {"annotations": {PROVISIONER: null}}}),
-    );
+    let rig = Rig::with_room(&[("n1", 100)]);
+    let no_driver = json!({"metadata": {"annotations": {PROVISIONER: null}}});
+    rig.claim("a", "now", no_driver);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert!(rig.world.api.writes().is_empty());
 }
 
 #[tokio::test]
 async fn the_scheduler_s_choice_gets_its_label_and_counts() {
-    let rig = Rig::new(&["n1", "n2"]);
-    rig.room("n1", "now", 25);
-    rig.room("n2", "now", 20);
-    rig.claim(
-        "a",
-        "late",
-        json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
-    );
+    let rig = Rig::with_room(&[("n1", 25), ("n2", 20)]);
+    rig.claim_on("a", "late", "n1");
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.placed("a"), on("n1"));
     rig.claim("b", "now", json!({}));
@@ -190,9 +208,8 @@ async fn the_scheduler_s_choice_gets_its_label_and_counts() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_not_on_the_books() {
-    let rig = Rig::new(&["n1"]);
-    rig.room("n1", "now", 100);
+async fn after_a_failed_write_nothing_is_reserved() {
+    let rig = Rig::with_room(&[("n1", 100)]);
     rig.claim("a", "now", json!({}));
     for code in [409, 500] {
         rig.world.api.refuse("/a", code);
@@ -204,17 +221,11 @@ async fn a_write_that_fails_is_not_on_the_books() {
 }
 
 #[tokio::test]
-async fn who_does_not_lead_writes_nothing() {
-    let mut rig = Rig::new(&["n1"]);
-    rig.room("n1", "now", 100);
+async fn a_follower_writes_nothing() {
+    let mut rig = Rig::with_room(&[("n1", 100)]);
     rig.claim("a", "now", json!({}));
-    rig.claim(
-        "b",
-        "now",
-        json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
-    );
-    let (_told, leader) = Leadership::elected();
-    rig.at_work.context.leader = leader;
+    rig.claim_on("b", "now", "n1");
+    rig.follow();
     for claim in ["a", "b"] {
         assert_eq!(rig.work(claim).await, Outcome::Done);
     }
@@ -224,23 +235,17 @@ async fn who_does_not_lead_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_fits_nowhere_is_told_once_and_placed_when_it_fits() {
-    let mut rig = Rig::new(&["n1", "n2"]);
+async fn a_claim_that_fits_nowhere_gets_one_event_and_waits() {
+    let mut rig = Rig::with_room(&[("n1", 9), ("n2", 100)]);
     rig.node("n2", json!({"unschedulable": true}));
-    rig.room("n1", "now", 9);
-    rig.room("n2", "now", 100);
     rig.claim("a", "now", json!({}));
     for _ in 0..3 {
         assert_eq!(rig.work("a").await, Outcome::Failed);
     }
-    assert_eq!(
-        rig.world.events(),
-        [
-            "Warning ProvisioningFailed: failed to provision volume with StorageClass \"now\": no \
-          node has room for 10: n1 has 9 left, n2 is cordoned; it is tried again when one has \
-          more room"
-        ]
-    );
+    let event = "Warning ProvisioningFailed: failed to provision volume with StorageClass \"now\": \
+                 no node has room for 10: n1 has 9 left, n2 is cordoned; it is tried again when \
+                 one has more room";
+    assert_eq!(rig.world.events(), [event]);
     assert!(lock(&rig.at_work.unschedulable).contains("a"));
     rig.room("n1", "now", 10);
     assert_eq!(rig.work("a").await, Outcome::Done);
@@ -250,10 +255,8 @@ async fn a_claim_that_fits_nowhere_is_told_once_and_placed_when_it_fits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_had_no_room_after_all_is_not_chosen_again_at_once() {
-    let rig = Rig::new(&["n1", "n2"]);
-    rig.room("n1", "now", 100);
-    rig.room("n2", "now", 50);
+async fn a_node_that_refused_is_not_chosen_again_at_once() {
+    let rig = Rig::with_room(&[("n1", 100), ("n2", 50)]);
     rig.claim("a", "now", json!({}));
     rig.work("a").await;
     assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
@@ -276,19 +279,16 @@ async fn without_capacity_objects_nodes_take_turns() {
     // The class may be new, so placement waits for capacity objects.
     assert!(matches!(rig.work("a").await, Outcome::RequeueAfter(_)));
     tokio::time::advance(Duration::from_secs(11)).await;
-    let mut nodes = Vec::new();
-    for claim in ["a", "b", "c"] {
+    for (claim, node) in [("a", "n1"), ("b", "n2"), ("c", "n1")] {
         rig.claim(claim, "now", json!({}));
         assert_eq!(rig.work(claim).await, Outcome::Done);
-        nodes.extend(rig.node_of(claim));
+        assert_eq!(rig.node_of(claim).as_deref(), Some(node));
     }
-    assert_eq!(nodes, ["n1", "n2", "n1"]);
 }
 
 #[tokio::test]
-async fn a_claim_that_is_gone_is_off_the_books() {
-    let rig = Rig::new(&["n1"]);
-    rig.room("n1", "now", 100);
+async fn a_deleted_claim_releases_its_reservation() {
+    let rig = Rig::with_room(&[("n1", 100)]);
     rig.claim("a", "now", json!({}));
     rig.work("a").await;
     assert_eq!(rig.reserved("n1"), 10);
@@ -298,23 +298,12 @@ async fn a_claim_that_is_gone_is_off_the_books() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_leader_assigned_counts_from_the_start() {
-    let rig = Rig::new(&["n1", "n2"]);
-    rig.room("n1", "now", 25);
-    rig.room("n2", "now", 14);
+async fn assignments_of_an_earlier_leader_count() {
+    let rig = Rig::with_room(&[("n1", 25), ("n2", 14)]);
     rig.claim("a", "now", json!({}));
-    for (claim, class) in [("y", "now"), ("z", "late")] {
-        rig.claim(
-            claim,
-            class,
-            json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
-        );
-    }
-    rig.claim(
-        "other",
-        "elsewhere",
-        json!({"metadata": {"annotations": {SELECTED_NODE: "n2"}}}),
-    );
+    rig.claim_on("y", "now", "n1");
+    rig.claim_on("z", "late", "n1");
+    rig.claim_on("other", "elsewhere", "n2");
     rig.at_work.rebuild().await;
     assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (20, 0));
     assert_eq!(rig.work("a").await, Outcome::Done);

@@ -174,7 +174,6 @@ impl Provisioner {
     ///
     /// A node skips this step: it sees only its own claims, and a claim of another node may wait
     /// for the same snapshot. The leader sees all claims.
-    /// for the same snapshot. The leader sees all claims.
     pub(super) async fn remove_source_finalizer(&self, draft: &Draft) {
         let (Some(protection), DataSource::Snapshot(name)) = (&self.protection, &draft.source)
         else {

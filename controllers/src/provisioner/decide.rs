@@ -23,7 +23,7 @@ use crate::csi::{Driver, Pools};
 use super::access::{self, VolumeMode};
 use super::error::Error;
 use super::naming::Naming;
-use super::secrets::{self, About, Use};
+use super::secrets::{self, SecretPurpose, TemplateVars};
 use super::source::{self, SourceObjects, Target};
 
 /// Provisioning flags and capabilities that decisions depend on.
@@ -453,7 +453,7 @@ fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<S
         draft.claim.name_any(),
         draft.claim.namespace().unwrap_or_default(),
     );
-    let about = About {
+    let about = TemplateVars {
         volume: &draft.name,
         claim: &name,
         namespace: &namespace,
@@ -461,13 +461,13 @@ fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<S
     };
     let of = |one| secrets::reference(one, parameters, about);
     Ok(Secrets {
-        provisioner: of(Use::Provisioner)?,
-        controller_publish: of(Use::ControllerPublish)?,
-        node_stage: of(Use::NodeStage)?,
-        node_publish: of(Use::NodePublish)?,
-        controller_expand: of(Use::ControllerExpand)?,
-        node_expand: of(Use::NodeExpand)?,
-        controller_modify: of(Use::ControllerModify)?,
+        provisioner: of(SecretPurpose::Provisioner)?,
+        controller_publish: of(SecretPurpose::ControllerPublish)?,
+        node_stage: of(SecretPurpose::NodeStage)?,
+        node_publish: of(SecretPurpose::NodePublish)?,
+        controller_expand: of(SecretPurpose::ControllerExpand)?,
+        node_expand: of(SecretPurpose::NodeExpand)?,
+        controller_modify: of(SecretPurpose::ControllerModify)?,
     })
 }
 

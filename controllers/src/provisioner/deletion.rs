@@ -15,7 +15,7 @@ use crate::secrets::{Credentials, TemplateError};
 use super::Provisioner;
 use super::error::without;
 use super::finalizers;
-use super::secrets::{self, About, Use};
+use super::secrets::{self, SecretPurpose, TemplateVars};
 use crate::api::names::{
     CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,
     VOLUME_FINALIZER,
@@ -40,9 +40,8 @@ pub(super) enum Work {
 /// True if this driver and no other provisioner created the volume. A volume of a migrated in-tree
 /// plugin has no CSI source, so this returns false for it.
 fn is_of(volume: &PersistentVolume, driver: &str) -> bool {
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     let annotation = |key: &str| volume.annotations().get(key).map(String::as_str);
-    csi.is_some_and(|csi| csi.driver == driver)
+    pv::handle(volume, driver).is_some()
         && (annotation(PROVISIONED_BY).is_none_or(|maker| maker == driver)
             || annotation(MIGRATED_TO) == Some(driver))
 }
@@ -246,7 +245,7 @@ impl Provisioner {
         };
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
         let claim = claim.unwrap_or_default();
-        let about = About {
+        let about = TemplateVars {
             volume: &volume.name_any(),
             claim: claim.name.as_deref().unwrap_or_default(),
             namespace: claim.namespace.as_deref().unwrap_or_default(),
@@ -254,7 +253,7 @@ impl Provisioner {
         };
         match &class.parameters {
             None => Ok(None),
-            Some(parameters) => secrets::reference(Use::Provisioner, parameters, about),
+            Some(parameters) => secrets::reference(SecretPurpose::Provisioner, parameters, about),
         }
     }
 }

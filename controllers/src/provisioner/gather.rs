@@ -10,34 +10,12 @@ use kube::ResourceExt;
 
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::topology::NodeTopology;
-use crate::cache::{Scope, Store};
-use crate::client::{ApiError, Kube, Resource};
-use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use crate::cache::Scope;
+use crate::client::ApiError;
 
 use super::Provisioner;
 use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Rules};
 use super::source::SourceObjects;
-
-/// Reads an object from the cache, or else from the API server.
-async fn cached_or_live<K: Resource>(
-    kube: &Kube,
-    watch: &Store<K>,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<Arc<K>>, ApiError> {
-    match watch.get_in(namespace, name) {
-        Some(cached) => Ok(Some(cached)),
-        None => live(kube, namespace, name).await,
-    }
-}
-
-async fn live<K: Resource>(
-    kube: &Kube,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<Arc<K>>, ApiError> {
-    Ok(kube.get::<K>(namespace, name).await?.map(Arc::new))
-}
 
 impl Provisioner {
     pub(super) fn rules(&self) -> Rules<'_> {
@@ -104,7 +82,9 @@ impl Provisioner {
         match pvc::class_name(claim) {
             None => Ok(None),
             Some(name) => {
-                cached_or_live(&self.kube, &self.context.caches.classes(), "", name).await
+                self.kube
+                    .find_live(&self.context.caches.classes(), "", name)
+                    .await
             }
         }
     }
@@ -140,7 +120,7 @@ impl Provisioner {
         }
         if let Some(name) = pvc::attributes_class(&draft.claim) {
             let watch = self.context.caches.attributes_classes();
-            inputs.attributes = cached_or_live(&self.kube, &watch, "", name).await?;
+            inputs.attributes = self.kube.find_live(&watch, "", name).await?;
         }
         Ok(inputs)
     }
@@ -153,18 +133,18 @@ impl Provisioner {
         match &draft.source {
             DataSource::Nothing | DataSource::Other(_) => {}
             DataSource::Snapshot(name) => {
-                found.snapshot = live::<VolumeSnapshot>(kube, &namespace, name).await?;
+                found.snapshot = kube.get(&namespace, name).await?.map(Arc::new);
                 let status = found.snapshot.as_ref().and_then(|one| one.status.as_ref());
                 let bound =
                     status.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
                 if let Some(bound) = bound.filter(|bound| !bound.is_empty()) {
-                    found.content = live::<VolumeSnapshotContent>(kube, "", bound).await?;
+                    found.content = kube.get("", bound).await?.map(Arc::new);
                 }
             }
             DataSource::Claim(name) => {
-                found.claim = cached_or_live(kube, &caches.claims(), &namespace, name).await?;
+                found.claim = kube.find_live(&caches.claims(), &namespace, name).await?;
                 if let Some(bound) = found.claim.as_deref().and_then(pvc::volume_name) {
-                    found.volume = cached_or_live(kube, &caches.volumes(), "", bound).await?;
+                    found.volume = kube.find_live(&caches.volumes(), "", bound).await?;
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::api::secret_template::{TemplateError, Templates, Variables};
 
 /// A call, or a pair of calls, that takes secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum SecretPurpose {
     /// CreateVolume and DeleteVolume.
     Provisioner,
     /// ControllerPublishVolume and ControllerUnpublishVolume.
@@ -27,37 +27,39 @@ pub(crate) enum Use {
     ControllerModify,
 }
 
-impl Use {
-    const ALL: [Use; 7] = [
-        Use::Provisioner,
-        Use::ControllerPublish,
-        Use::NodeStage,
-        Use::NodePublish,
-        Use::ControllerExpand,
-        Use::NodeExpand,
-        Use::ControllerModify,
+impl SecretPurpose {
+    const ALL: [SecretPurpose; 7] = [
+        SecretPurpose::Provisioner,
+        SecretPurpose::ControllerPublish,
+        SecretPurpose::NodeStage,
+        SecretPurpose::NodePublish,
+        SecretPurpose::ControllerExpand,
+        SecretPurpose::NodeExpand,
+        SecretPurpose::ControllerModify,
     ];
 
     fn word(self) -> &'static str {
         match self {
-            Use::Provisioner => "provisioner",
-            Use::ControllerPublish => "controller-publish",
-            Use::NodeStage => "node-stage",
-            Use::NodePublish => "node-publish",
-            Use::ControllerExpand => "controller-expand",
-            Use::NodeExpand => "node-expand",
-            Use::ControllerModify => "controller-modify",
+            SecretPurpose::Provisioner => "provisioner",
+            SecretPurpose::ControllerPublish => "controller-publish",
+            SecretPurpose::NodeStage => "node-stage",
+            SecretPurpose::NodePublish => "node-publish",
+            SecretPurpose::ControllerExpand => "controller-expand",
+            SecretPurpose::NodeExpand => "node-expand",
+            SecretPurpose::ControllerModify => "controller-modify",
         }
     }
 
     /// The prefix of the deprecated keys; `None` for calls that never had such keys.
     fn old(self) -> Option<&'static str> {
         match self {
-            Use::Provisioner => Some("csiProvisionerSecret"),
-            Use::ControllerPublish => Some("csiControllerPublishSecret"),
-            Use::NodeStage => Some("csiNodeStageSecret"),
-            Use::NodePublish => Some("csiNodePublishSecret"),
-            Use::ControllerExpand | Use::NodeExpand | Use::ControllerModify => None,
+            SecretPurpose::Provisioner => Some("csiProvisionerSecret"),
+            SecretPurpose::ControllerPublish => Some("csiControllerPublishSecret"),
+            SecretPurpose::NodeStage => Some("csiNodeStageSecret"),
+            SecretPurpose::NodePublish => Some("csiNodePublishSecret"),
+            SecretPurpose::ControllerExpand
+            | SecretPurpose::NodeExpand
+            | SecretPurpose::ControllerModify => None,
         }
     }
 
@@ -99,16 +101,16 @@ impl Keys {
 /// True if a class parameter names a secret under a current key.
 pub(crate) fn is_key(key: &str) -> bool {
     let all = Keys::for_all();
-    let of_use = |one: Use| {
+    let of_use = |one: SecretPurpose| {
         let keys = one.keys();
         key == keys.name || key == keys.namespace
     };
-    key == all.name || key == all.namespace || Use::ALL.into_iter().any(of_use)
+    key == all.name || key == all.namespace || SecretPurpose::ALL.into_iter().any(of_use)
 }
 
 /// The objects that templates are expanded for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct TemplateVars<'a> {
     /// The volume's name.
     pub(crate) volume: &'a str,
     /// The claim's name.
@@ -122,9 +124,9 @@ pub(crate) struct About<'a> {
 /// Returns the secret that a class names for a use, if any. The parameters for all uses count only
 /// if the use has none of its own.
 pub(crate) fn reference(
-    of: Use,
+    of: SecretPurpose,
     parameters: &BTreeMap<String, String>,
-    about: About<'_>,
+    about: TemplateVars<'_>,
 ) -> Result<Option<SecretReference>, TemplateError> {
     let (new, all, old) = (of.keys(), Keys::for_all(), of.old().map(Keys::old));
     let own = Templates::of(parameters, new.pair(), old.as_ref().map(Keys::pair))?;

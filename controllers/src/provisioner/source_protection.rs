@@ -3,7 +3,6 @@
 //!
 //! A source is checked when a claim stops waiting for it. A sweep checks all sources, because the
 //! process that should have removed a finalizer may have died.
-//! process that should have removed a finalizer may have died.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -212,7 +211,7 @@ impl Protection {
         let snapshots = self.context.caches.snapshots();
         let released = match snapshots.get_in(namespace, name) {
             None => return Outcome::Done,
-            Some(snapshot) => self.let_go(&snapshot).await,
+            Some(snapshot) => self.remove_finalizer(&snapshot).await,
         };
         match released {
             Ok(()) => Outcome::Done,
@@ -224,7 +223,7 @@ impl Protection {
     }
 
     /// Removes a snapshot's finalizer if no claim waits for it.
-    async fn let_go(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
+    async fn remove_finalizer(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
         if !self.is_left_over(snapshot) || !self.context.leader.leads() {
             return Ok(());
         }

@@ -17,6 +17,7 @@ use crate::api::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };
+use crate::api::pv;
 use crate::api::pvc;
 use crate::api::quantity;
 use crate::api::topology;
@@ -167,8 +168,7 @@ fn csi(
 
 /// True if a PersistentVolume belongs to this volume of the driver.
 pub(crate) fn is_of(object: &PersistentVolume, driver: &str, volume_id: &str) -> bool {
-    let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    csi.is_some_and(|csi| csi.driver == driver && csi.volume_handle == volume_id)
+    pv::handle(object, driver) == Some(volume_id)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
+use crate::api::pvc;
 use crate::api::quantity;
 
 /// The name of the resource that is resized.
@@ -84,7 +85,7 @@ impl Claim for PersistentVolumeClaim {
 
     fn is_bound(&self) -> bool {
         let phase = self.state().and_then(|state| state.phase.as_deref());
-        phase == Some("Bound") && volume_name(self).is_some()
+        phase == Some("Bound") && pvc::volume_name(self).is_some()
     }
 
     fn is_bound_to(&self, volume: &PersistentVolume) -> bool {
@@ -96,12 +97,6 @@ impl Claim for PersistentVolumeClaim {
             reference.namespace == self.namespace() && reference.uid == self.uid()
         })
     }
-}
-
-/// The name of the PV that a claim is bound to.
-pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
-    Some(name).filter(|name| !name.is_empty())
 }
 
 /// The size of a PV.

@@ -25,93 +25,42 @@ const NOW: &str = "Immediate";
 
 #[test]
 fn due_claims() {
-    let asked = "volume.kubernetes.io/storage-provisioner";
-    let asked_beta = "volume.beta.kubernetes.io/storage-provisioner";
-    let migrated = "pv.kubernetes.io/migrated-to";
-    let (all, n1) = (Scope::Cluster, node("n1"));
-    type Case<'a> = (
-        &'a str,
-        &'a [(&'a str, &'a str)],
-        &'a str,
-        &'a Scope,
-        bool,
-        bool,
-    );
-    let cases: &[Case<'_>] = &[
-        ("asked of us", &[(asked, "d")], NOW, &all, true, true),
-        (
-            "in the old way",
-            &[(asked_beta, "d")],
-            NOW,
-            &all,
-            true,
-            true,
-        ),
-        ("migrated", &[(migrated, "d")], NOW, &all, true, true),
-        ("of another", &[(asked, "e")], NOW, &all, true, false),
-        ("of nobody yet", &[], NOW, &all, true, false),
-        ("another leads", &[(asked, "d")], NOW, &all, false, false),
-        ("no node yet", &[(asked, "d")], LATE, &all, true, false),
-        (
-            "an empty node",
-            &[(asked, "d"), (SELECTED_NODE, "")],
-            LATE,
-            &all,
-            true,
-            false,
-        ),
-        (
-            "a node",
-            &[(asked, "d"), (SELECTED_NODE, "n7")],
-            LATE,
-            &all,
-            true,
-            true,
-        ),
-        (
-            "our node",
-            &[(asked, "d"), (SELECTED_NODE, "n1")],
-            LATE,
-            &n1,
-            false,
-            true,
-        ),
-        (
-            "our node, now",
-            &[(asked, "d"), (SELECTED_NODE, "n1")],
-            NOW,
-            &n1,
-            false,
-            true,
-        ),
-        (
-            "other node",
-            &[(asked, "d"), (SELECTED_NODE, "n2")],
-            LATE,
-            &n1,
-            true,
-            false,
-        ),
-        (
-            "other node, now",
-            &[(asked, "d"), (SELECTED_NODE, "n2")],
-            NOW,
-            &n1,
-            true,
-            false,
-        ),
-        ("no node for nodes", &[(asked, "d")], LATE, &n1, true, false),
-        ("now, no node", &[(asked, "d")], NOW, &n1, true, false),
-    ];
-    for (what, annotations, mode, scope, leads, due) in cases {
-        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+    let (all, n1) = (&Scope::Cluster, &node("n1"));
+    // Annotations: `for`, `beta` and `migrated` name the driver, `on` the selected node.
+    for (what, annotations, mode, scope, leads, due) in [
+        ("for this driver", "for=d", NOW, all, true, true),
+        ("by the beta annotation", "beta=d", NOW, all, true, true),
+        ("migrated", "migrated=d", NOW, all, true, true),
+        ("for another", "for=e", NOW, all, true, false),
+        ("for no driver yet", "", NOW, all, true, false),
+        ("another leads", "for=d", NOW, all, false, false),
+        ("no node yet", "for=d", LATE, all, true, false),
+        ("an empty node", "for=d on=", LATE, all, true, false),
+        ("a node", "for=d on=n7", LATE, all, true, true),
+        ("this node", "for=d on=n1", LATE, n1, false, true),
+        ("this node, now", "for=d on=n1", NOW, n1, false, true),
+        ("another node", "for=d on=n2", LATE, n1, true, false),
+        ("another node, now", "for=d on=n2", NOW, n1, true, false),
+        ("no node, on a node", "for=d", LATE, n1, true, false),
+        ("no node, now", "for=d", NOW, n1, true, false),
+    ] {
+        let pairs = annotations.split_whitespace();
+        let pairs = pairs.filter_map(|pair| pair.split_once('='));
+        let annotations: BTreeMap<_, _> = pairs
+            .map(|(key, value)| match key {
+                "for" => (PROVISIONER, value),
+                "beta" => (PROVISIONER_BETA, value),
+                "migrated" => (MIGRATED_TO, value),
+                _ => (SELECTED_NODE, value),
+            })
+            .collect();
         let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
         let standing = ClaimContext {
             driver: "d",
             scope,
-            leads: *leads,
+            leads,
         };
-        assert_eq!(is_due(&claim, &class(mode), standing), *due, "{what}");
+        assert_eq!(is_due(&claim, &class(mode), standing), due, "{what}");
     }
 }
 
@@ -138,7 +87,7 @@ fn beta_annotations() {
         let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
         assert_eq!(is_for(&claim, "d"), ours, "{annotations}");
     }
-    for (annotations, field, told) in [
+    for (annotations, field, written) in [
         (json!({CLASS_BETA: "old"}), json!("new"), Some("old")),
         (json!({CLASS_BETA: ""}), json!("new"), Some("")),
         (json!({}), json!(""), Some("")),
@@ -148,8 +97,8 @@ fn beta_annotations() {
             "metadata": {"name": "c", "annotations": annotations},
             "spec": {"storageClassName": field},
         }));
-        assert_eq!(written_class(&claim), told, "{annotations} {field}");
-        assert_eq!(class_name(&claim), told.filter(|name| !name.is_empty()));
+        assert_eq!(written_class(&claim), written, "{annotations} {field}");
+        assert_eq!(class_name(&claim), written.filter(|name| !name.is_empty()));
     }
 }
 
@@ -167,7 +116,7 @@ fn a_class_of_another_driver_is_not_ours() {
 }
 
 #[test]
-fn what_claims_say() {
+fn fields_of_a_claim() {
     let new = claim(json!({
         "metadata": {"name": "c", "annotations": {CLASS_BETA: "old"}},
         "spec": {"storageClassName": "new", "volumeAttributesClassName": "",
@@ -189,55 +138,39 @@ fn what_claims_say() {
 }
 
 #[test]
-fn what_is_asked() {
-    let snapshot = |name: &str| Ok(DataSource::Snapshot(name.to_owned()));
+fn data_sources() {
+    let snapshot = || Ok(DataSource::Snapshot("a".to_owned()));
+    let of_claim = || Ok(DataSource::Claim("a".to_owned()));
     let other = |kind: &str| Ok(DataSource::Other(kind.to_owned()));
-    let group = SNAPSHOT_GROUP;
+    let far = Err(DataSourceError::OtherNamespace {
+        namespace: "far".to_owned(),
+    });
+    let source = |group: &str, kind: &str, name: &str| {
+        let group = (group != "none").then_some(group);
+        json!({"apiGroup": group, "kind": kind, "name": name})
+    };
+    let old = |source: Value| json!({"dataSource": source});
+    let new = |source: Value| json!({"dataSourceRef": source});
+    let with = |mut source: Value, namespace: &str| {
+        source["namespace"] = json!(namespace);
+        source
+    };
+    let (group, vs, pvc) = (SNAPSHOT_GROUP, "VolumeSnapshot", "PersistentVolumeClaim");
+    let of_snapshot = || source(group, vs, "a");
+    let both = json!({"dataSourceRef": of_snapshot(), "dataSource": source("none", pvc, "b")});
     for (spec, expected) in [
         (json!({}), Ok(DataSource::Nothing)),
-        (
-            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "a"}}),
-            Ok(DataSource::Claim("a".to_owned())),
-        ),
-        (
-            json!({"dataSource": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "a"}}),
-            Ok(DataSource::Claim("a".to_owned())),
-        ),
-        (
-            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"}}),
-            snapshot("a"),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"},
-                   "dataSource": {"kind": "PersistentVolumeClaim", "name": "b"}}),
-            snapshot("a"),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
-                                     "namespace": "ns"}}),
-            snapshot("a"),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
-                                     "namespace": "far"}}),
-            Err(DataSourceError::OtherNamespace {
-                namespace: "far".to_owned(),
-            }),
-        ),
-        (
-            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": ""}}),
-            Err(DataSourceError::NoName),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": "a.b", "kind": "Image", "name": "a"}}),
-            other("Image.a.b"),
-        ),
-        (
-            json!({"dataSource": {"kind": "VolumeSnapshot", "name": "a"}}),
-            other("VolumeSnapshot"),
-        ),
+        (old(source("none", pvc, "a")), of_claim()),
+        (old(source("", pvc, "a")), of_claim()),
+        (old(of_snapshot()), snapshot()),
+        (both, snapshot()),
+        (new(with(of_snapshot(), "ns")), snapshot()),
+        (new(with(of_snapshot(), "far")), far),
+        (old(source(group, vs, "")), Err(DataSourceError::NoName)),
+        (new(source("a.b", "Image", "a")), other("Image.a.b")),
+        (old(source("none", vs, "a")), other("VolumeSnapshot")),
     ] {
-        let claim: PersistentVolumeClaim = claim(json!({
+        let claim = claim(json!({
             "metadata": {"name": "c", "namespace": "ns"}, "spec": spec,
         }));
         assert_eq!(data_source(&claim), expected, "{spec}");

@@ -51,15 +51,6 @@ fn list(topologies: &[Topology]) -> Vec<String> {
 
 #[test]
 fn requirements() {
-    type Expected<'a> = Result<Option<(&'a [&'a str], &'a [&'a str])>, &'a str>;
-    struct Case<'a> {
-        what: &'a str,
-        allowed: &'a [&'a str],
-        selected: Option<&'a str>,
-        strict: bool,
-        immediate: bool,
-        expected: Expected<'a>,
-    }
     let nodes = [
         place("n1", "zone=a rack=1"),
         place("n2", "zone=a rack=2"),
@@ -73,149 +64,75 @@ fn requirements() {
             ..place("fresh", "")
         },
     ];
-    let cases = [
-        Case {
-            what: "strict: the selected node alone",
-            allowed: &[],
-            selected: Some("n3"),
-            strict: true,
-            immediate: true,
-            expected: Ok(Some((&["rack=1 zone=b"], &["rack=1 zone=b"]))),
-        },
-        Case {
-            what: "strict, allowed",
-            allowed: &["zone=a|b"],
-            selected: Some("n3"),
-            strict: true,
-            immediate: true,
-            expected: Ok(Some((&["rack=1 zone=b"], &["rack=1 zone=b"]))),
-        },
-        Case {
-            what: "strict, not allowed",
-            allowed: &["zone=a"],
-            selected: Some("n3"),
-            strict: true,
-            immediate: true,
-            expected: Err("(rack=1, zone=b) is not in allowedTopologies"),
-        },
-        Case {
-            what: "delayed: all nodes that have the node's keys, the node's first",
-            allowed: &[],
-            selected: Some("n3"),
-            strict: false,
-            immediate: true,
-            expected: Ok(Some((
-                &["rack=1 zone=a", "rack=1 zone=b", "rack=2 zone=a"],
-                &["rack=1 zone=b", "rack=2 zone=a", "rack=1 zone=a"],
-            ))),
-        },
-        Case {
-            what: "delayed with allowedTopologies",
-            allowed: &["zone=a|b", "zone=c rack=1|2"],
-            selected: Some("n3"),
-            strict: false,
-            immediate: true,
-            expected: Ok(Some((
-                &["zone=a", "zone=b", "rack=1 zone=c", "rack=2 zone=c"],
-                &["zone=b", "rack=1 zone=c", "rack=2 zone=c", "zone=a"],
-            ))),
-        },
-        Case {
-            what: "delayed, not allowed",
-            allowed: &["zone=c"],
-            selected: Some("n3"),
-            strict: false,
-            immediate: true,
-            expected: Err("is not in allowedTopologies of the StorageClass (zone=c)"),
-        },
-        Case {
-            what: "a node that is gone",
-            allowed: &[],
-            selected: Some("n9"),
-            strict: false,
-            immediate: true,
-            expected: Err("n9 does not exist"),
-        },
-        Case {
-            what: "a node without a CSINode",
-            allowed: &[],
-            selected: Some("fresh"),
-            strict: false,
-            immediate: true,
-            expected: Err("fresh has no CSINode"),
-        },
-        Case {
-            what: "a node without the driver",
-            allowed: &[],
-            selected: Some("bare"),
-            strict: true,
-            immediate: true,
-            expected: Err("no topology keys on node bare"),
-        },
-        Case {
-            what: "a node whose labels are gone",
-            allowed: &[],
-            selected: Some("unlabelled"),
-            strict: true,
-            immediate: true,
-            expected: Err("registered: zone"),
-        },
-        Case {
-            what: "immediate: every node's place, by each set of keys there is",
-            allowed: &[],
-            selected: None,
-            strict: false,
-            immediate: true,
-            expected: Ok(Some((
-                &[
-                    "site=x",
-                    "zone=a",
-                    "zone=b",
-                    "rack=1 zone=a",
-                    "rack=1 zone=b",
-                    "rack=2 zone=a",
-                ],
-                &[],
-            ))),
-        },
-        Case {
-            what: "immediate, but nodes are not to be told",
-            allowed: &[],
-            selected: None,
-            strict: false,
-            immediate: false,
-            expected: Ok(None),
-        },
-        Case {
-            what: "immediate, not to be told, but the class limits them",
-            allowed: &["zone=b"],
-            selected: None,
-            strict: true,
-            immediate: false,
-            expected: Ok(Some((&["zone=b"], &["zone=b"]))),
-        },
-    ];
-    for case in cases {
-        let allowed: Vec<_> = case.allowed.iter().map(|text| term(text)).collect();
+    let n3 = "rack=1 zone=b";
+    let no_place = "(rack=1, zone=b) is not in allowedTopologies";
+    let not_allowed = "is not in allowedTopologies of the StorageClass (zone=c)";
+    // The flags: s is --strict-topology, i is --immediate-topology. Expected are the requisite and
+    // the preferred segments, or an error.
+    for (allowed, selected, flags, expected) in [
+        // Strict: the selected node alone.
+        (&[][..], Some("n3"), "si", Ok([n3, n3])),
+        (&["zone=a|b"], Some("n3"), "si", Ok([n3, n3])),
+        (&["zone=a"], Some("n3"), "si", Err(no_place)),
+        // Delayed: all nodes that have the node's keys, the node's segment first.
+        (
+            &[],
+            Some("n3"),
+            "i",
+            Ok([
+                "rack=1 zone=a; rack=1 zone=b; rack=2 zone=a",
+                "rack=1 zone=b; rack=2 zone=a; rack=1 zone=a",
+            ]),
+        ),
+        (
+            &["zone=a|b", "zone=c rack=1|2"],
+            Some("n3"),
+            "i",
+            Ok([
+                "zone=a; zone=b; rack=1 zone=c; rack=2 zone=c",
+                "zone=b; rack=1 zone=c; rack=2 zone=c; zone=a",
+            ]),
+        ),
+        (&["zone=c"], Some("n3"), "i", Err(not_allowed)),
+        (&[], Some("n9"), "i", Err("n9 does not exist")),
+        (&[], Some("fresh"), "i", Err("fresh has no CSINode")),
+        (
+            &[],
+            Some("bare"),
+            "si",
+            Err("no topology keys on node bare"),
+        ),
+        (&[], Some("unlabelled"), "si", Err("registered: zone")),
+        // Immediate: the segment of every node, by each registered set of keys.
+        (
+            &[],
+            None,
+            "i",
+            Ok([
+                "site=x; zone=a; zone=b; rack=1 zone=a; rack=1 zone=b; rack=2 zone=a",
+                "any",
+            ]),
+        ),
+        (&[], None, "", Ok(["", ""])),
+        (&["zone=b"], None, "s", Ok(["zone=b", "zone=b"])),
+    ] {
+        let terms: Vec<_> = allowed.iter().map(|text| term(text)).collect();
         let ask = TopologyRequest {
             claim: "claim",
-            allowed: &allowed,
-            selected: case.selected,
-            strict: case.strict,
-            immediate: case.immediate,
+            allowed: &terms,
+            selected,
+            strict: flags.contains('s'),
+            immediate: flags.contains('i'),
             nodes: &nodes,
         };
-        let made = requirement(ask, None).map(|(made, _)| made);
-        let what = case.what;
-        match (made, case.expected) {
-            (Ok(made), Ok(expected)) => {
-                assert_eq!(made.is_some(), expected.is_some(), "{what}");
-                let Some((made, (requisite, preferred))) = made.zip(expected) else {
-                    continue;
-                };
-                assert_eq!(list(&made.requisite), requisite, "{what}");
-                if !preferred.is_empty() {
-                    assert_eq!(list(&made.preferred), preferred, "{what}");
+        let what = format!("{allowed:?} {selected:?} {flags:?}");
+        match (requirement(ask, None), expected) {
+            (Ok((made, _)), Ok([requisite, preferred])) => {
+                assert_eq!(made.is_some(), !requisite.is_empty(), "{what}");
+                let made = made.unwrap_or_default();
+                assert_eq!(list(&made.requisite).join("; "), requisite, "{what}");
+                if preferred != "any" {
+                    assert_eq!(list(&made.preferred).join("; "), preferred, "{what}");
                 }
             }
             (Err(problem), Err(part)) => {
@@ -240,7 +157,7 @@ fn anywhere(nodes: &[NodeTopology]) -> TopologyRequest<'_> {
 }
 
 #[test]
-fn without_a_registered_place_there_is_nothing_to_make() {
+fn without_registered_nodes_there_is_no_requirement() {
     let unlabelled = place_with("n1", "zone=a", &["zone", "rack"]);
     let no_term = TopologySelectorTerm::default();
     for (what, nodes, allowed, expected) in [
@@ -276,7 +193,7 @@ fn without_a_registered_place_there_is_nothing_to_make() {
 }
 
 #[test]
-fn a_place_is_told_only_by_keys_registered_there() {
+fn segments_have_only_keys_registered_on_their_node() {
     let nodes = [
         place_with("fine", "zone=a rack=1", &["zone", "rack"]),
         place_with("coarse", "zone=b rack=2", &["zone"]),
@@ -300,7 +217,7 @@ fn a_place_is_told_only_by_keys_registered_there() {
 }
 
 #[test]
-fn what_was_asked_for_is_asked_for_again() {
+fn a_repeated_call_has_the_same_requirement() {
     let then = [
         place("n1", "zone=a"),
         place("n2", "zone=b"),
@@ -337,7 +254,7 @@ fn what_was_asked_for_is_asked_for_again() {
 }
 
 #[test]
-fn a_class_is_read_anew() {
+fn a_changed_class_counts() {
     let nodes = [place("n1", "zone=a"), place("n2", "zone=b")];
     let ask = TopologyRequest {
         selected: Some("n1"),

@@ -57,8 +57,22 @@ fn csi_node(driver: &str) -> CSINode {
 
 const DELETED: &str = "2026-01-02T03:04:05Z";
 
-/// The action or the error, in short.
-fn told(rules: &Rules, seen: Seen<'_>) -> String {
+/// The action or the error, in short. The CSINode lists the driver `node`.
+fn decided(
+    rules: &Rules,
+    attachment_patch: &Value,
+    volume_patch: Option<&Value>,
+    node: Option<&str>,
+    forced: bool,
+) -> String {
+    let volume = volume_patch.map(|patch| volume(patch.clone()));
+    let node = node.map(csi_node);
+    let seen = Seen {
+        attachment: &attachment(attachment_patch.clone()),
+        volume: volume.as_ref(),
+        csi_node: node.as_ref(),
+        forced,
+    };
     match rules.decide(seen) {
         Ok(Action::Nothing) => "nothing".to_owned(),
         Ok(Action::MarkAttached) => "mark".to_owned(),
@@ -68,120 +82,105 @@ fn told(rules: &Rules, seen: Seen<'_>) -> String {
     }
 }
 
+/// An attachment that is being deleted, with these finalizers.
+fn deleted(finalizers: &[&str]) -> Value {
+    json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": finalizers}})
+}
+
+const NODE: Option<&str> = Some("csi.example");
+
 #[test]
-fn what_is_done() {
-    let attached = json!({"status": {"attached": true}});
-    let deleted = json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": ["x"]}});
-    let ours = json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": ["x", FINALIZER]}});
-    let annotated = over(
-        ours.clone(),
-        json!({"metadata": {"annotations": {NODE_ID: "id-0"}}}),
-    );
-    for (attachment_is, forced, expected) in [
-        (json!({}), false, "attach id-1"),
-        (json!({"status": null}), false, "attach id-1"),
-        (attached.clone(), false, "nothing"),
-        (attached.clone(), true, "attach id-1"),
-        (deleted.clone(), false, "nothing"),
-        (deleted, true, "detach id-1"),
-        (ours.clone(), false, "detach id-1"),
+fn actions_for_attachments() {
+    let new = &json!({});
+    let attached = &json!({"status": {"attached": true}});
+    let (others, ours) = (&deleted(&["x"]), &deleted(&["x", FINALIZER]));
+    let annotated = &json!({"metadata": {"annotations": {NODE_ID: "id-0"}}});
+    let both = &over(ours.clone(), annotated.clone());
+    let source = |source: Value| json!({"spec": {"source": source}});
+    let no_source = &source(json!({"persistentVolumeName": null}));
+    let two_sources = &source(json!({"inlineVolumeSpec": {}}));
+    let inline = json!({"persistentVolumeName": null, "inlineVolumeSpec": {}});
+    let no_node = "there is no CSINode n1";
+    let other_node = "CSINode n1 does not contain driver csi.example";
+    let has_neither = "its source has neither inlineVolumeSpec nor persistentVolumeName";
+    let has_both = "its source has both inlineVolumeSpec and persistentVolumeName";
+    let not_csi = "the inline volume is not a CSI volume";
+    let other = &json!({"spec": {"attacher": "other"}});
+    for (attachment, node, forced, expected) in [
+        (new, NODE, false, "attach id-1"),
+        (&json!({"status": null}), NODE, false, "attach id-1"),
+        (attached, NODE, false, "nothing"),
+        (attached, NODE, true, "attach id-1"),
+        (others, NODE, false, "nothing"),
+        (others, NODE, true, "detach id-1"),
+        (ours, NODE, false, "detach id-1"),
         // The CSINode's ID takes precedence over the annotation.
-        (annotated.clone(), false, "detach id-1"),
-        (json!({"spec": {"attacher": "other"}}), true, "nothing"),
-        (
-            json!({"spec": {"source": {"persistentVolumeName": null}}}),
-            false,
-            "its source has neither inlineVolumeSpec nor persistentVolumeName",
-        ),
-        (
-            json!({"spec": {"source": {"inlineVolumeSpec": {}}}}),
-            false,
-            "its source has both inlineVolumeSpec and persistentVolumeName",
-        ),
-        (
-            json!({"spec": {"source": {"persistentVolumeName": null, "inlineVolumeSpec": {}}}}),
-            false,
-            "the inline volume is not a CSI volume",
-        ),
-    ] {
-        let seen = Seen {
-            attachment: &attachment(attachment_is.clone()),
-            volume: Some(&volume(json!({}))),
-            csi_node: Some(&csi_node("csi.example")),
-            forced,
-        };
-        assert_eq!(told(&rules(), seen), expected, "{attachment_is} {forced}");
-    }
-    for (attachment_is, node, expected) in [
-        (json!({}), None, "there is no CSINode n1"),
-        (
-            json!({}),
-            Some("other"),
-            "CSINode n1 does not contain driver csi.example",
-        ),
+        (both, NODE, false, "detach id-1"),
+        (other, NODE, true, "nothing"),
+        (no_source, NODE, false, has_neither),
+        (two_sources, NODE, false, has_both),
+        (&source(inline), NODE, false, not_csi),
+        (new, None, false, no_node),
+        (new, Some("other"), false, other_node),
         // Only detaching uses the annotation.
-        (
-            json!({"metadata": {"annotations": {NODE_ID: "id-0"}}}),
-            None,
-            "there is no CSINode n1",
-        ),
-        (annotated.clone(), None, "detach id-0"),
-        (annotated, Some("other"), "detach id-0"),
-        (ours, None, "there is no CSINode n1"),
+        (annotated, None, false, no_node),
+        (both, None, false, "detach id-0"),
+        (both, Some("other"), false, "detach id-0"),
+        (ours, None, false, no_node),
     ] {
-        let csi_node = node.map(csi_node);
-        let seen = Seen {
-            attachment: &attachment(attachment_is.clone()),
-            volume: Some(&volume(json!({}))),
-            csi_node: csi_node.as_ref(),
-            forced: false,
-        };
-        assert_eq!(told(&rules(), seen), expected, "{attachment_is} {node:?}");
+        let found = decided(&rules(), attachment, Some(new), node, forced);
+        assert_eq!(found, expected, "{attachment} {node:?} {forced}");
+    }
+    let rules = Rules {
+        attaches: false,
+        ..rules()
+    };
+    for (attachment, expected) in [
+        (new, "mark"),
+        (attached, "nothing"),
+        (&deleted(&[]), "mark"),
+    ] {
+        let found = decided(&rules, attachment, None, None, false);
+        assert_eq!(found, expected, "{attachment}");
     }
 }
 
 #[test]
-fn what_volumes_there_are() {
-    let deleting = json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": [FINALIZER]}});
-    for (is, attaching, detaching) in [
+fn volumes_of_attachments() {
+    let spec = |patch: Value| json!({ "spec": patch });
+    let once_pod = json!(["ReadWriteOncePod", "ReadWriteOnce"]);
+    let other = "is a volume of CSI driver other";
+    let excludes = ": access mode ReadWriteOncePod excludes all others";
+    // What attaching says of the PV. Detaching works (`None`) or says the same.
+    for (volume, attaching, fails) in [
         (
-            None,
-            "there is no PersistentVolume pv",
-            "there is no PersistentVolume pv",
+            Some(deleted(&[FINALIZER])),
+            " is marked for deletion",
+            false,
         ),
         (
-            Some(deleting),
-            "PersistentVolume pv is marked for deletion",
-            "detach id-1",
+            Some(spec(json!({"csi": null}))),
+            " is not a CSI volume",
+            true,
         ),
+        (Some(spec(json!({"csi": {"driver": "other"}}))), other, true),
         (
-            Some(json!({"spec": {"csi": null}})),
-            "PersistentVolume pv is not a CSI volume",
-            "PersistentVolume pv is not a CSI volume",
+            Some(spec(json!({"accessModes": once_pod}))),
+            excludes,
+            false,
         ),
-        (
-            Some(json!({"spec": {"csi": {"driver": "other"}}})),
-            "PersistentVolume pv is a volume of CSI driver other",
-            "PersistentVolume pv is a volume of CSI driver other",
-        ),
-        (
-            Some(json!({"spec": {"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]}})),
-            "PersistentVolume pv: access mode ReadWriteOncePod excludes all others",
-            "detach id-1",
-        ),
+        (None, "there is no PersistentVolume pv", true),
     ] {
-        let volume = is.clone().map(volume);
-        let deleted =
-            json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": [FINALIZER]}});
-        for (deleted, expected) in [(json!({}), attaching), (deleted, detaching)] {
-            let seen = Seen {
-                attachment: &attachment(deleted),
-                volume: volume.as_ref(),
-                csi_node: Some(&csi_node("csi.example")),
-                forced: false,
-            };
-            assert_eq!(told(&rules(), seen), expected, "{is:?}");
-        }
+        let found =
+            |attachment: &Value| decided(&rules(), attachment, volume.as_ref(), NODE, false);
+        let text = found(&json!({}));
+        assert!(
+            text.contains("PersistentVolume pv") && text.ends_with(attaching),
+            "{text}"
+        );
+        let detached = found(&deleted(&[FINALIZER]));
+        let expected = if fails { &*text } else { "detach id-1" };
+        assert_eq!(detached, expected, "{volume:?}");
     }
 }
 
@@ -237,69 +236,35 @@ fn an_inline_volume_has_no_finalizer_and_no_name() {
 }
 
 #[test]
-fn a_driver_that_does_not_attach() {
-    let rules = Rules {
-        attaches: false,
-        ..rules()
-    };
-    for (is, expected) in [
-        (json!({}), "mark"),
-        (json!({"status": {"attached": true}}), "nothing"),
-        (json!({"metadata": {"deletionTimestamp": DELETED}}), "mark"),
-    ] {
-        let seen = Seen {
-            attachment: &attachment(is.clone()),
-            volume: None,
-            csi_node: None,
-            forced: false,
-        };
-        assert_eq!(told(&rules, seen), expected, "{is}");
-    }
-}
-
-#[test]
 fn finalizers_come_and_go() {
     let rules = rules();
+    let first = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "3"},
+        {"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]},
+    ]);
+    let second = json!([
+        {"op": "test", "path": "/metadata/finalizers", "value": ["x"]},
+        {"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER},
+    ]);
     for (finalizers, expected) in [
-        (
-            json!(null),
-            Some(json!([
-                {"op": "test", "path": "/metadata/resourceVersion", "value": "3"},
-                {"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]},
-            ])),
-        ),
-        (
-            json!(["x"]),
-            Some(json!([
-                {"op": "test", "path": "/metadata/finalizers", "value": ["x"]},
-                {"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER},
-            ])),
-        ),
+        (json!(null), Some(first)),
+        (json!(["x"]), Some(second)),
         (json!(["x", FINALIZER]), None),
     ] {
         let volume = volume(json!({"metadata": {"finalizers": finalizers}}));
         assert_eq!(rules.protect(&volume), expected);
     }
-    for (finalizers, deleted, named, expected) in [
-        (
-            json!(["x", FINALIZER]),
-            Some(DELETED),
-            false,
-            Some("/metadata/finalizers/1"),
-        ),
-        (
-            json!([FINALIZER]),
-            Some(DELETED),
-            false,
-            Some("/metadata/finalizers/0"),
-        ),
+    for (finalizers, deleted, named, place) in [
+        (json!(["x", FINALIZER]), Some(DELETED), false, Some(1)),
+        (json!([FINALIZER]), Some(DELETED), false, Some(0)),
         (json!([FINALIZER]), Some(DELETED), true, None),
         (json!([FINALIZER]), None, false, None),
         (json!(["x"]), Some(DELETED), false, None),
     ] {
         let metadata = json!({"finalizers": finalizers, "deletionTimestamp": deleted});
         let volume = volume(json!({ "metadata": metadata }));
-        let expected = expected.map(|path| {
+        let expected = place.map(|place| {
+            let path = format!("/metadata/finalizers/{place}");
             json!([
                 {"op": "test", "path": path, "value": FINALIZER},
                 {"op": "remove", "path": path},
@@ -314,32 +279,23 @@ fn finalizers_come_and_go() {
 }
 
 #[test]
-fn what_asks_for_work() {
+fn changes_that_need_work() {
     let error = json!({"message": "no", "time": DELETED});
     let with = json!({"metadata": {"finalizers": [FINALIZER], "annotations": {NODE_ID: "id-1"}}});
+    let new = || json!({});
+    let metadata = |patch: Value| json!({ "metadata": patch });
+    let status = |patch: Value| json!({ "status": patch });
     for (old, new, asks) in [
-        (
-            json!({}),
-            json!({"metadata": {"resourceVersion": "8"}}),
-            false,
-        ),
-        (json!({}), json!({"status": {"attachError": error}}), false),
-        (json!({"status": {"detachError": error}}), json!({}), false),
-        (json!({}), with.clone(), false),
-        (with, json!({}), true),
-        (json!({}), json!({"status": {"attached": true}}), true),
-        (
-            json!({}),
-            json!({"metadata": {"deletionTimestamp": DELETED}}),
-            true,
-        ),
-        (
-            json!({}),
-            json!({"metadata": {"annotations": {"x": "y"}}}),
-            true,
-        ),
-        (json!({}), json!({"metadata": {"finalizers": ["x"]}}), true),
-        (json!({}), json!({"metadata": {"uid": "v"}}), true),
+        (new(), metadata(json!({"resourceVersion": "8"})), false),
+        (new(), status(json!({"attachError": error})), false),
+        (status(json!({"detachError": error})), new(), false),
+        (new(), with.clone(), false),
+        (with, new(), true),
+        (new(), status(json!({"attached": true})), true),
+        (new(), metadata(json!({"deletionTimestamp": DELETED})), true),
+        (new(), metadata(json!({"annotations": {"x": "y"}})), true),
+        (new(), metadata(json!({"finalizers": ["x"]})), true),
+        (new(), metadata(json!({"uid": "v"})), true),
     ] {
         let seen = rules().asks(&attachment(old.clone()), &attachment(new.clone()));
         assert_eq!(seen, asks, "{old} -> {new}");
@@ -347,7 +303,7 @@ fn what_asks_for_work() {
 }
 
 #[test]
-fn names_are_those_kubelet_awaits() {
+fn names_that_kubelet_waits_for() {
     let name = expected_name("h", "csi.example", "n1");
     // The expected value is the output of `printf hcsi.examplen1 | sha256sum`.
     let sum = "cf85157d754b2a6e4ff460d9984e6fdc89bd1140f4d0a49d7ccc92c5a2eaef6e";

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::json;
 use tonic::Status;
@@ -12,6 +14,13 @@ const FINALIZER: &str = "external-attacher/csi-example";
 struct Setup {
     world: World,
     attacher: Attacher,
+}
+
+/// A setup with a driver that attaches, and an attachment.
+fn attaching() -> Setup {
+    let setup = setup(&[PublishUnpublishVolume]);
+    setup.add(json!({}));
+    setup
 }
 
 fn setup(capabilities: &[ControllerCapability]) -> Setup {
@@ -62,6 +71,28 @@ impl Setup {
     fn stored(&self) -> Option<serde_json::Value> {
         self.world.api.get("volumeattachments/va")
     }
+
+    fn status(&self) -> serde_json::Value {
+        self.stored().expect("the attachment")["status"].clone()
+    }
+
+    fn volume(&self) -> serde_json::Value {
+        let volume = self.world.api.get("persistentvolumes/pv");
+        volume.expect("the volume")
+    }
+
+    async fn work(&self) -> Outcome {
+        self.attacher.attachment("va").await
+    }
+
+    /// The volume and node IDs of the only call since the last look, and its secrets.
+    fn published(&self) -> (String, String, BTreeMap<String, String>) {
+        let mut calls = self.world.script.calls();
+        match (calls.pop(), calls.is_empty()) {
+            (Some(Call::Publish(call)), true) => (call.volume_id, call.node_id, call.secrets),
+            (call, _) => panic!("{call:?} {calls:?}"),
+        }
+    }
 }
 
 fn deleting() -> serde_json::Value {
@@ -76,9 +107,8 @@ fn deleting() -> serde_json::Value {
 
 #[tokio::test]
 async fn attaching_writes_in_order() {
-    let setup = setup(&[PublishUnpublishVolume]);
-    setup.add(json!({}));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    let setup = attaching();
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(
         setup.world.api.writes(),
         [
@@ -92,51 +122,43 @@ async fn attaching_writes_in_order() {
                 .to_owned(),
         ]
     );
-    let calls = setup.world.script.calls();
-    let [Call::Publish(request)] = calls.as_slice() else {
-        panic!("{calls:?}");
-    };
-    assert_eq!((&*request.volume_id, &*request.node_id), ("h", "id-1"));
-    assert_eq!(request.secrets["key"], "hush");
+    let (volume, node, secrets) = setup.published();
+    assert_eq!((&*volume, &*node, &*secrets["key"]), ("h", "id-1", "hush"));
     // A second attempt changes nothing. A forced one repeats only the call.
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls(), []);
     setup.attacher.forced().insert("va".to_owned());
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls().len(), 1);
     assert_eq!(setup.world.api.writes(), [""; 0]);
     assert!(setup.attacher.forced().is_empty());
 }
 
 #[tokio::test]
-async fn a_failure_is_told_with_its_code_until_it_is_over() {
-    let setup = setup(&[PublishUnpublishVolume]);
-    setup.add(json!({}));
+async fn an_error_has_its_code_until_the_next_success() {
+    let setup = attaching();
     setup.world.script.fail(Status::resource_exhausted("full"));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
-    let error = setup.stored().unwrap()["status"]["attachError"].clone();
+    assert_eq!(setup.work().await, Outcome::Failed);
+    let error = &setup.status()["attachError"];
     assert_eq!(error["errorCode"], 8);
     assert_eq!(
         error["message"],
         "rpc error: code = ResourceExhausted desc = full"
     );
     assert!(error["time"].is_string());
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
-    let status = setup.stored().unwrap()["status"].clone();
-    assert_eq!(
-        status,
-        json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}})
-    );
+    assert_eq!(setup.work().await, Outcome::Done);
+    let attached = json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}});
+    assert_eq!(setup.status(), attached);
 }
 
 #[tokio::test]
-async fn what_the_watches_have_not_seen_is_asked_for() {
+async fn objects_missing_from_the_cache_are_read() {
     let setup = setup(&[PublishUnpublishVolume]);
     setup.add(json!({"spec": {
         "nodeName": "n2", "source": {"persistentVolumeName": "late"},
     }}));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
-    let error = setup.stored().unwrap()["status"]["attachError"].clone();
+    assert_eq!(setup.work().await, Outcome::Failed);
+    let error = &setup.status()["attachError"];
     assert_eq!(error["message"], "there is no PersistentVolume late");
     assert!(error["errorCode"].is_null());
     setup.world.api.put(json!({
@@ -149,23 +171,19 @@ async fn what_the_watches_have_not_seen_is_asked_for() {
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n2"},
         "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-2"}]},
     }));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
-    let calls = setup.world.script.calls();
-    let [Call::Publish(request)] = calls.as_slice() else {
-        panic!("{calls:?}");
-    };
-    assert_eq!((&*request.volume_id, &*request.node_id), ("l", "id-2"));
+    assert_eq!(setup.work().await, Outcome::Done);
+    let (volume, node, _) = setup.published();
+    assert_eq!((&*volume, &*node), ("l", "id-2"));
 }
 
 #[tokio::test]
-async fn a_volume_written_by_others_meanwhile_is_read_again() {
-    let setup = setup(&[PublishUnpublishVolume]);
-    setup.add(json!({}));
-    let mut volume = setup.world.api.get("persistentvolumes/pv").unwrap();
+async fn a_changed_volume_is_read_again() {
+    let setup = attaching();
+    let mut volume = setup.volume();
     volume["metadata"]["finalizers"] = json!(["other", "kubernetes.io/pv-protection"]);
     setup.world.api.put(volume);
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
-    let volume = setup.world.api.get("persistentvolumes/pv").unwrap();
+    assert_eq!(setup.work().await, Outcome::Done);
+    let volume = setup.volume();
     assert_eq!(
         volume["metadata"]["finalizers"],
         json!(["other", "kubernetes.io/pv-protection", FINALIZER])
@@ -177,12 +195,12 @@ async fn detaching_frees_the_attachment_and_then_the_volume() {
     let setup = setup(&[PublishUnpublishVolume]);
     setup.add(deleting());
     setup.world.script.fail(Status::internal("busy"));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
-    let error = setup.stored().unwrap()["status"]["detachError"].clone();
+    assert_eq!(setup.work().await, Outcome::Failed);
+    let error = &setup.status()["detachError"];
     assert_eq!(error["message"], "rpc error: code = Internal desc = busy");
     assert!(error["errorCode"].is_null());
     setup.world.api.writes();
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     let writes = setup.world.api.writes();
     assert_eq!(writes, [r#"va {"metadata":{"finalizers":[]}}"#]);
     assert_eq!(setup.stored(), None);
@@ -190,12 +208,12 @@ async fn detaching_frees_the_attachment_and_then_the_volume() {
 }
 
 #[tokio::test]
-async fn an_attachment_others_keep_is_told_to_be_detached() {
+async fn an_attachment_with_another_finalizer_is_marked_as_detached() {
     let setup = setup(&[PublishUnpublishVolume]);
     let mut attachment = deleting();
     attachment["metadata"]["finalizers"] = json!(["x", FINALIZER]);
     setup.add(attachment);
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(
         setup.world.api.writes(),
         [
@@ -204,14 +222,14 @@ async fn an_attachment_others_keep_is_told_to_be_detached() {
         ]
     );
     // Without our finalizer, the attachment needs no further work.
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls().len(), 1);
 }
 
 #[tokio::test]
-async fn a_volume_is_freed_when_nothing_names_it() {
+async fn the_finalizer_of_a_volume_goes_with_its_last_attachment() {
     let setup = setup(&[PublishUnpublishVolume]);
-    let mut volume = setup.world.api.get("persistentvolumes/pv").unwrap();
+    let mut volume = setup.volume();
     volume["metadata"]["finalizers"] = json!(["x", FINALIZER]);
     volume["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
     setup.world.add(&setup.attacher.volumes, volume);
@@ -219,24 +237,23 @@ async fn a_volume_is_freed_when_nothing_names_it() {
     assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), [""; 0]);
     // The PV is being deleted, so attaching it fails.
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
-    let error = setup.stored().unwrap()["status"]["attachError"].clone();
+    assert_eq!(setup.work().await, Outcome::Failed);
+    let error = &setup.status()["attachError"];
     assert_eq!(
         error["message"],
         "PersistentVolume pv is marked for deletion"
     );
     setup.add(json!({"spec": {"source": {"persistentVolumeName": "another"}}}));
     assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
-    let volume: PersistentVolume =
-        serde_json::from_value(setup.world.api.get("persistentvolumes/pv").unwrap()).unwrap();
+    let volume: PersistentVolume = serde_json::from_value(setup.volume()).unwrap();
     assert_eq!(volume.finalizers(), ["x"]);
 }
 
 #[tokio::test]
-async fn without_attaching_it_is_attached_at_once() {
+async fn without_the_capability_it_is_marked_as_attached() {
     let setup = setup(&[]);
     setup.add(json!({}));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(
         setup.world.api.writes(),
         [r#"va/status {"status":{"attachError":null,"attached":true}}"#]
@@ -245,28 +262,28 @@ async fn without_attaching_it_is_attached_at_once() {
 }
 
 #[tokio::test]
-async fn others_attachments_are_left_alone() {
+async fn attachments_of_other_processes_are_left_alone() {
     let mut setup = setup(&[PublishUnpublishVolume]);
     setup.add(json!({"spec": {"attacher": "other"}}));
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     setup.add(json!({"spec": {"nodeName": "n2"}}));
     setup.attacher.context.scope = crate::cache::Scope::Node {
         name: "n1".to_owned(),
         segments: Default::default(),
     };
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     // A process without the leadership does nothing.
     setup.add(json!({}));
-    let (_led, leader) = crate::client::Leadership::elected();
+    let (_until, leader) = crate::client::Leadership::elected();
     setup.attacher.context.leader = leader;
     setup.attacher.context.scope = crate::cache::Scope::Cluster;
-    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), [""; 0]);
     assert_eq!(setup.world.script.calls(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn attachments_are_watched_where_there_can_be_any() {
+async fn the_attacher_starts_if_there_can_be_attachments() {
     use crate::cache::Scope;
     let driver = |version: u32, required: Option<bool>| {
         serde_json::from_value(json!({
@@ -302,7 +319,7 @@ async fn attachments_are_watched_where_there_can_be_any() {
 }
 
 #[test]
-fn secrets_go_nowhere_else() {
+fn debug_output_hides_secrets() {
     // Only the request holds the secrets, and its Debug output hides them.
     let request = ControllerPublishVolumeRequest {
         secrets: [("key".to_owned(), "hush".to_owned())].into(),

@@ -68,7 +68,7 @@ fn world() -> (World, Attacher) {
 }
 
 #[tokio::test]
-async fn what_differs_is_worked_on_whatever_its_status_says() {
+async fn attachments_that_differ_are_queued() {
     let (world, attacher) = world();
     // The driver agrees on a and d. It contradicts b (attached) and c (on another node).
     world
@@ -92,7 +92,7 @@ async fn what_differs_is_worked_on_whatever_its_status_says() {
 }
 
 #[tokio::test]
-async fn volumes_out_of_sight_are_compared_and_those_of_others_are_not() {
+async fn volumes_outside_the_watch_are_compared_if_they_are_of_this_node() {
     use crate::cache::Scope;
     use crate::cache::store::Selector;
     use crate::csi::Pools;
@@ -127,7 +127,7 @@ async fn volumes_out_of_sight_are_compared_and_those_of_others_are_not() {
 }
 
 #[tokio::test]
-async fn of_half_a_list_nothing_is_believed() {
+async fn an_incomplete_list_changes_nothing() {
     let (world, attacher) = world();
     world.script.fail(Status::aborted("token"));
     attacher.compare(0).await;

@@ -22,4 +22,18 @@ impl Kube {
             known => Ok(known),
         }
     }
+
+    /// Returns an object from the store, or else from the API server. Unlike [`Kube::find`], it
+    /// does not trust a whole store: the watch may lag behind.
+    pub async fn find_live<K: Resource>(
+        &self,
+        watch: &Store<K>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<K>>, ApiError> {
+        match watch.get_in(namespace, name) {
+            None => Ok(self.get::<K>(namespace, name).await?.map(Arc::new)),
+            known => Ok(known),
+        }
+    }
 }

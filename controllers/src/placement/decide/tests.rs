@@ -28,11 +28,13 @@ fn terms() -> Terms<'static> {
     }
 }
 
-/// A claim, patched with `more`.
-fn claim(more: Value) -> PersistentVolumeClaim {
+/// A claim with these patches.
+fn claim(patches: &[&Value]) -> PersistentVolumeClaim {
     let mut claim = json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}},
         "spec": {"storageClassName": "fast"}});
-    json_patch::merge(&mut claim, &more);
+    for patch in patches {
+        json_patch::merge(&mut claim, patch);
+    }
     serde_json::from_value(claim).expect("a claim")
 }
 
@@ -53,194 +55,104 @@ fn labelled(node: &str) -> Value {
     json!({"metadata": {"labels": {NODE_LABEL: node}}})
 }
 
-fn and(one: Value, other: &Value) -> Value {
-    let mut both = one;
-    json_patch::merge(&mut both, other);
-    both
+fn provisioner(driver: &str) -> Value {
+    json!({"metadata": {"annotations": {PROVISIONER: driver}}})
 }
 
 #[test]
 fn claims_without_a_volume() {
-    let unasked = json!({"metadata": {"annotations": {PROVISIONER: ""}}});
-    let of_another = json!({"metadata": {"annotations": {PROVISIONER: "e"}}});
-    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let (no_driver, other) = (&provisioner(""), &provisioner("e"));
+    let deleted = &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let snapshot = &source("VolumeSnapshot");
+    let clone = &source("PersistentVolumeClaim");
+    let stuff = &source("Stuff");
+    let (on, on_label, wrong) = (&selected("n1"), &labelled("n1"), &labelled("n2"));
     let label = || Todo::Label("n1".to_owned());
-    let snapshot = || Todo::Follow(DataSource::Snapshot("s".to_owned()));
-    let clone = || Todo::Follow(DataSource::Claim("s".to_owned()));
+    let restore = || Todo::Follow(DataSource::Snapshot("s".to_owned()));
+    let follow = || Todo::Follow(DataSource::Claim("s".to_owned()));
     let foreign = || Todo::Foreign("Stuff.example.com".to_owned());
-    let (of_s, of_c) = (source("VolumeSnapshot"), source("PersistentVolumeClaim"));
-    let on = selected("n1");
-    for (what, more, mode, todo) in [
-        ("now", json!({}), NOW, Todo::Choose),
-        ("now, not yet ours", unasked.clone(), NOW, Todo::Nothing),
-        ("now, another's", of_another, NOW, Todo::Nothing),
-        ("now, going", going.clone(), NOW, Todo::Nothing),
-        ("now, selected", on.clone(), NOW, label()),
-        (
-            "now, all done",
-            and(on.clone(), &labelled("n1")),
-            NOW,
-            Todo::Nothing,
-        ),
-        ("now, of a snapshot", of_s.clone(), NOW, snapshot()),
-        (
-            "now, of a snapshot, not yet ours",
-            and(of_s.clone(), &unasked),
-            NOW,
-            Todo::Nothing,
-        ),
-        ("now, of a claim", of_c.clone(), NOW, clone()),
-        ("now, of other stuff", source("Stuff"), NOW, foreign()),
-        ("late", json!({}), LATE, Todo::Nothing),
-        ("late, selected", on.clone(), LATE, label()),
-        (
-            "late, selected, not yet ours",
-            and(on.clone(), &unasked),
-            LATE,
-            Todo::Nothing,
-        ),
-        (
-            "late, wrong label",
-            and(on.clone(), &labelled("n2")),
-            LATE,
-            label(),
-        ),
-        ("late, of a snapshot", of_s.clone(), LATE, snapshot()),
-        (
-            "late, of a snapshot, not yet ours",
-            and(of_s.clone(), &unasked),
-            LATE,
-            snapshot(),
-        ),
-        (
-            "late, of a snapshot, selected",
-            and(of_s.clone(), &on),
-            LATE,
-            snapshot(),
-        ),
-        ("late, of a claim", of_c.clone(), LATE, clone()),
-        (
-            "late, of a claim, going",
-            and(of_c, &going),
-            LATE,
-            Todo::Nothing,
-        ),
-        ("late, of other stuff", source("Stuff"), LATE, Todo::Nothing),
-        (
-            "late, of other stuff, selected",
-            and(source("Stuff"), &on),
-            LATE,
-            label(),
-        ),
+    for (mode, patches, todo) in [
+        (NOW, &[][..], Todo::Choose),
+        (NOW, &[no_driver], Todo::Nothing),
+        (NOW, &[other], Todo::Nothing),
+        (NOW, &[deleted], Todo::Nothing),
+        (NOW, &[on], label()),
+        (NOW, &[on, on_label], Todo::Nothing),
+        (NOW, &[snapshot], restore()),
+        (NOW, &[snapshot, no_driver], Todo::Nothing),
+        (NOW, &[clone], follow()),
+        (NOW, &[stuff], foreign()),
+        (LATE, &[], Todo::Nothing),
+        (LATE, &[on], label()),
+        (LATE, &[on, no_driver], Todo::Nothing),
+        (LATE, &[on, wrong], label()),
+        (LATE, &[snapshot], restore()),
+        (LATE, &[snapshot, no_driver], restore()),
+        (LATE, &[snapshot, on], restore()),
+        (LATE, &[clone], follow()),
+        (LATE, &[clone, deleted], Todo::Nothing),
+        (LATE, &[stuff], Todo::Nothing),
+        (LATE, &[stuff, on], label()),
     ] {
-        let (claim, class) = (claim(more), class("d", mode));
+        let (claim, class) = (claim(patches), class("d", mode));
         let facts = Facts {
             claim: &claim,
             class: Some(&class),
             volume: None,
             volume_node: None,
         };
-        assert_eq!(decide(facts, terms()), todo, "{what}");
+        assert_eq!(decide(facts, terms()), todo, "{mode} {patches:?}");
     }
 }
 
 #[test]
-fn what_is_not_ours() {
-    let (ours, theirs) = (class("d", NOW), class("e", NOW));
-    let (plain, bound) = (
-        claim(json!({})),
-        claim(json!({"spec": {"volumeName": "v"}})),
-    );
-    let migrated = claim(json!({"metadata": {"annotations": {
-        "pv.kubernetes.io/migrated-to": "d"}}}));
-    let foreign = volume("e");
-    for (what, claim, class, volume, todo) in [
-        ("no class", &plain, None, None, Todo::NotOurs),
-        ("another class", &plain, Some(&theirs), None, Todo::NotOurs),
-        ("taken over", &migrated, Some(&theirs), None, Todo::Choose),
-        (
-            "a volume of another",
-            &bound,
-            Some(&ours),
-            Some(&foreign),
-            Todo::NotOurs,
-        ),
-        (
-            "a volume nobody has seen",
-            &bound,
-            Some(&ours),
-            None,
-            Todo::NotOurs,
-        ),
+fn claims_with_a_volume_and_of_other_drivers() {
+    let (ours, theirs) = (&class("d", NOW), &class("e", NOW));
+    let (volume, foreign) = (&volume("d"), &volume("e"));
+    let bound = &json!({"spec": {"volumeName": "v"}});
+    let migrated = &json!({"metadata": {"annotations": {"pv.kubernetes.io/migrated-to": "d"}}});
+    let (on, wrong) = (&selected("n1"), &labelled("n2"));
+    let label = |node: &str| Todo::Label(node.to_owned());
+    let (n1, n2) = (Some("n1"), Some("n2"));
+    let (no, some) = (None, Some(volume));
+    for (patches, class, volume, node, todo) in [
+        (&[][..], None, no, None, Todo::NotOurs),
+        (&[], Some(theirs), no, None, Todo::NotOurs),
+        (&[migrated], Some(theirs), no, None, Todo::Choose),
+        (&[bound], Some(ours), Some(foreign), None, Todo::NotOurs),
+        // The bound volume is not in the cache yet.
+        (&[bound], Some(ours), no, None, Todo::NotOurs),
+        // A static volume.
+        (&[bound], None, some, n2, label("n2")),
+        // The volume is on another node than the selected one.
+        (&[bound, on], Some(ours), some, n2, label("n2")),
+        // The volume is accessible from every node.
+        (&[bound, on], Some(ours), some, None, label("n1")),
+        (&[bound], Some(ours), some, None, Todo::Nothing),
+        (&[bound, wrong], None, some, n2, Todo::Nothing),
+        // The claim is not bound to its volume yet.
+        (&[on], Some(ours), some, n1, label("n1")),
     ] {
         let facts = Facts {
-            claim,
+            claim: &claim(patches),
             class,
             volume,
-            volume_node: None,
-        };
-        assert_eq!(decide(facts, terms()), todo, "{what}");
-    }
-}
-
-#[test]
-fn claims_with_a_volume_are_where_that_is() {
-    let bound = json!({"spec": {"volumeName": "v"}});
-    let label = |node: &str| Todo::Label(node.to_owned());
-    let (ours, class) = (volume("d"), class("d", NOW));
-    for (what, more, class, node, todo) in [
-        ("static", bound.clone(), None, Some("n2"), label("n2")),
-        (
-            "in two places",
-            and(bound.clone(), &selected("n1")),
-            Some(&class),
-            Some("n2"),
-            label("n2"),
-        ),
-        (
-            "anywhere",
-            and(bound.clone(), &selected("n1")),
-            Some(&class),
-            None,
-            label("n1"),
-        ),
-        ("nowhere", bound.clone(), Some(&class), None, Todo::Nothing),
-        (
-            "labelled",
-            and(bound, &labelled("n2")),
-            None,
-            Some("n2"),
-            Todo::Nothing,
-        ),
-        (
-            "not bound yet",
-            selected("n1"),
-            Some(&class),
-            Some("n1"),
-            label("n1"),
-        ),
-    ] {
-        let claim = claim(more);
-        let facts = Facts {
-            claim: &claim,
-            class,
-            volume: Some(&ours),
             volume_node: node,
         };
-        assert_eq!(decide(facts, terms()), todo, "{what}");
+        assert_eq!(decide(facts, terms()), todo, "{patches:?} {node:?}");
     }
 }
 
+/// The node that makes the volume reports the error.
 #[test]
-fn a_driver_that_makes_none_of_sources_says_so_itself() {
+fn without_the_capability_a_source_counts_as_none() {
     let class = class("d", NOW);
     for (kind, restores, clones) in [
         ("VolumeSnapshot", false, true),
         ("PersistentVolumeClaim", true, false),
     ] {
-        let claim = claim(source(kind));
         let facts = Facts {
-            claim: &claim,
+            claim: &claim(&[&source(kind)]),
             class: Some(&class),
             volume: None,
             volume_node: None,

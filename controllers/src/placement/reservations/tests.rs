@@ -13,7 +13,7 @@ fn sum(bytes: i64, claims: usize) -> Sum {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_counts_until_its_node_has_told_of_it() {
+async fn a_claim_counts_until_its_node_publishes_newer_room() {
     let mut reservations = Reservations::default();
     let now = Instant::now();
     reservations.assign("u", "n1", 10, now);
@@ -38,7 +38,7 @@ async fn a_claim_counts_until_its_node_has_told_of_it() {
 }
 
 #[test]
-fn a_claim_that_gets_no_volume_keeps_nobody_away() {
+fn a_claim_without_a_volume_stops_counting() {
     let mut reservations = Reservations::default();
     let now = Instant::now();
     reservations.assign("u", "n1", 10, now);
@@ -54,7 +54,7 @@ fn a_claim_that_gets_no_volume_keeps_nobody_away() {
 }
 
 #[test]
-fn a_claim_is_on_one_account() {
+fn a_claim_has_one_reservation() {
     let mut reservations = Reservations::default();
     let now = Instant::now();
     reservations.assign("u", "n1", 10, now);

@@ -56,36 +56,27 @@ fn several() -> SourceLocation {
 }
 
 #[test]
-fn volumes_by_their_affinity() {
-    for (affinity, location) in [
-        (&[("t/node", "n2")][..], on("n2")),
-        (&[("t/node", "n9")], gone()),
-        (&[("zone", "a")], several()),
-        (&[("zone", "b")], on("n3")),
-        (&[("t/node", "n9"), ("t/node", "n1")], on("n1")),
-        (&[], SourceLocation::Anywhere),
-    ] {
-        let found = of_volume_in(&volume(affinity), None, &nodes());
-        assert!(alike(&found, &location), "{affinity:?}: {found:?}");
-    }
-}
-
-#[test]
-fn volumes_by_their_handles_where_the_affinity_leaves_a_choice() {
+fn volumes_by_their_affinity_and_handle() {
     for (affinity, by_handle, location) in [
-        (&[][..], "n3", on("n3")),
-        (&[("zone", "a")], "n2", on("n2")),
-        (&[("t/node", "n1")], "n1", on("n1")),
+        (&[("t/node", "n2")][..], None, on("n2")),
+        (&[("t/node", "n9")], None, gone()),
+        (&[("zone", "a")], None, several()),
+        (&[("zone", "b")], None, on("n3")),
+        (&[("t/node", "n9"), ("t/node", "n1")], None, on("n1")),
+        (&[], None, SourceLocation::Anywhere),
+        // The handle counts where the affinity leaves a choice.
+        (&[], Some("n3"), on("n3")),
+        (&[("zone", "a")], Some("n2"), on("n2")),
+        (&[("t/node", "n1")], Some("n1"), on("n1")),
         // One node made the volume with the handle of another node's data.
-        (&[("zone", "a")], "n3", unknown()),
-        (&[("t/node", "n1")], "n2", unknown()),
-        (&[("t/node", "n9")], "n2", gone()),
+        (&[("zone", "a")], Some("n3"), unknown()),
+        (&[("t/node", "n1")], Some("n2"), unknown()),
+        (&[("t/node", "n9")], Some("n2"), gone()),
     ] {
-        let found = of_volume_in(&volume(affinity), Some(by_handle.to_owned()), &nodes());
-        assert!(
-            alike(&found, &location),
-            "{affinity:?} {by_handle}: {found:?}"
-        );
+        let node = by_handle.map(str::to_owned);
+        let found = of_volume_in(&volume(affinity), node, &nodes());
+        let what = format!("{affinity:?} {by_handle:?}: {found:?}");
+        assert!(alike(&found, &location), "{what}");
     }
 }
 
@@ -97,25 +88,17 @@ fn claims_by_their_volumes() {
     };
     let (bound, pending) = (claim(Some("v")), claim(None));
     let here = volume(&[("t/node", "n1")]);
+    let (bound, volume) = (Some(&bound), Some(&here));
+    let anywhere = SourceLocation::Anywhere;
+    assert_eq!(volume_of("c", bound, volume, "d"), Ok(&here));
     for (what, source, volume, driver, location) in [
-        ("there", Some(&bound), Some(&here), "d", None),
-        (
-            "another driver's",
-            Some(&bound),
-            Some(&here),
-            "e",
-            Some(SourceLocation::Anywhere),
-        ),
-        ("no volume", Some(&bound), None, "d", Some(unknown())),
-        ("not bound", Some(&pending), None, "d", Some(unknown())),
-        ("no claim", None, None, "d", Some(unknown())),
+        ("another driver's", bound, volume, "e", anywhere),
+        ("no volume", bound, None, "d", unknown()),
+        ("not bound", Some(&pending), None, "d", unknown()),
+        ("no claim", None, None, "d", unknown()),
     ] {
-        let found = volume_of("c", source, volume, driver).err();
-        let same = match (&found, &location) {
-            (Some(found), Some(location)) => alike(found, location),
-            (found, location) => found.is_none() && location.is_none(),
-        };
-        assert!(same, "{what}: {found:?}");
+        let found = volume_of("c", source, volume, driver).expect_err(what);
+        assert!(alike(&found, &location), "{what}: {found:?}");
     }
 }
 
@@ -175,12 +158,12 @@ fn handles_of_snapshots() {
         }))
         .expect("a content")
     };
-    let told = json!({"snapshotHandle": "told"});
+    let reported = json!({"snapshotHandle": "reported"});
     let given = json!({"snapshotHandle": "given"});
     for (source, status, expected) in [
-        (given.clone(), told.clone(), Some("told")),
+        (given.clone(), reported.clone(), Some("reported")),
         (given, Value::Null, Some("given")),
-        (json!({"volumeHandle": "v"}), told, Some("told")),
+        (json!({"volumeHandle": "v"}), reported, Some("reported")),
         (json!({"volumeHandle": "v"}), Value::Null, None),
     ] {
         assert_eq!(handle(&content(source, status)), expected);

@@ -34,9 +34,9 @@ fn turns(table: &Table) -> BTreeMap<&str, usize> {
 #[test]
 fn what_is_left() {
     let (long, longest) = ("l".repeat(63), "l".repeat(64));
-    let untold = Candidate {
+    let unpublished = Candidate {
         room: None,
-        ..node("untold", 0, None, None)
+        ..node("unpublished", 0, None, None)
     };
     let candidates = [
         node("booked", 100, None, None),
@@ -44,7 +44,7 @@ fn what_is_left() {
         node("small", 100, Some(7), None),
         node("empty", 0, None, None),
         node("cordoned", 100, None, Some(Unfit::Cordoned)),
-        untold,
+        unpublished,
         node(&long, 9, None, None),
         node(&longest, 9, None, None),
     ];
@@ -70,40 +70,34 @@ fn what_is_left() {
 #[test]
 fn turns_go_where_the_room_is() {
     let many: Vec<_> = (0..1000).map(|n| format!("n{n:03}")).collect();
+    let same = |a, b| vec![left("a", a, a), left("b", b, b)];
+    let small = || vec![left("a", 5120, 3), left("b", 5120, 2)];
+    let all_many = || many.iter().map(|node| left(node, 8, 8)).collect();
+    let some_many = || many[..256].iter().map(|node| (&**node, 1)).collect();
     for (what, nodes, size, expected) in [
-        ("nobody", vec![], None, vec![]),
+        ("no nodes", vec![], None, vec![]),
         ("too little", vec![left("a", 511, 511)], None, vec![]),
         ("one", vec![left("a", 512, 512)], Some(1), vec![("a", 256)]),
         (
-            "as much",
-            vec![left("b", 5120, 5120), left("a", 5120, 5120)],
+            "equal",
+            same(5120, 5120),
             Some(20),
             vec![("a", 128), ("b", 128)],
         ),
         (
-            "three times as much: levelled",
-            vec![left("a", 7680, 7680), left("b", 2560, 2560)],
+            "three times: levelled",
+            same(7680, 2560),
             Some(20),
             vec![("a", 256)],
         ),
         (
-            "a little more",
-            vec![left("a", 5520, 5520), left("b", 4720, 4720)],
+            "a bit more",
+            same(5520, 4720),
             Some(20),
             vec![("a", 148), ("b", 108)],
         ),
-        (
-            "small volumes only",
-            vec![left("a", 5120, 3), left("b", 5120, 2)],
-            Some(3),
-            vec![("a", 256)],
-        ),
-        (
-            "more nodes than turns",
-            many.iter().map(|node| left(node, 8, 8)).collect(),
-            Some(4),
-            many[..256].iter().map(|node| (node.as_str(), 1)).collect(),
-        ),
+        ("small volumes only", small(), Some(3), vec![("a", 256)]),
+        ("more nodes than turns", all_many(), Some(4), some_many()),
     ] {
         let table = Table::new(&nodes);
         assert_eq!(table.as_ref().map(|table| table.size), size, "{what}");
@@ -123,39 +117,24 @@ fn no_room_is_too_much() {
 }
 
 #[test]
-fn what_breaks_it() {
+fn a_table_holds_while_the_nodes_have_room() {
     let table = Table {
         size: 10,
         nodes: ["a", "b", "a"].map(str::to_owned).into(),
     };
+    let (a, b) = (left("a", 20, 10), left("b", 10, 10));
     for (what, nodes, holds) in [
-        ("just so", vec![left("a", 20, 10), left("b", 10, 10)], true),
+        ("exactly enough", vec![a, b], true),
+        ("a new node, as large", vec![a, b, left("c", 20, 20)], true),
+        ("a larger one", vec![a, b, left("c", 21, 21)], false),
         (
-            "another has come, as large",
-            vec![left("a", 20, 10), left("b", 10, 10), left("c", 20, 20)],
+            "for smaller volumes only",
+            vec![a, b, left("c", 21, 9)],
             true,
         ),
-        (
-            "another, larger",
-            vec![left("a", 20, 10), left("b", 10, 10), left("c", 21, 21)],
-            false,
-        ),
-        (
-            "another, larger, for smaller volumes only",
-            vec![left("a", 20, 10), left("b", 10, 10), left("c", 21, 9)],
-            true,
-        ),
-        (
-            "less room",
-            vec![left("a", 19, 10), left("b", 10, 10)],
-            false,
-        ),
-        (
-            "smaller volumes only",
-            vec![left("a", 20, 9), left("b", 10, 10)],
-            false,
-        ),
-        ("one is gone", vec![left("a", 20, 20)], false),
+        ("less room", vec![left("a", 19, 10), b], false),
+        ("smaller volumes only", vec![left("a", 20, 9), b], false),
+        ("a node is gone", vec![left("a", 20, 20)], false),
     ] {
         assert_eq!(table.holds(&nodes), holds, "{what}");
     }

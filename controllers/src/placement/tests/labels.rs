@@ -57,7 +57,7 @@ async fn contents_get_a_manager_if_they_lack_one() {
 }
 
 #[tokio::test]
-async fn a_group_is_on_one_node_or_is_told_that_it_cannot_be() {
+async fn a_group_on_several_nodes_gets_an_error() {
     let mut rig = Rig::new(&["n1", "n2"]);
     rig.room("n2", "now", 5);
     rig.volume("v", "n1", "h1", "a");
@@ -78,44 +78,37 @@ async fn a_group_is_on_one_node_or_is_told_that_it_cannot_be() {
     assert_eq!(writes[0], format!("one {label}"));
     assert!(writes[1].starts_with("two/status"), "{writes:?}");
     assert_eq!(writes.len(), 2, "{writes:?}");
-    let told = rig
-        .world
-        .api
-        .get("volumegroupsnapshotcontents/two")
-        .expect("it");
-    let message = told["status"]["error"]["message"]
-        .as_str()
-        .expect("a message");
+    let content = rig.world.api.get("volumegroupsnapshotcontents/two");
+    let status = content.expect("the content")["status"].clone();
+    let message = status["error"]["message"].as_str().expect("a message");
     assert!(message.contains("different nodes (n1, n2)"), "{message}");
-    assert_eq!(told["status"]["readyToUse"], json!(false));
-    let told = rig.world.events();
-    assert_eq!(told.len(), 1);
-    assert!(
-        told[0].starts_with("Warning GroupSnapshotCreationFailed"),
-        "{told:?}"
-    );
+    assert_eq!(status["readyToUse"], json!(false));
+    let events = rig.world.events();
+    assert_eq!(events.len(), 1);
+    let reason = "Warning GroupSnapshotCreationFailed";
+    assert!(events[0].starts_with(reason), "{events:?}");
 }
 
 #[tokio::test]
 async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
-    let theirs = json!({PROVISIONER: "other.csi.dev"});
+    let other = "other.csi.dev";
     for (what, provisioner, name, phase, cached, is_left) in [
-        ("new", theirs.clone(), "pvc-u", "", true, false),
-        ("bound", theirs.clone(), "pvc-u", "Bound", true, false),
-        ("not listed", theirs.clone(), "pvc-u", "Bound", false, false),
-        ("given to it", theirs, "pvc-t", "Available", true, true),
+        ("new", other, "pvc-u", "", true, false),
+        ("bound", other, "pvc-u", "Bound", true, false),
+        ("claim not cached", other, "pvc-u", "Bound", false, false),
         (
-            "ours",
-            json!({PROVISIONER: DRIVER}),
-            "pvc-u",
-            "",
+            "given to the claim",
+            other,
+            "pvc-t",
+            "Available",
             true,
             true,
         ),
+        ("this driver's claim", DRIVER, "pvc-u", "", true, true),
     ] {
         let rig = Rig::new(&["n1", "n2"]);
         let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data",
-            "namespace": "shop", "uid": "u", "annotations": provisioner}, "spec": {}});
+            "namespace": "shop", "uid": "u", "annotations": {PROVISIONER: provisioner}}, "spec": {}});
         if cached {
             rig.world.add(&rig.world.context.caches.claims(), claim);
         } else {

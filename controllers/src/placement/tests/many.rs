@@ -44,7 +44,7 @@ async fn no_node_gets_more_than_it_has() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_waits() {
+async fn claims_that_do_not_fit_wait() {
     let rig = Rig::new(&NODES);
     for node in NODES {
         rig.room(node, "now", 805);
@@ -62,7 +62,7 @@ async fn what_does_not_fit_waits() {
 
 /// Volumes are created and capacity objects updated while other claims are placed.
 #[tokio::test]
-async fn the_books_hold_while_nodes_tell_of_their_room() {
+async fn reservations_hold_while_nodes_publish_room() {
     let rig = Rig::new(&NODES);
     for node in NODES {
         rig.room(node, "now", 1050);

@@ -15,6 +15,12 @@ fn unasked(mut more: Value) -> Value {
 }
 
 impl Rig {
+    /// Adds the source claim `data` with a volume on this node.
+    fn source_on(&self, node: &str) {
+        self.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
+        self.volume("v", node, "h", "data");
+    }
+
     fn snapshot(&self, name: &str, content: Option<&str>) {
         let snapshot = json!({"kind": "VolumeSnapshot",
             "metadata": {"name": name, "namespace": "shop"}, "spec": {"source": {}},
@@ -45,15 +51,14 @@ async fn a_clone_goes_where_its_source_is() {
         rig.claim(name, class, more);
         assert_eq!(rig.work(name).await, Outcome::Failed, "{name}");
     }
-    let told = rig.world.events();
+    let events = rig.world.events();
     assert_eq!(
-        told[0],
+        events[0],
         "Normal WaitingForSource: waiting for the source of the claim: PersistentVolumeClaim \
          data does not exist"
     );
-    assert_eq!(told.len(), 2);
-    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
-    rig.volume("v", "n2", "h", "data");
+    assert_eq!(events.len(), 2);
+    rig.source_on("n2");
     for name in ["a", "b"] {
         assert_eq!(rig.work(name).await, Outcome::Done, "{name}");
         assert_eq!(rig.placed(name), on("n2"), "{name}");
@@ -62,20 +67,19 @@ async fn a_clone_goes_where_its_source_is() {
 }
 
 #[tokio::test]
-async fn the_scheduler_is_overruled_where_it_cannot_know() {
+async fn the_node_of_the_source_replaces_the_scheduler_s_choice() {
     let mut rig = Rig::new(&["n1", "n2"]);
-    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
-    rig.volume("v", "n2", "h", "data");
+    rig.source_on("n2");
     let mut more = of("PersistentVolumeClaim", "data");
     more["metadata"] = json!({"annotations": {SELECTED_NODE: "n1"}});
     rig.claim("a", "late", more);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.placed("a"), on("n2"));
     assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (0, 10));
-    let told = rig.world.events();
+    let events = rig.world.events();
     assert!(
-        told[0].starts_with("Normal NodeReselected: node n2 has the source"),
-        "{told:?}"
+        events[0].starts_with("Normal NodeReselected: node n2 has the source"),
+        "{events:?}"
     );
 }
 
@@ -84,26 +88,13 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
     let rig = Rig::new(&["n1", "n2", "n3"]);
     rig.room("n3", "now", 5);
     rig.volume("v", "n1", "vol-x-1", "gone");
+    let of_volume = || json!({"volumeHandle": "vol-x-1"});
+    let existing = json!({"snapshotHandle": "snap-pooln3-1"});
     for (snapshot, source, labels, node) in [
-        (
-            "by-label",
-            json!({"volumeHandle": "vol-x-1"}),
-            json!({MANAGED_BY: "n2"}),
-            "n2",
-        ),
-        (
-            "by-volume",
-            json!({"volumeHandle": "vol-x-1"}),
-            json!({}),
-            "n1",
-        ),
+        ("by-label", of_volume(), json!({MANAGED_BY: "n2"}), "n2"),
+        ("by-volume", of_volume(), json!({}), "n1"),
         // The capacity is less than the size needed, but the driver may share blocks.
-        (
-            "made-before",
-            json!({"snapshotHandle": "snap-pooln3-1"}),
-            json!({}),
-            "n3",
-        ),
+        ("made-before", existing, json!({}), "n3"),
     ] {
         let content = format!("content-{snapshot}");
         rig.snapshot(snapshot, Some(&content));
@@ -130,12 +121,11 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_out_of_reach_is_told_once_and_waited_for() {
+async fn a_source_on_an_unfit_node_gets_one_event_and_waits() {
     let mut rig = Rig::new(&["n1", "n2"]);
     rig.room("n1", "now", 100);
     rig.node("n2", json!({"unschedulable": true}));
-    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
-    rig.volume("v", "n2", "h", "data");
+    rig.source_on("n2");
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
     for _ in 0..2 {
         assert_eq!(rig.work("a").await, Outcome::Failed);
@@ -153,10 +143,10 @@ async fn a_source_out_of_reach_is_told_once_and_waited_for() {
     // A node that rejected the claim is not selected again at once.
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
     assert!(matches!(rig.work("a").await, Outcome::RetryAfter(_)));
-    let told = rig.world.events();
+    let events = rig.world.events();
     assert!(
-        told[0].contains("that node had no room for it a moment ago"),
-        "{told:?}"
+        events[0].contains("that node had no room for it a moment ago"),
+        "{events:?}"
     );
     tokio::time::advance(Duration::from_secs(61)).await;
     assert_eq!(rig.work("a").await, Outcome::Done);
@@ -164,17 +154,16 @@ async fn a_source_out_of_reach_is_told_once_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_source_on_a_node_that_is_gone() {
+async fn a_source_on_a_deleted_node() {
     let mut rig = Rig::new(&["n1"]);
     rig.room("n1", "now", 100);
-    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
-    rig.volume("v", "n9", "h", "data");
+    rig.source_on("n9");
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
     assert_eq!(rig.work("a").await, Outcome::Failed);
-    let told = rig.world.events();
+    let events = rig.world.events();
     assert!(
-        told[0].contains("no node fits the affinity of PersistentVolume v"),
-        "{told:?}"
+        events[0].contains("no node fits the affinity of PersistentVolume v"),
+        "{events:?}"
     );
     assert!(rig.world.api.writes().is_empty());
 }

@@ -22,21 +22,27 @@ fn rig(data: Value) -> Rig {
 }
 
 impl Rig {
+    /// Checks the tables at once, after a change.
+    async fn keep_changed(&self, kept: &mut Kept) {
+        self.at_work.changes.fetch_add(1, Ordering::SeqCst);
+        self.keep(kept).await;
+    }
+
     async fn keep(&self, kept: &mut Kept) {
         let keeping = self.at_work.keep(&place(), kept).await;
         keeping.expect("it is kept");
     }
 
     /// The table of each class in the ConfigMap: its size, and the number of turns of each node.
-    fn told(&self) -> Vec<(String, String, [usize; 2])> {
+    fn tables(&self) -> Vec<(String, String, [usize; 2])> {
         let object = self.world.api.get(PATH).expect("the ConfigMap");
         let data = object["data"].as_object().cloned().unwrap_or_default();
-        let told = data.into_iter().map(|(class, text)| {
+        let tables = data.into_iter().map(|(class, text)| {
             let words: Vec<_> = text.as_str().expect("a text").split(' ').collect();
             let turns = ["n1", "n2"].map(|node| words.iter().filter(|word| **word == node).count());
             (class, words[0].to_owned(), turns)
         });
-        told.collect()
+        tables.collect()
     }
 
     fn writes(&self) -> usize {
@@ -49,7 +55,7 @@ fn of_now(size: &str, turns: [usize; 2]) -> Vec<(String, String, [usize; 2])> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_says_where_the_leader_would_place_claims() {
+async fn a_table_has_the_nodes_that_the_leader_would_choose() {
     let rig = rig(json!({"of-an-earlier-leader": "7 n9"}));
     let mut kept = Kept::default();
     for class in ["now", "late"] {
@@ -57,7 +63,7 @@ async fn it_says_where_the_leader_would_place_claims() {
         rig.room("n2", class, 5120);
     }
     rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), of_now("20", [128, 128]));
+    assert_eq!(rig.tables(), of_now("20", [128, 128]));
     assert_eq!(rig.writes(), 1);
 
     // A table that holds is not written again.
@@ -77,36 +83,33 @@ async fn it_says_where_the_leader_would_place_claims() {
     tokio::time::advance(Duration::from_secs(70)).await;
     rig.keep(&mut kept).await;
     // 9720 bytes are left. Of these, n1 has 520 less than n2, which is 28 turns.
-    assert_eq!(rig.told(), of_now("18", [114, 142]));
+    assert_eq!(rig.tables(), of_now("18", [114, 142]));
     assert_eq!(rig.writes(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_hold_is_made_anew_at_once() {
+async fn a_table_that_does_not_hold_is_replaced_at_once() {
     let rig = rig(json!({}));
     let mut kept = Kept::default();
     rig.room("n1", "now", 5120);
     rig.room("n2", "now", 5120);
     rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), of_now("20", [128, 128]));
+    assert_eq!(rig.tables(), of_now("20", [128, 128]));
     rig.node("n2", json!({"unschedulable": true}));
-    rig.at_work.changes.fetch_add(1, Ordering::SeqCst);
-    rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), of_now("10", [256, 0]));
+    rig.keep_changed(&mut kept).await;
+    assert_eq!(rig.tables(), of_now("10", [256, 0]));
     rig.room("n1", "now", 2559);
-    rig.at_work.changes.fetch_add(1, Ordering::SeqCst);
-    rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), of_now("4", [256, 0]));
+    rig.keep_changed(&mut kept).await;
+    assert_eq!(rig.tables(), of_now("4", [256, 0]));
     rig.room("n1", "now", 0);
-    rig.at_work.changes.fetch_add(1, Ordering::SeqCst);
-    rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), []);
+    rig.keep_changed(&mut kept).await;
+    assert_eq!(rig.tables(), []);
     assert_eq!(rig.writes(), 4);
 }
 
 /// A ConfigMap that others overwrite is restored after a while.
 #[tokio::test(start_paused = true)]
-async fn what_others_write_is_set_right() {
+async fn writes_of_other_clients_are_corrected() {
     let rig = rig(json!({}));
     let mut kept = Kept::default();
     rig.room("n1", "now", 5120);
@@ -116,11 +119,11 @@ async fn what_others_write_is_set_right() {
     rig.world.api.put(object);
     tokio::time::advance(Duration::from_secs(61)).await;
     rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), of_now("10", [256, 0]));
+    assert_eq!(rig.tables(), of_now("10", [256, 0]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_does_not_take_is_written_again() {
+async fn a_rejected_write_is_repeated() {
     let rig = rig(json!({}));
     let mut kept = Kept::default();
     rig.room("n1", "now", 5120);
@@ -128,22 +131,21 @@ async fn what_the_server_does_not_take_is_written_again() {
     let failed = rig.at_work.keep(&place(), &mut kept).await;
     failed.expect_err("the server refuses");
     rig.keep(&mut kept).await;
-    assert_eq!(rig.told(), of_now("10", [256, 0]));
+    assert_eq!(rig.tables(), of_now("10", [256, 0]));
     let nowhere = Place {
         name: "elsewhere".to_owned(),
         ..place()
     };
     let failed = rig.at_work.keep(&nowhere, &mut Kept::default()).await;
-    let error = failed.expect_err("nobody made it").to_string();
+    let error = failed.expect_err("no ConfigMap").to_string();
     assert_eq!(error, "get ConfigMap ns/elsewhere: not found");
 }
 
 #[tokio::test]
-async fn who_does_not_place_says_nothing() {
+async fn a_follower_writes_no_table() {
     let mut rig = Rig::new(&["n1"]);
     rig.room("n1", "now", 5120);
-    let (_told, leader) = Leadership::elected();
-    rig.at_work.context.leader = leader;
+    rig.follow();
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "places", "namespace": "ns"}});
     rig.world.api.put(object);
     rig.keep(&mut Kept::default()).await;

@@ -2,37 +2,28 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn volume(policy: &str, phase: &str, change: Value) -> PersistentVolume {
+fn volume(policy: &str, phase: &str, change: &Value) -> PersistentVolume {
     let mut value = json!({
         "metadata": {"name": "pv", "finalizers": [VOLUME_FINALIZER]},
         "spec": {"persistentVolumeReclaimPolicy": policy,
                  "csi": {"driver": "d", "volumeHandle": "h"}},
         "status": {"phase": phase},
     });
-    merge(&mut value, change);
+    json_patch::merge(&mut value, change);
     serde_json::from_value(value).expect("a volume")
-}
-
-fn merge(value: &mut Value, change: Value) {
-    match (value, change) {
-        (Value::Object(value), Value::Object(change)) => {
-            for (key, change) in change {
-                merge(value.entry(key).or_insert(Value::Null), change);
-            }
-        }
-        (value, change) => *value = change,
-    }
 }
 
 #[test]
 fn work() {
-    let bare = json!({"metadata": {"finalizers": []}});
-    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-    let going_bare = json!({"metadata": {
-        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": []}});
-    let foreign = json!({"spec": {"csi": {"driver": "e"}}});
-    let by = |key: &str, of: &str| json!({"metadata": {"annotations": {key: of}}});
-    let migrated = json!({"metadata": {"annotations": {
+    use Work::*;
+    const TIME: &str = "2026-01-01T00:00:00Z";
+    let none = &json!({});
+    let bare = &json!({"metadata": {"finalizers": []}});
+    let deleted = &json!({"metadata": {"deletionTimestamp": TIME}});
+    let deleted_bare = &json!({"metadata": {"deletionTimestamp": TIME, "finalizers": []}});
+    let foreign = &json!({"spec": {"csi": {"driver": "e"}}});
+    let by = |driver: &str| json!({"metadata": {"annotations": {PROVISIONED_BY: driver}}});
+    let migrated = &json!({"metadata": {"annotations": {
         PROVISIONED_BY: "in-tree", MIGRATED_TO: "d"}}});
     let in_tree = |key: &str| {
         json!({
@@ -40,119 +31,37 @@ fn work() {
             "spec": {"csi": null, "hostPath": {"path": "/x"}},
         })
     };
-    let none = json!({});
-    for (what, policy, phase, change, expected) in [
-        ("released", "Delete", "Released", none.clone(), Work::Delete),
-        ("static", "Delete", "Released", bare.clone(), Work::Delete),
-        (
-            "by its maker",
-            "Delete",
-            "Released",
-            by(PROVISIONED_BY, "d"),
-            Work::Delete,
-        ),
-        (
-            "of another maker",
-            "Delete",
-            "Released",
-            by(PROVISIONED_BY, "e"),
-            Work::Nothing,
-        ),
-        ("migrated", "Delete", "Released", migrated, Work::Delete),
-        (
-            "in-tree",
-            "Delete",
-            "Bound",
-            in_tree(PROVISIONED_BY),
-            Work::Nothing,
-        ),
-        (
-            "in-tree, migrated",
-            "Delete",
-            "Bound",
-            in_tree(MIGRATED_TO),
-            Work::Nothing,
-        ),
-        (
-            "deleted, kept",
-            "Delete",
-            "Released",
-            going.clone(),
-            Work::Delete,
-        ),
-        (
-            "deleted, not kept",
-            "Delete",
-            "Released",
-            going_bare.clone(),
-            Work::Nothing,
-        ),
-        (
-            "another's",
-            "Delete",
-            "Released",
-            foreign.clone(),
-            Work::Nothing,
-        ),
-        (
-            "another's, kept",
-            "Retain",
-            "Released",
-            foreign,
-            Work::Nothing,
-        ),
-        ("bound", "Delete", "Bound", none.clone(), Work::Nothing),
-        (
-            "bound, static",
-            "Delete",
-            "Bound",
-            bare.clone(),
-            Work::AddFinalizer,
-        ),
-        ("bound, going", "Delete", "Bound", going_bare, Work::Nothing),
-        ("new", "Delete", "Available", bare.clone(), Work::Nothing),
-        ("pending", "Delete", "Pending", none.clone(), Work::Nothing),
-        ("failed", "Delete", "Failed", none.clone(), Work::Nothing),
-        (
-            "retained",
-            "Retain",
-            "Released",
-            bare.clone(),
-            Work::Nothing,
-        ),
-        (
-            "to be retained",
-            "Retain",
-            "Bound",
-            none.clone(),
-            Work::RemoveFinalizer,
-        ),
-        (
-            "retained, deleted",
-            "Retain",
-            "Released",
-            going,
-            Work::RemoveFinalizer,
-        ),
-        (
-            "recycled",
-            "Recycle",
-            "Released",
-            none,
-            Work::RemoveFinalizer,
-        ),
-        ("recycled, bare", "Recycle", "Bound", bare, Work::Nothing),
+    for (policy, phase, change, expected) in [
+        ("Delete", "Released", none, Delete),
+        ("Delete", "Released", bare, Delete),
+        ("Delete", "Released", &by("d"), Delete),
+        ("Delete", "Released", &by("e"), Nothing),
+        ("Delete", "Released", migrated, Delete),
+        ("Delete", "Bound", &in_tree(PROVISIONED_BY), Nothing),
+        ("Delete", "Bound", &in_tree(MIGRATED_TO), Nothing),
+        ("Delete", "Released", deleted, Delete),
+        ("Delete", "Released", deleted_bare, Nothing),
+        ("Delete", "Released", foreign, Nothing),
+        ("Retain", "Released", foreign, Nothing),
+        ("Delete", "Bound", none, Nothing),
+        ("Delete", "Bound", bare, AddFinalizer),
+        ("Delete", "Bound", deleted_bare, Nothing),
+        ("Delete", "Available", bare, Nothing),
+        ("Delete", "Pending", none, Nothing),
+        ("Delete", "Failed", none, Nothing),
+        ("Retain", "Released", bare, Nothing),
+        ("Retain", "Bound", none, RemoveFinalizer),
+        ("Retain", "Released", deleted, RemoveFinalizer),
+        ("Recycle", "Released", none, RemoveFinalizer),
+        ("Recycle", "Bound", bare, Nothing),
     ] {
-        assert_eq!(
-            decide(&volume(policy, phase, change), "d"),
-            expected,
-            "{what}"
-        );
+        let found = decide(&volume(policy, phase, change), "d");
+        assert_eq!(found, expected, "{policy} {phase} {change}");
     }
 }
 
 #[test]
-fn secrets_told_by_objects() {
+fn secrets_in_annotations() {
     let (name, namespace) = (DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE);
     let some = SecretReference {
         name: Some("s".to_owned()),
@@ -166,9 +75,7 @@ fn secrets_told_by_objects() {
         (json!({name: "s", namespace: "n"}), Some(Some(some))),
     ] {
         let change = json!({"metadata": {"annotations": annotations}});
-        assert_eq!(
-            annotated_secret(&volume("Delete", "Released", change)),
-            expected
-        );
+        let volume = volume("Delete", "Released", &change);
+        assert_eq!(annotated_secret(&volume), expected, "{change}");
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 
-fn about(annotations: &BTreeMap<String, String>) -> About<'_> {
-    About {
+fn about(annotations: &BTreeMap<String, String>) -> TemplateVars<'_> {
+    TemplateVars {
         volume: "pvc-1",
         claim: "data",
         namespace: "shop",
@@ -26,68 +26,60 @@ fn every_form() {
         &'a [(&'a str, &'a str)],
         Result<Option<(&'a str, &'a str)>, &'a str>,
     );
+    let found = Ok(Some(("n", "s")));
+    let both = [(N, "own"), (NS, "n"), (ALL, "all"), (ALL_NS, "m")];
+    let twice = [(N, "s"), (NS, "n"), (OLD, "s"), (OLD_NS, "n")];
+    let all_tokens = "${pvc.name}-${pv.name}-${pvc.namespace}";
+    let of_annotation = "x-${pvc.annotations['a.b/c']}";
+    let no_annotation = "${pvc.annotations['none']}";
     let cases: &[Case<'_>] = &[
         (&[], Ok(None)),
         (&[(N, ""), (NS, "")], Err("node-stage-secret-name is empty")),
-        (
-            &[(N, "s"), (NS, "")],
-            Err("node-stage-secret-namespace is empty"),
-        ),
-        (&[(N, "s"), (NS, "n")], Ok(Some(("n", "s")))),
-        (&[(ALL, "s"), (ALL_NS, "n")], Ok(Some(("n", "s")))),
-        (&[(OLD, "s"), (OLD_NS, "n")], Ok(Some(("n", "s")))),
-        (
-            &[(N, "own"), (NS, "n"), (ALL, "all"), (ALL_NS, "m")],
-            Ok(Some(("n", "own"))),
-        ),
+        (&[(N, "s"), (NS, "")], Err("secret-namespace is empty")),
+        (&[(N, "s"), (NS, "n")], found),
+        (&[(ALL, "s"), (ALL_NS, "n")], found),
+        (&[(OLD, "s"), (OLD_NS, "n")], found),
+        (&both, Ok(Some(("n", "own")))),
         (
             &[(N, "s")],
-            Err("but not csi.storage.k8s.io/node-stage-secret-namespace"),
+            Err("not csi.storage.k8s.io/node-stage-secret-namespace"),
         ),
         (
             &[(NS, "n")],
-            Err("but not csi.storage.k8s.io/node-stage-secret-name:"),
+            Err("not csi.storage.k8s.io/node-stage-secret-name:"),
         ),
         // The node-stage parameters are complete, so an incomplete common pair is ignored.
-        (&[(N, "s"), (NS, "n"), (ALL, "s")], Ok(Some(("n", "s")))),
+        (&[(N, "s"), (NS, "n"), (ALL, "s")], found),
         (
             &[(ALL, "s")],
-            Err("but not csi.storage.k8s.io/secret-namespace"),
+            Err("not csi.storage.k8s.io/secret-namespace"),
         ),
+        (&twice, Err("remove csiNodeStageSecretName")),
         (
-            &[(N, "s"), (NS, "n"), (OLD, "s"), (OLD_NS, "n")],
-            Err("remove csiNodeStageSecretName"),
-        ),
-        (
-            &[
-                (N, "${pvc.name}-${pv.name}-${pvc.namespace}"),
-                (NS, "${pvc.namespace}"),
-            ],
+            &[(N, all_tokens), (NS, "${pvc.namespace}")],
             Ok(Some(("shop", "data-pvc-1-shop"))),
         ),
         (
-            &[(N, "x-${pvc.annotations['a.b/c']}"), (NS, "${pv.name}")],
+            &[(N, of_annotation), (NS, "${pv.name}")],
             Ok(Some(("pvc-1", "x-key"))),
         ),
-        (
-            &[(N, "${pvc.annotations['none']}"), (NS, "n")],
-            Err("${pvc.annotations['none']}"),
-        ),
+        (&[(N, no_annotation), (NS, "n")], Err(no_annotation)),
         (&[(N, "s"), (NS, "${pvc.name}")], Err("only ${pv.name} and")),
         (&[(N, "$pvc.name"), (NS, "n")], Err("has ${pvc}")),
         (&[(N, "a$"), (NS, "n")], Err("has ${}")),
         (&[(N, "${pvc.name"), (NS, "n")], Err("has ${}")),
-        (
-            &[(N, "Upper"), (NS, "n")],
-            Err("\"Upper\", which is not a secret"),
-        ),
+        (&[(N, "Upper"), (NS, "n")], Err("\"Upper\", which is not a")),
         (&[(N, "s"), (NS, "a.b")], Err("which is not a namespace")),
         (&[(N, "a..b"), (NS, "n")], Err("DNS-1123 subdomain")),
         (&[(N, "a.b"), (NS, "-n")], Err("DNS-1123 label")),
     ];
     let annotations = map(&[("a.b/c", "key")]);
     for (parameters, expected) in cases {
-        let found = reference(Use::NodeStage, &map(parameters), about(&annotations));
+        let found = reference(
+            SecretPurpose::NodeStage,
+            &map(parameters),
+            about(&annotations),
+        );
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 let found = found.and_then(|found| found.namespace.zip(found.name));
@@ -106,11 +98,11 @@ fn every_form() {
 #[test]
 fn every_use_has_its_keys() {
     let none = BTreeMap::new();
-    for one in Use::ALL {
+    for one in SecretPurpose::ALL {
         let keys = one.keys();
         assert!(is_key(&keys.name) && is_key(&keys.namespace), "{one:?}");
         let parameters = map(&[(&keys.name, "s"), (&keys.namespace, "n")]);
-        for other in Use::ALL {
+        for other in SecretPurpose::ALL {
             let found = reference(other, &parameters, about(&none)).expect("good");
             assert_eq!(found.is_some(), one == other, "{one:?} {other:?}");
         }

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::super::decide::tests::changed;
 use super::*;
 use crate::cache::scope::MANAGED_BY;
 
@@ -9,21 +10,40 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
 }
 
-/// Returns the object with changes at paths such as `/spec/driver`.
-fn changed(mut value: Value, changes: &[(&str, Value)]) -> Value {
-    for (path, new) in changes {
-        let (parent, key) = path.rsplit_once('/').expect("a path");
-        let parent = value.pointer_mut(parent).expect("a parent");
-        parent[key] = new.clone();
-    }
-    value
-}
-
-fn target() -> PersistentVolumeClaim {
+/// A claim that needs a volume.
+fn copy() -> PersistentVolumeClaim {
     read(json!({
         "metadata": {"name": "copy", "namespace": "ns"},
         "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "2Gi"}}},
     }))
+}
+
+fn target<'a>(claim: &'a PersistentVolumeClaim, scope: &'a Scope, pools: &'a Pools) -> Target<'a> {
+    Target {
+        claim,
+        prevent_mode_change: true,
+        size: 2 << 30,
+        driver: "d",
+        scope,
+        pools,
+    }
+}
+
+/// Checks that a source is made from this handle, or that the error contains a text.
+fn check(
+    made: Result<VolumeContentSource, SourceError>,
+    handle: Type,
+    error: Option<&str>,
+    what: &str,
+) {
+    match (made, error) {
+        (Ok(source), None) => assert_eq!(source.r#type, Some(handle), "{what}"),
+        (Err(found), Some(part)) => {
+            let text = found.to_string();
+            assert!(text.contains(part), "{what}: {text}");
+        }
+        (made, _) => panic!("{what}: {made:?}"),
+    }
 }
 
 fn snapshot() -> Value {
@@ -48,112 +68,70 @@ fn content() -> Value {
 
 #[test]
 fn snapshots() {
-    type Changes<'a> = Vec<(&'a str, Value)>;
-    let time = json!("2026-01-01T00:00:00Z");
-    let block = || ("/spec/sourceVolumeMode", json!("Block"));
-    let allow = json!({ALLOW_MODE_CHANGE: "True"});
-    let cases: Vec<(Changes<'_>, Changes<'_>, Option<&str>)> = vec![
+    let time = || json!("2026-01-01T00:00:00Z");
+    let restore_size = |size: Value| vec![("/status/restoreSize", size)];
+    let deleting = || vec![("/metadata/deletionTimestamp", time())];
+    let in_use = || {
+        let finalizers = json!([SNAPSHOT_FINALIZER]);
+        vec![deleting(), vec![("/metadata/finalizers", finalizers)]].concat()
+    };
+    let mode = |mode: &str| vec![("/spec/sourceVolumeMode", json!(mode))];
+    let allowed = || {
+        let annotations = json!({ALLOW_MODE_CHANGE: "True"});
+        vec![mode("Block"), vec![("/metadata/annotations", annotations)]].concat()
+    };
+    let bound_to = |uid: &str| vec![("/spec/volumeSnapshotRef/uid", json!(uid))];
+    let no_status = || vec![("/status", json!(null))];
+    let (claim, pools) = (copy(), Pools::default());
+    let target = target(&claim, &Scope::Cluster, &pools);
+    let handle = || {
+        Type::Snapshot(SnapshotSource {
+            snapshot_id: "handle".to_owned(),
+        })
+    };
+    let other_driver = vec![("/spec/driver", json!("e"))];
+    let not_ready = vec![("/status/readyToUse", json!(false))];
+    for (of_snapshot, of_content, error) in [
         (vec![], vec![], None),
-        (vec![("/status/restoreSize", json!("2Gi"))], vec![], None),
+        (restore_size(json!("2Gi")), vec![], None),
         (
-            vec![("/status/restoreSize", json!("3Gi"))],
+            restore_size(json!("3Gi")),
             vec![],
             Some("storage is 2Gi, but"),
         ),
-        (vec![("/status/restoreSize", json!(null))], vec![], None),
-        (
-            vec![("/status/readyToUse", json!(false))],
-            vec![],
-            Some("not ready to use"),
-        ),
-        (
-            vec![("/status", json!(null))],
-            vec![],
-            Some("not bound to a VolumeSnapshotContent"),
-        ),
-        (
-            vec![("/metadata/deletionTimestamp", time.clone())],
-            vec![],
-            Some("being deleted"),
-        ),
-        (
-            vec![
-                ("/metadata/deletionTimestamp", time),
-                ("/metadata/finalizers", json!([SNAPSHOT_FINALIZER])),
-            ],
-            vec![],
-            None,
-        ),
-        (
-            vec![],
-            vec![("/spec/driver", json!("e"))],
-            Some("taken by the driver e"),
-        ),
-        (
-            vec![],
-            vec![("/spec/volumeSnapshotRef/uid", json!("v"))],
-            Some("content is not bound to it"),
-        ),
-        (
-            vec![],
-            vec![("/status", json!(null))],
-            Some("no status.snapshotHandle"),
-        ),
-        (vec![], vec![block()], Some("allow-volume-mode-change=true")),
-        (
-            vec![],
-            vec![block(), ("/metadata/annotations", allow)],
-            None,
-        ),
-        (
-            vec![],
-            vec![("/spec/sourceVolumeMode", json!("Filesystem"))],
-            None,
-        ),
-    ];
-    let claim = target();
-    let target = Target {
-        claim: &claim,
-        prevent_mode_change: true,
-        size: 2 << 30,
-        driver: "d",
-        scope: &Scope::Cluster,
-        pools: &Pools::default(),
-    };
-    for (of_snapshot, of_content, expected) in cases {
+        (restore_size(json!(null)), vec![], None),
+        (not_ready, vec![], Some("not ready to use")),
+        (no_status(), vec![], Some("not bound to a VolumeSnapshot")),
+        (deleting(), vec![], Some("being deleted")),
+        (in_use(), vec![], None),
+        (vec![], other_driver, Some("taken by the driver e")),
+        (vec![], bound_to("v"), Some("content is not bound to it")),
+        (vec![], no_status(), Some("no status.snapshotHandle")),
+        (vec![], mode("Block"), Some("allow-volume-mode-change=true")),
+        (vec![], allowed(), None),
+        (vec![], mode("Filesystem"), None),
+    ] {
         let one: VolumeSnapshot = read(changed(snapshot(), &of_snapshot));
         let two: VolumeSnapshotContent = read(changed(content(), &of_content));
         let made = from_snapshot(target, "snap", Some(&one), Some(&two));
-        let what = format!("{of_snapshot:?} {of_content:?}: {made:?}");
-        match (made, expected) {
-            (Ok(source), None) => {
-                let id = SnapshotSource {
-                    snapshot_id: "handle".to_owned(),
-                };
-                assert_eq!(source.r#type, Some(Type::Snapshot(id)));
-            }
-            (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{what}"),
-            _ => panic!("{what}"),
-        }
+        let what = format!("{of_snapshot:?} {of_content:?}");
+        check(made, handle(), error, &what);
     }
-    let (one, two) = (read(snapshot()), read(changed(content(), &[block()])));
+    let (one, two) = (read(snapshot()), read(changed(content(), &mode("Block"))));
     let lenient = Target {
         prevent_mode_change: false,
         ..target
     };
-    assert!(from_snapshot(lenient, "snap", Some(&one), Some(&two)).is_ok());
-    let missing = from_snapshot(target, "snap", None, None).expect_err("missing");
-    assert!(
-        missing
-            .to_string()
-            .contains("VolumeSnapshot ns/snap, does not exist")
-    );
-    let missing = from_snapshot(target, "snap", Some(&one), None).expect_err("missing");
-    assert!(
-        missing
-            .to_string()
-            .contains("VolumeSnapshotContent content of")
-    );
+    let made = from_snapshot(lenient, "snap", Some(&one), Some(&two));
+    check(made, handle(), None, "lenient");
+    let content_missing = "VolumeSnapshotContent content of";
+    for (one, error) in [
+        (None, "VolumeSnapshot ns/snap, does not exist"),
+        (Some(&one), content_missing),
+    ] {
+        let made = from_snapshot(target, "snap", one, None);
+        check(made, handle(), Some(error), "missing");
+    }
 }
 
 fn source_claim() -> Value {
@@ -176,179 +154,105 @@ fn source_volume() -> Value {
 
 #[test]
 fn claims() {
-    type Changes<'a> = Vec<(&'a str, Value)>;
+    let phase = |phase: &str| vec![("/status/phase", json!(phase))];
+    let class = |name: Value| vec![("/spec/storageClassName", name)];
     let time = json!("2026-01-01T00:00:00Z");
-    let cases: Vec<(Changes<'_>, Changes<'_>, Option<&str>)> = vec![
-        (vec![], vec![], None),
-        (
-            vec![("/status/phase", json!("Pending"))],
-            vec![],
-            Some("not bound to a volume yet"),
-        ),
-        (
-            vec![("/status/phase", json!("Lost"))],
-            vec![],
-            Some("not bound to a volume yet"),
-        ),
-        (
-            vec![("/metadata/deletionTimestamp", time)],
-            vec![],
-            Some("being deleted"),
-        ),
-        (
-            vec![("/spec/storageClassName", json!(null))],
-            vec![],
-            Some("must name a StorageClass"),
-        ),
-        // This claim is bound to a volume that an administrator created.
-        (vec![("/spec/storageClassName", json!(""))], vec![], None),
-        (
-            vec![],
-            vec![("/status/phase", json!("Released"))],
-            Some("PersistentVolume pv is not Bound yet"),
-        ),
-        (
-            vec![("/spec/resources/requests/storage", json!("3Gi"))],
-            vec![],
-            Some("needs at least 3Gi"),
-        ),
-        (
-            vec![],
-            vec![("/spec/csi", json!(null))],
-            Some("not of the driver"),
-        ),
-        (
-            vec![],
-            vec![("/spec/csi/driver", json!("e"))],
-            Some("not of the driver"),
-        ),
-        (
-            vec![],
-            vec![("/spec/claimRef/uid", json!("v"))],
-            Some("pv is not bound to it"),
-        ),
-        (
-            vec![],
-            vec![("/spec/claimRef", json!(null))],
-            Some("pv is not bound to it"),
-        ),
-        (
-            vec![],
-            vec![("/spec/volumeMode", json!("Block"))],
-            Some("the mode of its source"),
-        ),
-    ];
-    let claim = target();
-    let target = Target {
-        claim: &claim,
-        prevent_mode_change: true,
-        size: 2 << 30,
-        driver: "d",
-        scope: &Scope::Cluster,
-        pools: &Pools::default(),
+    let deleting = vec![("/metadata/deletionTimestamp", time)];
+    let large = vec![("/spec/resources/requests/storage", json!("3Gi"))];
+    let other_driver = vec![("/spec/csi/driver", json!("e"))];
+    let no_csi = vec![("/spec/csi", json!(null))];
+    let other_claim = vec![("/spec/claimRef/uid", json!("v"))];
+    let no_claim = vec![("/spec/claimRef", json!(null))];
+    let block = vec![("/spec/volumeMode", json!("Block"))];
+    let (claim, pools) = (copy(), Pools::default());
+    let target = target(&claim, &Scope::Cluster, &pools);
+    let handle = || {
+        Type::Volume(VolumeSource {
+            volume_id: "handle".to_owned(),
+        })
     };
-    for (of_claim, of_volume, expected) in cases {
+    for (of_claim, of_volume, error) in [
+        (vec![], vec![], None),
+        (phase("Pending"), vec![], Some("not bound to a volume yet")),
+        (phase("Lost"), vec![], Some("not bound to a volume yet")),
+        (deleting, vec![], Some("being deleted")),
+        (class(json!(null)), vec![], Some("must name a StorageClass")),
+        // This claim is bound to a volume that an administrator created.
+        (class(json!("")), vec![], None),
+        (vec![], phase("Released"), Some("pv is not Bound yet")),
+        (large, vec![], Some("needs at least 3Gi")),
+        (vec![], no_csi, Some("not of the driver")),
+        (vec![], other_driver, Some("not of the driver")),
+        (vec![], other_claim, Some("pv is not bound to it")),
+        (vec![], no_claim, Some("pv is not bound to it")),
+        (vec![], block, Some("the mode of its source")),
+    ] {
         let one: PersistentVolumeClaim = read(changed(source_claim(), &of_claim));
         let two: PersistentVolume = read(changed(source_volume(), &of_volume));
         let made = from_claim(target, "origin", Some(&one), Some(&two));
-        let what = format!("{of_claim:?} {of_volume:?}: {made:?}");
-        match (made, expected) {
-            (Ok(source), None) => {
-                let id = VolumeSource {
-                    volume_id: "handle".to_owned(),
-                };
-                assert_eq!(source.r#type, Some(Type::Volume(id)));
-            }
-            (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{what}"),
-            _ => panic!("{what}"),
-        }
+        let what = format!("{of_claim:?} {of_volume:?}");
+        check(made, handle(), error, &what);
     }
-    let one = read(source_claim());
-    let missing = from_claim(target, "origin", Some(&one), None).expect_err("missing");
-    assert!(
-        missing.to_string().contains("PersistentVolume pv of"),
-        "{missing}"
-    );
-    let missing = from_claim(target, "origin", None, None).expect_err("missing");
-    assert!(
-        missing
-            .to_string()
-            .contains("PersistentVolumeClaim ns/origin, does not exist")
-    );
+    let claim_missing = "PersistentVolumeClaim ns/origin, does not exist";
+    for (one, error) in [
+        (Some(read(source_claim())), "PersistentVolume pv of"),
+        (None, claim_missing),
+    ] {
+        let made = from_claim(target, "origin", one.as_ref(), None);
+        check(made, handle(), Some(error), "missing");
+    }
 }
 
 /// A node can create a PersistentVolume with its own affinity and the handle of another node's
 /// volume. It can also write another node's snapshot handle into its own content.
 #[test]
-fn a_source_is_one_only_if_all_say_that_it_is_here() {
+fn on_a_node_affinity_label_and_handle_must_agree() {
     let scope = Scope::Node {
         name: "n1".to_owned(),
         segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
     };
-    let told = || Pools::reported(|| vec!["a1".to_owned()]);
+    let reported = || Pools::reported(|| vec!["a1".to_owned()]);
     let at = |node: &str| {
         json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "t/node", "operator": "In", "values": [node]}]}]}})
     };
     let managed = |node: &str| json!({MANAGED_BY: node});
-    let claim = target();
+    let claim = copy();
     // Columns: the node in the affinity or label, then the handle, with and without known pools.
     for (pools, node, handle, is_source) in [
-        (told(), Some("n1"), "vol-a1-0", true),
-        (told(), Some("n2"), "vol-a1-0", false),
-        (told(), Some("n1"), "vol-b2-0", false),
-        (told(), Some("n2"), "vol-b2-0", false),
-        (told(), None, "vol-a1-0", true),
-        (told(), None, "vol-b2-0", false),
+        (reported(), Some("n1"), "vol-a1-0", true),
+        (reported(), Some("n2"), "vol-a1-0", false),
+        (reported(), Some("n1"), "vol-b2-0", false),
+        (reported(), Some("n2"), "vol-b2-0", false),
+        (reported(), None, "vol-a1-0", true),
+        (reported(), None, "vol-b2-0", false),
         (Pools::default(), Some("n1"), "x", true),
         (Pools::default(), Some("n2"), "x", false),
         (Pools::default(), None, "x", true),
     ] {
-        let target = Target {
-            claim: &claim,
-            prevent_mode_change: true,
-            size: 2 << 30,
-            driver: "d",
-            scope: &scope,
-            pools: &pools,
-        };
-        let volume = changed(
-            source_volume(),
-            &[
-                ("/spec/csi/volumeHandle", json!(handle)),
-                ("/spec/nodeAffinity", node.map_or(Value::Null, at)),
-            ],
-        );
+        let target = target(&claim, &scope, &pools);
+        let what = format!("{pools:?} {node:?} {handle}");
+        let affinity = node.map_or(Value::Null, at);
+        let of_volume = [
+            ("/spec/csi/volumeHandle", json!(handle)),
+            ("/spec/nodeAffinity", affinity),
+        ];
+        let volume = changed(source_volume(), &of_volume);
         let (one, volume) = (read(source_claim()), read(volume));
         let made = from_claim(target, "origin", Some(&one), Some(&volume));
-        assert_eq!(
-            made.is_ok(),
-            is_source,
-            "{pools:?} {node:?} {handle}: {made:?}"
-        );
-        let content = changed(
-            content(),
-            &[
-                ("/status/snapshotHandle", json!(handle)),
-                ("/metadata/labels", node.map_or(Value::Null, managed)),
-            ],
-        );
-        let of_volume = changed(
-            content.clone(),
-            &[("/spec/source", json!({"volumeHandle": "v"}))],
-        );
+        assert_eq!(made.is_ok(), is_source, "{what}: {made:?}");
+        let labels = node.map_or(Value::Null, managed);
+        let existing = [
+            ("/status/snapshotHandle", json!(handle)),
+            ("/metadata/labels", labels),
+        ];
+        let existing = changed(content(), &existing);
+        let from_volume = ("/spec/source", json!({"volumeHandle": "v"}));
+        let taken = changed(existing.clone(), &[from_volume]);
         let one = read(snapshot());
-        let made = from_snapshot(target, "snap", Some(&one), Some(&read(content)));
-        assert_eq!(
-            made.is_ok(),
-            is_source,
-            "{pools:?} {node:?} {handle}: {made:?}"
-        );
-        let made = from_snapshot(target, "snap", Some(&one), Some(&read(of_volume)));
-        assert_eq!(
-            made.is_ok(),
-            is_source && node.is_some(),
-            "of a volume: {pools:?} {node:?} {handle}: {made:?}"
-        );
+        for (content, is_source) in [(existing, is_source), (taken, is_source && node.is_some())] {
+            let made = from_snapshot(target, "snap", Some(&one), Some(&read(content.clone())));
+            assert_eq!(made.is_ok(), is_source, "{what} {content}: {made:?}");
+        }
     }
 }

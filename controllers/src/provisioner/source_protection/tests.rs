@@ -2,77 +2,69 @@ use serde_json::{Value, json};
 
 use super::*;
 
+const TIME: Option<&str> = Some("2026-01-01T00:00:00Z");
+const FINALIZER: Option<&str> = Some(CLONE_FINALIZER);
+const SNAPSHOT: &str = "VolumeSnapshot";
+const CLAIM: &str = "PersistentVolumeClaim";
+
 fn claim(value: Value) -> PersistentVolumeClaim {
     serde_json::from_value(value).expect("a claim")
 }
 
-fn cloning(phase: &str) -> PersistentVolumeClaim {
-    claim(json!({
+/// A claim with a source of this kind.
+fn copy(kind: &str, phase: &str) -> Arc<PersistentVolumeClaim> {
+    let group = (kind == SNAPSHOT).then_some("snapshot.storage.k8s.io");
+    Arc::new(claim(json!({
         "metadata": {"name": "copy", "namespace": "ns"},
-        "spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "source"}},
+        "spec": {"dataSourceRef": {"apiGroup": group, "kind": kind, "name": "source"}},
         "status": {"phase": phase},
-    }))
+    })))
+}
+
+/// A claim that may be a source.
+fn source(deleted: Option<&str>, finalizer: Option<&str>) -> PersistentVolumeClaim {
+    let finalizers: Vec<_> = finalizer.into_iter().collect();
+    claim(json!({"metadata": {"name": "source", "namespace": "ns",
+        "deletionTimestamp": deleted, "finalizers": finalizers}}))
 }
 
 #[test]
-fn what_claims_wait_for() {
-    let restoring = claim(json!({
-        "metadata": {"name": "copy", "namespace": "ns"},
-        "spec": {"dataSourceRef": {
-            "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"}},
-    }));
-    assert_eq!(awaited(&restoring), ["snapshot/ns/snap"]);
-    assert_eq!(awaited(&cloning("Pending")), ["claim/ns/source"]);
-    assert!(awaited(&cloning("Bound")).is_empty());
-    assert!(awaited(&claim(json!({"metadata": {"name": "plain"}}))).is_empty());
+fn a_pending_claim_waits_for_its_source() {
+    assert_eq!(awaited(&copy(SNAPSHOT, "Pending")), ["snapshot/ns/source"]);
+    assert_eq!(awaited(&copy(CLAIM, "Pending")), ["claim/ns/source"]);
+    assert!(awaited(&copy(CLAIM, "Bound")).is_empty());
+    assert!(awaited(&source(None, None)).is_empty());
 }
 
 #[test]
 fn changes_touch_sources() {
-    let source = ("ns".to_owned(), "source".to_owned());
-    assert!(touched(&cloning("Bound")).contains(&source));
-    let going = claim(json!({"metadata": {
-        "name": "source", "namespace": "ns", "finalizers": [CLONE_FINALIZER],
-        "deletionTimestamp": "2026-01-01T00:00:00Z",
-    }}));
-    assert_eq!(touched(&going), [source]);
+    let key = ("ns".to_owned(), "source".to_owned());
+    assert!(touched(&copy(CLAIM, "Bound")).contains(&key));
+    assert_eq!(touched(&source(TIME, FINALIZER)), [key]);
 }
 
 #[test]
-fn sources_are_kept_until_nobody_waits() {
-    let time = "2026-01-01T00:00:00Z";
+fn a_source_is_kept_while_a_claim_waits() {
     for (deleted, finalizer, awaited, idle) in [
-        (Some(time), true, false, true),
-        (Some(time), true, true, false),
-        (None, true, false, false),
-        (Some(time), false, false, false),
+        (TIME, FINALIZER, false, true),
+        (TIME, FINALIZER, true, false),
+        (None, FINALIZER, false, false),
+        (TIME, None, false, false),
     ] {
-        let finalizers = finalizer.then_some(CLONE_FINALIZER);
-        let claim = claim(json!({"metadata": {
-            "name": "source", "deletionTimestamp": deleted,
-            "finalizers": finalizers.into_iter().collect::<Vec<_>>(),
-        }}));
-        assert_eq!(is_idle(&claim, awaited), idle);
+        let source = source(deleted, finalizer);
+        assert_eq!(is_idle(&source, awaited), idle, "{source:?} {awaited}");
     }
 }
 
 #[test]
-fn snapshots_are_looked_at_when_nobody_waits() {
-    let restoring = |phase: &str| {
-        Arc::new(claim(json!({
-            "metadata": {"name": "copy", "namespace": "ns"},
-            "spec": {"dataSourceRef": {
-                "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"}},
-            "status": {"phase": phase},
-        })))
-    };
-    let applied = |new: Arc<PersistentVolumeClaim>| Change::Applied { old: None, new };
-    let snap = Some(("ns".to_owned(), "snap".to_owned()));
+fn a_snapshot_is_checked_when_a_claim_stops_waiting() {
+    let applied = |new| Change::Applied { old: None, new };
+    let key = Some(("ns".to_owned(), "source".to_owned()));
     for (change, expected) in [
-        (applied(restoring("Pending")), None),
-        (applied(restoring("Bound")), snap.clone()),
-        (Change::Deleted(restoring("Pending")), snap),
-        (applied(Arc::new(cloning("Bound"))), None),
+        (applied(copy(SNAPSHOT, "Pending")), None),
+        (applied(copy(SNAPSHOT, "Bound")), key.clone()),
+        (Change::Deleted(copy(SNAPSHOT, "Pending")), key),
+        (applied(copy(CLAIM, "Bound")), None),
     ] {
         assert_eq!(left(&change), expected, "{change:?}");
     }

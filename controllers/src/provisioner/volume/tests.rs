@@ -151,7 +151,7 @@ async fn the_least_object() {
 /// The accessible topology of a driver without topology support is left out of the
 /// PersistentVolume.
 #[tokio::test]
-async fn places_without_topology() {
+async fn without_topology_there_is_no_affinity() {
     let settings = Settings {
         has_topology: false,
         ..settings()
@@ -162,15 +162,15 @@ async fn places_without_topology() {
 
 #[tokio::test]
 async fn read_only_volumes() {
-    let telling = Settings {
+    let marking = Settings {
         publish_read_only: true,
         ..settings()
     };
     for (modes, settings, expected) in [
-        (json!(["ReadOnlyMany"]), &telling, Some(true)),
+        (json!(["ReadOnlyMany"]), &marking, Some(true)),
         (json!(["ReadOnlyMany"]), &settings(), None),
-        (json!(["ReadOnlyMany", "ReadWriteOnce"]), &telling, None),
-        (json!(["ReadWriteOnce"]), &telling, None),
+        (json!(["ReadOnlyMany", "ReadWriteOnce"]), &marking, None),
+        (json!(["ReadWriteOnce"]), &marking, None),
     ] {
         let object = written(&plan(&[("/spec/accessModes", modes)], &[]), settings);
         let found = object["spec"]["csi"]
@@ -181,7 +181,7 @@ async fn read_only_volumes() {
 }
 
 #[tokio::test]
-async fn whose_object() {
+async fn the_volume_of_an_object() {
     let object = object(&plan(&[], &[]), &made(), "d", "i", &settings());
     assert!(is_of(&object, "d", "handle"));
     assert!(!is_of(&object, "e", "handle"));

@@ -27,7 +27,7 @@ fn patched(status: Value, change: impl FnOnce(&mut StatusPatch<'_>)) -> Option<V
 }
 
 #[test]
-fn only_what_differs_is_written() {
+fn only_differences_are_written() {
     let status = json!({
         "conditions": [condition(RESIZING)],
         "allocatedResourceStatuses": {"storage": "X"},
@@ -70,7 +70,7 @@ fn only_what_differs_is_written() {
 }
 
 #[test]
-fn a_condition_that_holds_on_keeps_since_when() {
+fn a_condition_that_stays_true_keeps_its_time() {
     for (reason, message, since) in [
         (None, Some("other"), THEN),
         (None, None, THEN),
@@ -110,7 +110,7 @@ fn sizes() {
 }
 
 #[test]
-fn a_volume_says_whose_it_is() {
+fn a_volume_is_bound_to_one_claim() {
     let claim = claim(json!({"phase": "Bound"}));
     assert!(claim.is_bound());
     for (namespace, uid, expected) in [

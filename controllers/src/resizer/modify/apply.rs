@@ -179,11 +179,8 @@ impl Resizer {
         claim: &PersistentVolumeClaim,
         name: &str,
     ) -> Result<Target, ResizeError> {
-        let class = match self.classes().watch.get(name) {
-            None => self.kube.get("", name).await?.map(Arc::new),
-            known => known,
-        };
-        let Some(class) = class else {
+        let watch = &self.classes().watch;
+        let Some(class) = self.kube.find_live(watch, "", name).await? else {
             let message = format!("There is no VolumeAttributesClass {name:?}");
             self.warn_of_modify(claim, message);
             return Ok(Target::Missing);

@@ -29,7 +29,7 @@ fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> Persiste
 }
 
 #[test]
-fn what_is_done() {
+fn next_steps() {
     let begin = |class: &str| Step::Begin(class.to_owned());
     let go_on = |class: &str| Step::Continue(class.to_owned());
     // Requested class, current class, status, uncertain, ModifyingVolume condition, expected step.
@@ -61,8 +61,8 @@ fn what_is_done() {
         ("", "", "InProgress b", true, true, go_on("b")),
     ] {
         let claim = claim(wished, current, status, modifying);
-        let told = format!("{wished:?} {current:?} {status:?} {uncertain}");
-        assert_eq!(decide(&claim, uncertain), expected, "{told}");
+        let what = format!("{wished:?} {current:?} {status:?} {uncertain}");
+        assert_eq!(decide(&claim, uncertain), expected, "{what}");
     }
     let mut lost = claim("b", "a", "", false);
     lost.status.as_mut().unwrap().phase = Some("Lost".to_owned());
@@ -70,7 +70,7 @@ fn what_is_done() {
 }
 
 #[test]
-fn what_is_the_same_try() {
+fn requests_of_the_last_target() {
     for (wished, status, expected) in [
         ("b", "Infeasible b", true),
         ("b", "InProgress b", true),
@@ -85,7 +85,7 @@ fn what_is_the_same_try() {
 }
 
 #[test]
-fn what_asks_for_work() {
+fn changes_that_need_work() {
     for (old, new, expected) in [
         (("a", ""), ("a", ""), false),
         (("a", ""), ("b", ""), true),
@@ -100,7 +100,7 @@ fn what_asks_for_work() {
 }
 
 #[test]
-fn what_is_written() {
+fn patches() {
     let plain = claim("b", "a", "", false);
     let begun = claim("b", "a", "InProgress b", false);
     let status = |patch: Option<Value>| patch.map(|patch| patch["status"].clone());
@@ -122,20 +122,14 @@ fn what_is_written() {
         "Modifying the volume to \"b\" is in progress."
     );
 
+    let infeasible = json!({"status": "Infeasible", "targetVolumeAttributesClassName": "b"});
+    let running = "is still in progress";
     for (error, expected, holds) in [
-        (
-            Status::invalid_argument("x"),
-            json!({"status": "Infeasible", "targetVolumeAttributesClassName": "b"}),
-            "failed",
-        ),
+        (Status::invalid_argument("x"), infeasible, "failed"),
         (Status::internal("x"), Value::Null, "failed"),
         (Status::not_found("x"), Value::Null, "failed"),
-        (
-            Status::resource_exhausted("x"),
-            Value::Null,
-            "is still in progress",
-        ),
-        (Status::cancelled("x"), Value::Null, "is still in progress"),
+        (Status::resource_exhausted("x"), Value::Null, running),
+        (Status::cancelled("x"), Value::Null, running),
     ] {
         let code = code_name(error.code());
         let failure = Failure {
@@ -169,7 +163,7 @@ fn what_is_written() {
 }
 
 #[test]
-fn which_secret() {
+fn secrets() {
     let volume = |annotations: Value| -> PersistentVolume {
         serde_json::from_value(json!({
             "metadata": {"name": "pv", "annotations": annotations},
@@ -180,11 +174,9 @@ fn which_secret() {
         }))
         .unwrap()
     };
+    let both = json!({SECRET_NAME: "modify", SECRET_NAMESPACE: "ns"});
     for (annotations, expected) in [
-        (
-            json!({SECRET_NAME: "modify", SECRET_NAMESPACE: "ns"}),
-            "modify",
-        ),
+        (both, "modify"),
         (json!({SECRET_NAME: "modify"}), "expand"),
         (json!({SECRET_NAME: "", SECRET_NAMESPACE: ""}), "expand"),
         (json!({}), "expand"),

@@ -157,11 +157,11 @@ impl Case<'_> {
             return terms.any(|term| admits(term, place));
         }
         let somewhere = self.nodes.iter().any(|node| says(node, place));
-        let told_so = match self.node() {
+        let registered = match self.node() {
             Some((_, here)) => keys(&here) == keys(place),
             None => self.nodes.iter().any(|node| node.keys == keys(place)),
         };
-        somewhere && told_so
+        somewhere && registered
     }
 
     fn is_due(&self) -> bool {

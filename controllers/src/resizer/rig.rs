@@ -1,0 +1,135 @@
+//! A resizer with a claim, its volume and a secret, for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Key, Options, Resizer};
+use crate::csi::driver::ControllerCapability;
+use crate::testing::{Call, DRIVER, World};
+
+pub(super) struct Rig {
+    pub(super) world: World,
+    pub(super) resizer: Arc<Resizer>,
+}
+
+pub(super) fn options() -> Options {
+    Options {
+        workers: 1,
+        resize_timeout: Duration::from_secs(10),
+        modify_timeout: Duration::from_secs(10),
+        handle_volume_inuse_error: true,
+        extra_modify_metadata: true,
+    }
+}
+
+/// The key of the claim.
+pub(super) fn key() -> Key {
+    ("ns".to_owned(), "data".to_owned())
+}
+
+impl Rig {
+    /// Creates a resizer with a bound claim and its volume, each with these patches.
+    pub(super) fn new(
+        capabilities: &[ControllerCapability],
+        claim_patches: [Value; 2],
+        volume_patch: Value,
+    ) -> Self {
+        let world = World::new(capabilities);
+        let resizer = Arc::new(Resizer::new(world.context.clone(), options()));
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "ns", "uid": "c"},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+        });
+        for patch in claim_patches {
+            json_patch::merge(&mut claim, &patch);
+        }
+        let mut volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv", "uid": "v"},
+            "spec": {
+                "claimRef": {"namespace": "ns", "name": "data", "uid": "c"},
+                "csi": {"driver": DRIVER, "volumeHandle": "h"},
+            },
+        });
+        json_patch::merge(&mut volume, &volume_patch);
+        world.add(&resizer.claims, claim);
+        world.add(&resizer.volumes, volume);
+        world.api.put(json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": "s", "namespace": "ns"}, "data": {"key": "aHVzaA=="},
+        }));
+        Rig { world, resizer }
+    }
+
+    pub(super) fn claim(&self) -> Value {
+        let claim = self.world.api.get("persistentvolumeclaims/data");
+        claim.expect("the claim")
+    }
+
+    pub(super) fn volume(&self) -> Value {
+        let volume = self.world.api.get("persistentvolumes/pv");
+        volume.expect("the volume")
+    }
+
+    /// Changes the claim, as its user does.
+    pub(super) fn change_claim(&self, patch: Value) {
+        let mut claim = self.claim();
+        json_patch::merge(&mut claim, &patch);
+        self.world.add(&self.resizer.claims, claim);
+    }
+
+    /// Changes the volume.
+    pub(super) fn change_volume(&self, patch: Value) {
+        let mut volume = self.volume();
+        json_patch::merge(&mut volume, &patch);
+        self.world.add(&self.resizer.volumes, volume);
+    }
+
+    /// The types of the claim's conditions.
+    pub(super) fn conditions(&self) -> Vec<String> {
+        let claim = self.claim();
+        let conditions = claim["status"]["conditions"].as_array().cloned();
+        let types = conditions.unwrap_or_default().into_iter();
+        types
+            .map(|one| one["type"].as_str().expect("a type").to_owned())
+            .collect()
+    }
+
+    /// Checks that the writes since the last look mark the claim, change the volume and complete
+    /// the claim.
+    pub(super) fn wrote_in_order(&self) -> Vec<String> {
+        let writes = self.world.api.writes();
+        let targets = writes.iter().filter_map(|one| one.split(' ').next());
+        assert!(
+            targets.eq(["data/status", "pv", "data/status"]),
+            "{writes:?}"
+        );
+        writes
+    }
+
+    /// The calls since the last look: the size in GiB of an expansion, or the parameter `iops` of a
+    /// modification.
+    pub(super) fn calls(&self) -> Vec<String> {
+        let check = |id: &str, secrets: &std::collections::BTreeMap<String, String>| {
+            assert_eq!((id, &*secrets["key"]), ("h", "hush"));
+        };
+        let calls = self.world.script.calls().into_iter();
+        calls
+            .map(|call| match call {
+                Call::Expand(request) => {
+                    check(&request.volume_id, &request.secrets);
+                    assert!(request.volume_capability.is_some());
+                    let range = request.capacity_range.expect("a range");
+                    (range.required_bytes >> 30).to_string()
+                }
+                Call::Modify(request) => {
+                    check(&request.volume_id, &request.secrets);
+                    request.mutable_parameters["iops"].clone()
+                }
+                call => panic!("{call:?}"),
+            })
+            .collect()
+    }
+}
