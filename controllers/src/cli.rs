@@ -33,12 +33,8 @@ pub struct Args {
     /// Serve one node's volumes (true) or the whole cluster's (false) [default: true in `run`,
     /// false in `controllers`]
     #[arg(
-        long,
-        env = "HOSTLOOP_NODE_DEPLOYMENT",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        num_args = 0..=1,
-        default_missing_value = "true"
+        long, env = "HOSTLOOP_NODE_DEPLOYMENT", value_name = "BOOL", value_parser = boolean::parse,
+        num_args = 0..=1, default_missing_value = "true"
     )]
     pub node_deployment: Option<bool>,
 
@@ -57,20 +53,14 @@ pub struct Args {
 
     /// The wait after the first failure; it doubles after each further one
     #[arg(
-        long,
-        env = "HOSTLOOP_RETRY_INTERVAL_START",
-        value_name = "DURATION",
-        default_value = "1s",
+        long, env = "HOSTLOOP_RETRY_INTERVAL_START", value_name = "DURATION", default_value = "1s",
         value_parser = duration::parse
     )]
     pub retry_interval_start: Duration,
 
     /// The longest wait after a failure
     #[arg(
-        long,
-        env = "HOSTLOOP_RETRY_INTERVAL_MAX",
-        value_name = "DURATION",
-        default_value = "5m",
+        long, env = "HOSTLOOP_RETRY_INTERVAL_MAX", value_name = "DURATION", default_value = "5m",
         value_parser = duration::parse
     )]
     pub retry_interval_max: Duration,
@@ -81,13 +71,8 @@ pub struct Args {
 
     /// Pass the names of claims, volumes and snapshots to the driver
     #[arg(
-        long,
-        env = "HOSTLOOP_EXTRA_CREATE_METADATA",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        num_args = 0..=1,
-        default_value = "false",
-        default_missing_value = "true"
+        long, env = "HOSTLOOP_EXTRA_CREATE_METADATA", value_name = "BOOL", value_parser =
+        boolean::parse, num_args = 0..=1, default_value = "false", default_missing_value = "true"
     )]
     pub extra_create_metadata: bool,
 
@@ -178,12 +163,8 @@ pub struct ElectionArgs {
     /// Elect a leader; without an election this process leads [default: true if every node has a
     /// process]
     #[arg(
-        long,
-        env = "HOSTLOOP_LEADER_ELECTION",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        num_args = 0..=1,
-        default_missing_value = "true"
+        long, env = "HOSTLOOP_LEADER_ELECTION", value_name = "BOOL", value_parser = boolean::parse,
+        num_args = 0..=1, default_missing_value = "true"
     )]
     pub leader_election: Option<bool>,
 
@@ -203,41 +184,29 @@ pub struct ElectionArgs {
 
     /// How long other processes wait for a leader that does not renew its lease
     #[arg(
-        long,
-        env = "HOSTLOOP_LEADER_ELECTION_LEASE_DURATION",
-        value_name = "DURATION",
-        default_value = "15s",
-        value_parser = duration::parse
+        long, env = "HOSTLOOP_LEADER_ELECTION_LEASE_DURATION", value_name = "DURATION",
+        default_value = "15s", value_parser = duration::parse
     )]
     pub leader_election_lease_duration: Duration,
 
     /// How long a leader keeps leading when it can't renew its lease
     #[arg(
-        long,
-        env = "HOSTLOOP_LEADER_ELECTION_RENEW_DEADLINE",
-        value_name = "DURATION",
-        default_value = "10s",
-        value_parser = duration::parse
+        long, env = "HOSTLOOP_LEADER_ELECTION_RENEW_DEADLINE", value_name = "DURATION",
+        default_value = "10s", value_parser = duration::parse
     )]
     pub leader_election_renew_deadline: Duration,
 
     /// The wait between attempts to acquire or renew the lease
     #[arg(
-        long,
-        env = "HOSTLOOP_LEADER_ELECTION_RETRY_PERIOD",
-        value_name = "DURATION",
-        default_value = "5s",
-        value_parser = duration::parse
+        long, env = "HOSTLOOP_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION", default_value
+        = "5s", value_parser = duration::parse
     )]
     pub leader_election_retry_period: Duration,
 
     /// Labels of the leases
     #[arg(
-        long,
-        env = "HOSTLOOP_LEADER_ELECTION_LABELS",
-        value_name = "KEY=VALUE,...",
-        value_delimiter = ',',
-        value_parser = label
+        long, env = "HOSTLOOP_LEADER_ELECTION_LABELS", value_name = "KEY=VALUE,...", value_delimiter
+        = ',', value_parser = label
     )]
     pub leader_election_labels: Vec<(String, String)>,
 
@@ -294,10 +263,7 @@ pub struct KubeletArgs {
 
     /// Timeout of the driver's Probe
     #[arg(
-        long,
-        env = "HOSTLOOP_PROBE_TIMEOUT",
-        value_name = "DURATION",
-        default_value = "3s",
+        long, env = "HOSTLOOP_PROBE_TIMEOUT", value_name = "DURATION", default_value = "3s",
         value_parser = duration::parse
     )]
     pub probe_timeout: Duration,

@@ -6,6 +6,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::time::Duration;
 
 const BUCKETS: [f64; 11] = [
@@ -25,30 +27,62 @@ struct Deletion {
 
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 
-fn durations<L: Clone + std::hash::Hash + Eq>() -> Durations<L> {
-    Family::new_with_constructor(|| Histogram::new(BUCKETS))
+/// The attempts of one kind.
+#[derive(Clone, Debug)]
+struct Attempts<L: Clone + Hash + Eq> {
+    succeeded: Family<L, Counter>,
+    failed: Family<L, Counter>,
+    took: Durations<L>,
+}
+
+impl<L> Attempts<L>
+where
+    L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static,
+{
+    fn new() -> Self {
+        Attempts {
+            succeeded: Family::default(),
+            failed: Family::default(),
+            took: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+        }
+    }
+
+    /// Registers the metrics with these help texts: successes, failures and durations.
+    fn register(&self, registry: &mut Registry, name: &str, help: [&str; 3]) {
+        let [succeeded, failed, took] = help;
+        registry.register(name, succeeded, self.succeeded.clone());
+        registry.register(format!("{name}_failed"), failed, self.failed.clone());
+        let duration = format!("{name}_duration");
+        registry.register_with_unit(duration, took, Unit::Seconds, self.took.clone());
+    }
+
+    /// Counts an attempt; `took` is `None` if it failed.
+    fn count(&self, labels: &L, took: Option<Duration>) {
+        match took {
+            Some(took) => {
+                self.succeeded.get_or_create(labels).inc();
+                let durations = self.took.get_or_create(labels);
+                durations.observe(took.as_secs_f64());
+            }
+            None => {
+                self.failed.get_or_create(labels).inc();
+            }
+        }
+    }
 }
 
 /// The counters and histograms. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    provisioned: Family<Provision, Counter>,
-    not_provisioned: Family<Provision, Counter>,
-    provision_took: Durations<Provision>,
-    deleted: Family<Deletion, Counter>,
-    not_deleted: Family<Deletion, Counter>,
-    deletion_took: Durations<Deletion>,
+    provisions: Attempts<Provision>,
+    deletions: Attempts<Deletion>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         Metrics {
-            provisioned: Family::default(),
-            not_provisioned: Family::default(),
-            provision_took: durations(),
-            deleted: Family::default(),
-            not_deleted: Family::default(),
-            deletion_took: durations(),
+            provisions: Attempts::new(),
+            deletions: Attempts::new(),
         }
     }
 }
@@ -57,71 +91,30 @@ impl Metrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("controller");
-        registry.register(
-            "persistentvolumeclaim_provision",
+        let help = [
             "Volumes made for claims, by class and source",
-            self.provisioned.clone(),
-        );
-        registry.register(
-            "persistentvolumeclaim_provision_failed",
             "Failed attempts to make a volume, by class and source",
-            self.not_provisioned.clone(),
-        );
-        registry.register_with_unit(
-            "persistentvolumeclaim_provision_duration",
             "Time successful attempts to make a volume took, by class and source",
-            Unit::Seconds,
-            self.provision_took.clone(),
-        );
-        registry.register(
-            "persistentvolume_delete",
+        ];
+        self.provisions
+            .register(registry, "persistentvolumeclaim_provision", help);
+        let help = [
             "Volumes deleted, by class",
-            self.deleted.clone(),
-        );
-        registry.register(
-            "persistentvolume_delete_failed",
             "Failed attempts to delete a volume, by class",
-            self.not_deleted.clone(),
-        );
-        registry.register_with_unit(
-            "persistentvolume_delete_duration",
             "Time successful attempts to delete a volume took, by class",
-            Unit::Seconds,
-            self.deletion_took.clone(),
-        );
+        ];
+        self.deletions
+            .register(registry, "persistentvolume_delete", help);
     }
 
     pub(crate) fn provisioned(&self, class: &str, source: &str, took: Option<Duration>) {
-        let labels = Provision {
-            class: class.to_owned(),
-            source: source.to_owned(),
-        };
-        match took {
-            Some(took) => {
-                self.provisioned.get_or_create(&labels).inc();
-                let durations = self.provision_took.get_or_create(&labels);
-                durations.observe(took.as_secs_f64());
-            }
-            None => {
-                self.not_provisioned.get_or_create(&labels).inc();
-            }
-        }
+        let (class, source) = (class.to_owned(), source.to_owned());
+        self.provisions.count(&Provision { class, source }, took);
     }
 
     pub(crate) fn deleted(&self, class: &str, took: Option<Duration>) {
-        let labels = Deletion {
-            class: class.to_owned(),
-        };
-        match took {
-            Some(took) => {
-                self.deleted.get_or_create(&labels).inc();
-                let durations = self.deletion_took.get_or_create(&labels);
-                durations.observe(took.as_secs_f64());
-            }
-            None => {
-                self.not_deleted.get_or_create(&labels).inc();
-            }
-        }
+        let class = class.to_owned();
+        self.deletions.count(&Deletion { class }, took);
     }
 }
 
