@@ -67,6 +67,7 @@ pub use keep::Place;
 pub use metrics::Metrics;
 
 use decide::Terms;
+use event_handlers::Queues;
 use reservations::Reservations;
 use select_node::Candidate;
 
@@ -177,6 +178,7 @@ struct Placement {
     wake: Notify,
     /// Notified when all objects must be reconciled.
     resync: Notify,
+    queues: Queues,
 }
 
 /// Runs until `context.stop`. `capacities` are the capacity objects of all nodes, if they are
@@ -196,9 +198,8 @@ pub(crate) async fn run(
         return;
     }
     placement.rebuild().await;
-    let queues = placement.queues();
-    placement.listen(&queues);
-    placement.work(queues).await;
+    placement.listen();
+    placement.work().await;
 }
 
 impl Placement {
@@ -255,6 +256,7 @@ impl Placement {
             unpublished: Mutex::default(),
             wake: Notify::new(),
             resync: Notify::new(),
+            queues: Queues::new(&context),
             options,
             context,
         }

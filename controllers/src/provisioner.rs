@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use crate::api::boolean;
@@ -163,19 +163,14 @@ struct Provisioner {
     by_class: Index<PersistentVolumeClaim>,
     /// VolumeAttachments by volume; `None` if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
+    /// UIDs of claims.
+    claim_queue: Queue<String>,
+    /// Names of PersistentVolumes.
+    volume_queue: Queue<String>,
+    /// Names of StorageClasses that changed.
+    class_queue: Queue<String>,
     /// Names of volumes that still need a PersistentVolume.
     pending_pvs: Queue<String>,
-}
-
-/// The work queues.
-#[derive(Clone)]
-struct Queues {
-    /// UIDs of claims.
-    claims: Queue<String>,
-    /// Names of PersistentVolumes.
-    volumes: Queue<String>,
-    /// Names of StorageClasses that changed.
-    classes: Queue<String>,
 }
 
 /// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
@@ -190,8 +185,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         return Err(Error::NoPrefix);
     }
     let provisioner = Arc::new(Provisioner::new(context, options, metrics));
-    let queues = provisioner.queues();
-    provisioner.work(queues).await;
+    provisioner.run().await;
     Ok(())
 }
 
@@ -230,7 +224,10 @@ impl Provisioner {
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
-            pending_pvs: Queue::new(common.backoff()),
+            claim_queue: context.queue(),
+            volume_queue: context.queue(),
+            class_queue: context.queue(),
+            pending_pvs: context.queue(),
             settings,
             metrics,
             context,
@@ -261,82 +258,53 @@ impl Provisioner {
         self.context.scope == Scope::Cluster && self.context.driver.has_topology()
     }
 
-    fn queues(&self) -> Queues {
-        let backoff = self.context.common.backoff();
-        Queues {
-            claims: Queue::new(backoff),
-            volumes: Queue::new(backoff),
-            classes: Queue::new(backoff),
-        }
-    }
-
-    /// Registers watch handlers that fill the queues.
-    fn listen(&self, queues: &Queues) {
-        let caches = &self.context.caches;
-        self.require_live_checks();
-        let claims = queues.claims.clone();
-        let driver = self.context.driver.name.clone();
-        caches.claims().on_change(move |change| {
-            let claim = change.object();
-            let gone = matches!(change, Change::Deleted(_));
-            if let Some(uid) = claim.uid().filter(|_| gone || pvc::is_for(claim, &driver)) {
-                claims.add(uid);
-            }
-        });
-        let volumes = queues.volumes.clone();
-        let driver = self.context.driver.name.clone();
-        caches.volumes().on_change(move |change| {
-            let volume = change.object();
-            let gone = matches!(change, Change::Deleted(_));
-            if !gone && deletion::decide(volume, &driver) != deletion::Work::Nothing {
-                volumes.add(volume.name_any());
-            }
-        });
-        let classes = queues.classes.clone();
-        caches
-            .classes()
-            .on_change(move |change: &Change<StorageClass>| {
-                classes.add(change.object().name_any());
-            });
-        if self.attachments.is_some() {
-            let volumes = queues.volumes.clone();
-            caches.attachments().on_change(move |change| {
-                let name = change.object().spec.source.persistent_volume_name.clone();
-                if let (Change::Deleted(_), Some(name)) = (change, name) {
-                    volumes.add(name);
-                }
-            });
-        }
-    }
-
     /// Marks all current claims for a live check: an earlier process may have created volumes for
     /// them.
     fn require_live_checks(&self) {
         let all = self.context.caches.claims().each();
         let driver = &self.context.driver.name;
-        let ours = all.filter(|claim| pvc::is_for(claim, driver));
-        self.in_flight
-            .require_live_check(ours.filter_map(|claim| claim.uid()));
+        let ours = all.filter_map(|claim| to_provision(&claim, driver));
+        self.in_flight.require_live_check(ours);
     }
 
     /// Works on the queues until `context.stop`.
-    async fn work(self: Arc<Self>, queues: Queues) {
+    async fn run(self: Arc<Self>) {
         let workers = self.context.common.worker_threads.unwrap_or(WORKERS);
-        let (filled, refilled, claims) = (queues.clone(), queues.clone(), queues.claims.clone());
+        let (caches, driver) = (&self.context.caches, &self.context.driver.name);
+        let (for_claims, for_volumes) = (driver.clone(), driver.clone());
         let mut controller = Controller::new(&self.context, self.clone())
             .after(|this| async move {
                 this.synced().await;
-                this.listen(&filled);
+                this.require_live_checks();
+            })
+            .feed(
+                &caches.claims(),
+                &self.claim_queue,
+                move |change| match change {
+                    Change::Applied { new, .. } => to_provision(new, &for_claims),
+                    Change::Deleted(old) => old.uid(),
+                },
+            )
+            .feed(
+                &caches.volumes(),
+                &self.volume_queue,
+                move |change| match change {
+                    Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
+                    Change::Deleted(_) => None,
+                },
+            )
+            .feed(&caches.classes(), &self.class_queue, |change| {
+                Some(change.object().name_any())
             })
             .work(
                 "claims",
-                &queues.claims,
+                &self.claim_queue,
                 workers,
                 |this, uid: String| async move { this.claim(&uid).await },
             )
             .work(
                 "volumes",
-                &queues.volumes,
+                &self.volume_queue,
                 workers,
                 |this, name: String| async move { this.volume(&name).await },
             )
@@ -346,16 +314,25 @@ impl Provisioner {
                 workers,
                 |this, name: String| async move { this.pending_pv(&name).await },
             )
-            .work("classes", &queues.classes, 1, move |this, name: String| {
-                let claims = claims.clone();
-                async move {
-                    for claim in this.by_class.get(&name) {
-                        claim.uid().into_iter().for_each(|uid| claims.add(uid));
-                    }
+            .work(
+                "classes",
+                &self.class_queue,
+                1,
+                |this, name: String| async move {
+                    let claims = this.by_class.get(&name);
+                    let uids = claims.iter().filter_map(|claim| claim.uid());
+                    uids.for_each(|uid| this.claim_queue.add(uid));
                     Outcome::Done
-                }
-            })
-            .beside(|this| async move { this.refill(&refilled).await });
+                },
+            )
+            .beside(|this| async move { this.refill().await });
+        if self.attachments.is_some() {
+            let attachments = caches.attachments();
+            controller = controller.feed(&attachments, &self.volume_queue, |change| match change {
+                Change::Deleted(old) => old.spec.source.persistent_volume_name.clone(),
+                Change::Applied { .. } => None,
+            });
+        }
         if let Some(protection) = self.protection.clone() {
             controller = controller.beside(|_| protection.run());
         }
@@ -363,7 +340,7 @@ impl Provisioner {
     }
 
     /// Queues everything at each resync and when this process becomes leader.
-    async fn refill(&self, queues: &Queues) {
+    async fn refill(&self) {
         let mut leader = self.context.leader.clone();
         let every = self.context.common.resync_period.unwrap_or(RESYNC);
         loop {
@@ -392,24 +369,25 @@ impl Provisioner {
                 // The previous leader may have created volumes for these claims.
                 self.require_live_checks();
             }
-            self.add_all(queues);
+            self.add_all();
         }
     }
 
-    fn add_all(&self, queues: &Queues) {
+    fn add_all(&self) {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
-        for claim in caches.claims().each() {
-            if let Some(uid) = claim.uid().filter(|_| pvc::is_for(&claim, driver)) {
-                queues.claims.add(uid);
-            }
-        }
-        for volume in caches.volumes().each() {
-            if deletion::decide(&volume, driver) != deletion::Work::Nothing {
-                queues.volumes.add(volume.name_any());
-            }
-        }
+        let claims = caches.claims().each();
+        let uids = claims.filter_map(|claim| to_provision(&claim, driver));
+        uids.for_each(|uid| self.claim_queue.add(uid));
+        let volumes = caches.volumes().each();
+        let names = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
+        names.for_each(|name| self.volume_queue.add(name));
     }
+}
+
+/// The UID of a claim that this driver must provision.
+fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<String> {
+    claim.uid().filter(|_| pvc::is_for(claim, driver))
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub mod modify;
 mod pods_by_claim;
 pub mod recover;
 #[cfg(test)]
-mod rig;
+mod testing;
 
 use claim::Claim;
 use pods_by_claim::Users;

@@ -13,8 +13,8 @@ use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::cache::Change;
 use crate::client::Resource;
-use crate::controller::Controller;
 use crate::controller::queue::{Outcome, Queue};
+use crate::controller::{Context, Controller};
 use crate::provisioner::source_protection;
 
 /// Minimum time between two reconciles of all waiting claims, or of all objects: changes are
@@ -44,22 +44,9 @@ pub(super) struct Queues {
 }
 
 impl Placement {
-    pub(super) fn queues(&self) -> Queues {
-        let queue = || Queue::new(self.context.common.backoff());
-        Queues {
-            claims: queue(),
-            sources: queue(),
-            classes: queue(),
-            volumes: queue(),
-            handles: queue(),
-            contents: queue(),
-            groups: queue(),
-        }
-    }
-
     /// Registers watch handlers. They only queue keys or notify a waiting task.
-    pub(super) fn listen(self: &Arc<Self>, queues: &Queues) {
-        let caches = &self.context.caches;
+    pub(super) fn listen(self: &Arc<Self>) {
+        let (caches, queues) = (&self.context.caches, &self.queues);
         let to = queues.clone();
         caches.claims().on_change(move |change| to.claim(change));
         let (to, driver) = (queues.clone(), self.context.driver.name.clone());
@@ -159,93 +146,84 @@ impl Placement {
     }
 
     /// Runs the workers until `context.stop`.
-    pub(super) async fn work(self: Arc<Self>, queues: Queues) {
+    pub(super) async fn work(self: Arc<Self>) {
         let workers = self.context.common.worker_threads;
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
-        let shared = Arc::new((self.clone(), queues.clone()));
-        let Queues {
-            claims,
-            sources,
-            classes,
-            volumes,
-            handles,
-            contents,
-            groups,
-        } = &queues;
-        Controller::new(&self.context, shared)
+        let queues = &self.queues;
+        Controller::new(&self.context, self.clone())
             .work(
                 "placement-claims",
-                claims,
+                &queues.claims,
                 placers,
-                |all, uid: String| async move { all.0.claim(&uid).await },
+                |this, uid: String| async move { this.claim(&uid).await },
             )
             .work(
                 "placement-sources",
-                sources,
+                &queues.sources,
                 1,
-                |all, key: String| async move { all.0.on_source(&key, &all.1).await },
+                |this, key: String| async move { this.on_source(&key).await },
             )
             .work(
                 "placement-classes",
-                classes,
+                &queues.classes,
                 1,
-                |all, name: String| async move { all.0.on_class(&name, &all.1).await },
+                |this, name: String| async move { this.on_class(&name).await },
             )
             .work(
                 "placement-volumes",
-                volumes,
+                &queues.volumes,
                 labellers,
-                |all, name: String| async move { all.0.volume_label(&name).await },
+                |this, name: String| async move { this.volume_label(&name).await },
             )
             .work(
                 "placement-handles",
-                handles,
+                &queues.handles,
                 1,
-                |all, handle: String| async move { all.0.on_handle(&handle, &all.1).await },
+                |this, handle: String| async move { this.on_handle(&handle).await },
             )
             .work(
                 "placement-contents",
-                contents,
+                &queues.contents,
                 labellers,
-                |all, name: String| async move { all.0.content_label(&name).await },
+                |this, name: String| async move { this.content_label(&name).await },
             )
             .work(
                 "placement-groupcontents",
-                groups,
+                &queues.groups,
                 labellers,
-                |all, name: String| async move { all.0.group_label(&name).await },
+                |this, name: String| async move { this.group_label(&name).await },
             )
-            .beside(|all| async move { all.0.refresh(&all.1).await })
-            .beside(|all| async move { all.0.wake_waiting(&all.1).await })
-            .beside(|all| async move { all.0.keep_table().await })
+            .beside(|this| async move { this.refresh().await })
+            .beside(|this| async move { this.wake_waiting().await })
+            .beside(|this| async move { this.keep_table().await })
             .run()
             .await;
     }
 
     /// Queues the claims that wait for a changed source.
-    async fn on_source(&self, key: &str, queues: &Queues) -> Outcome {
-        queues.add_claims(&self.awaited.get(key));
+    async fn on_source(&self, key: &str) -> Outcome {
+        self.queues.add_claims(&self.awaited.get(key));
         Outcome::Done
     }
 
-    async fn on_class(&self, name: &str, queues: &Queues) -> Outcome {
-        queues.add_claims(&self.by_class.get(name));
+    async fn on_class(&self, name: &str) -> Outcome {
+        self.queues.add_claims(&self.by_class.get(name));
         Outcome::Done
     }
 
     /// Queues the contents made from a new volume: its node may be their label.
-    async fn on_handle(&self, handle: &str, queues: &Queues) -> Outcome {
+    async fn on_handle(&self, handle: &str) -> Outcome {
         if let Some(contents) = &self.contents {
-            add_names(&queues.contents, contents.get(handle));
+            add_names(&self.queues.contents, contents.get(handle));
         }
         if let Some(groups) = &self.groups {
-            add_names(&queues.groups, groups.get(handle));
+            add_names(&self.queues.groups, groups.get(handle));
         }
         Outcome::Done
     }
 
     /// Queues all objects every resync period, and after changes of nodes.
-    async fn refresh(&self, queues: &Queues) {
+    async fn refresh(&self) {
         let period = self.context.common.resync_period.unwrap_or(RESYNC);
         loop {
             let again = async {
@@ -258,30 +236,30 @@ impl Placement {
                 () = self.resync.notified() => {}
                 () = again => {}
             }
-            self.add_all(queues);
+            self.add_all();
             tokio::time::sleep(PACE).await;
         }
     }
 
-    fn add_all(&self, queues: &Queues) {
+    fn add_all(&self) {
         self.reservations().settle(Instant::now());
         let caches = &self.context.caches;
         for uid in self.claims.keys() {
-            queues.claims.add(uid);
+            self.queues.claims.add(uid);
         }
         let driver = &self.context.driver.name;
         let ours = |volume: &Arc<_>| pv::handle(volume, driver).is_some();
-        add_names(&queues.volumes, caches.volumes().each().filter(ours));
+        add_names(&self.queues.volumes, caches.volumes().each().filter(ours));
         if self.contents.is_some() {
-            add_names(&queues.contents, caches.contents().each());
+            add_names(&self.queues.contents, caches.contents().each());
         }
         if self.groups.is_some() {
-            add_names(&queues.groups, caches.group_contents().each());
+            add_names(&self.queues.groups, caches.group_contents().each());
         }
     }
 
     /// Queues the waiting claims when there may be more room.
-    async fn wake_waiting(&self, queues: &Queues) {
+    async fn wake_waiting(&self) {
         loop {
             self.wake.notified().await;
             self.reservations().settle(Instant::now());
@@ -290,7 +268,7 @@ impl Placement {
             let pause = PACE
                 .max(EACH.saturating_mul(u32::try_from(unschedulable.len()).unwrap_or(u32::MAX)));
             for uid in unschedulable {
-                queues.claims.add(uid);
+                self.queues.claims.add(uid);
             }
             tokio::time::sleep(pause).await;
         }
@@ -298,6 +276,18 @@ impl Placement {
 }
 
 impl Queues {
+    pub(super) fn new(context: &Context) -> Self {
+        Queues {
+            claims: context.queue(),
+            sources: context.queue(),
+            classes: context.queue(),
+            volumes: context.queue(),
+            handles: context.queue(),
+            contents: context.queue(),
+            groups: context.queue(),
+        }
+    }
+
     fn claim(&self, change: &Change<PersistentVolumeClaim>) {
         if says_nothing_new(change, |claim| &claim.spec) {
             return;

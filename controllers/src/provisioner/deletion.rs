@@ -66,6 +66,11 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     }
 }
 
+/// The name of a PersistentVolume that needs an action.
+pub(super) fn needs_work(volume: &PersistentVolume, driver: &str) -> Option<String> {
+    (decide(volume, driver) != Work::Nothing).then(|| volume.name_any())
+}
+
 /// The reason why a volume is not deleted yet.
 #[derive(Debug, thiserror::Error)]
 enum Obstacle {

@@ -6,12 +6,13 @@ impl Rig {
     /// Runs all queues. Their retries come after the end of the test, so that a retry can't hide a
     /// missed event.
     fn begin(&mut self) {
-        let common = &mut self.placement().context.common;
+        let placement = self.placement();
+        let common = &mut placement.context.common;
         common.retry_interval_start = Some(Duration::from_secs(3600));
         common.retry_interval_max = Some(Duration::from_secs(3600));
-        let queues = self.at_work.queues();
-        self.at_work.listen(&queues);
-        tokio::spawn(self.at_work.clone().work(queues));
+        placement.queues = Queues::new(&placement.context);
+        self.at_work.listen();
+        tokio::spawn(self.at_work.clone().work());
     }
 
     /// Checks the node of a claim after the queues had some time.

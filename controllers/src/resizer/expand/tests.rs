@@ -6,7 +6,7 @@ use tonic::Status;
 
 use super::*;
 use crate::csi::driver::ControllerCapability::{self, *};
-use crate::resizer::rig::{Rig, key, options};
+use crate::resizer::testing::{Rig, key, options};
 
 const NONE: [&str; 0] = [];
 

@@ -5,7 +5,7 @@ use tonic::Status;
 
 use super::*;
 use crate::csi::driver::ControllerCapability::*;
-use crate::resizer::rig::{Rig, key};
+use crate::resizer::testing::{Rig, key};
 use crate::testing::{Call, DRIVER};
 
 const NONE: [&str; 0] = [];
