@@ -203,9 +203,11 @@ impl Model {
     /// Replaces the file behind a read-only device, as a process with read access can
     /// (LOOP_CHANGE_FD).
     pub fn change_backing(&self, minor: u32, backing: &File) -> Result<()> {
-        let file = super::file_id(backing)?;
+        let file = backing.try_clone();
+        let file = file.map_err(|e| Error::io("dup", "the backing file", e))?;
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
-            (slot.backing, slot.rdev) = (file, 0);
+            (slot.backing, slot.rdev) = (super::file_id(&file)?, 0);
+            slot.file = file;
         }
         Ok(())
     }

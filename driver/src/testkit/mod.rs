@@ -34,9 +34,8 @@ mod site;
 pub(crate) use controller::*;
 pub(crate) use requests::*;
 pub(crate) use rig::{Configs, Rig};
-pub(crate) use site::{
-    Site, TestKernel, attach, loops_beneath, make_fs, mount_fs, new_filesystem, tend,
-};
+pub(crate) use site::{Site, TestKernel, attach, loops_beneath, new_filesystem, tend};
+pub(crate) use site::{make_fs, mkfs_spec, mount_fs, mount_spec};
 
 /// One mebibyte.
 pub(crate) const MI: u64 = 1 << 20;

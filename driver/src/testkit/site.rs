@@ -352,25 +352,34 @@ pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, byt
 
 /// Makes a filesystem on a loop device.
 pub(crate) fn make_fs(kernel: &dyn Kernel, device: &LoopDevice, fs: FsType) {
-    let mkfs = MkfsSpec {
-        device: &device.path(),
+    kernel.mkfs(&mkfs_spec(&device.path(), fs)).unwrap();
+}
+
+/// A new thin filesystem without further options.
+pub(crate) fn mkfs_spec(device: &Path, fs: FsType) -> MkfsSpec<'_> {
+    MkfsSpec {
+        device,
         fs,
         options: &[],
         discard: true,
         uuid: None,
         force: false,
-    };
-    kernel.mkfs(&mkfs).unwrap();
+    }
 }
 
 /// Mounts the filesystem of a loop device.
 pub(crate) fn mount_fs(kernel: &dyn Kernel, device: &LoopDevice, target: &Path, fs: FsType) {
-    let mount = MountSpec {
-        device: &device.path(),
+    let device = device.path();
+    kernel.mount(&mount_spec(&device, target, fs)).unwrap();
+}
+
+/// A mount for writing without further options.
+pub(crate) fn mount_spec<'a>(device: &'a Path, target: &'a Path, fs: FsType) -> MountSpec<'a> {
+    MountSpec {
+        device,
         target,
         fs,
         read_only: false,
         options: &[],
-    };
-    kernel.mount(&mount).unwrap();
+    }
 }

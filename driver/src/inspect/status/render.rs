@@ -261,7 +261,7 @@ fn orphans(report: &Report, page: &mut Page) {
         return;
     }
     let heading = count(report.orphans.len(), "orphan");
-    page.heading(&format!("{heading} (hostloop fsck tells more)"));
+    page.heading(&format!("{heading} (hostloop fsck explains them)"));
     for orphan in &report.orphans {
         let object = paint(color::of(orphan.severity), &orphan.object);
         page.lines.push(format!("  {object} {}", orphan.what));

@@ -25,6 +25,17 @@ fn vague(logical: u64, blocks: u64) -> Extent {
     }
 }
 
+/// The ranges that a function emits.
+fn collect(find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> Result<()>) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    let mut emit = |range| {
+        ranges.push(range);
+        true
+    };
+    find(&mut emit).unwrap();
+    ranges
+}
+
 /// Differences as (first block, blocks, certain).
 fn blocks(differences: &[Difference]) -> Vec<(u64, u64, bool)> {
     let block = |d: &Difference| (d.range.offset / K, d.range.length / K, d.certain);
@@ -52,7 +63,7 @@ fn blocks(differences: &[Difference]) -> Vec<(u64, u64, bool)> {
     &[(0, 1, true), (2, 2, true), (4, 1, false), (6, 1, true)]
 )]
 #[case::base_shorter(&[at(0, 50, 2)], &[at(0, 50, 2), at(2, 80, 6)], true, &[(2, 6, true)])]
-fn delta_tells(
+fn delta_of_two_maps(
     #[case] base: &[Extent],
     #[case] target: &[Extent],
     #[case] shares: bool,
@@ -123,7 +134,7 @@ proptest! {
     #[test]
     fn delta_misses_nothing(base in file(), target in file(), shares: bool, disk: [u8; 12]) {
         let differences = delta(&map(&base), &map(&target), shares);
-        let told = |i: usize| {
+        let reported = |i: usize| {
             let offset = i as u64 * K;
             differences.iter().find(|d| d.range.offset <= offset && offset < d.range.end())
         };
@@ -131,12 +142,12 @@ proptest! {
         let content = |b: Block| b.map_or(0, |(place, _)| disk[place as usize]);
         for i in 0..base.len().max(target.len()) {
             let (b, t) = (block(&base, i), block(&target, i));
-            prop_assert!(content(b) == content(t) || told(i).is_some(), "block {i}");
+            prop_assert!(content(b) == content(t) || reported(i).is_some(), "block {i}");
             if shares && b == t && b.is_none_or(|(_, addressed)| addressed) {
-                prop_assert!(told(i).is_none(), "block {i} is shared");
+                prop_assert!(reported(i).is_none(), "block {i} is shared");
             }
             if !shares && (b.is_some() || t.is_some()) {
-                prop_assert!(told(i).is_some_and(|d| !d.certain), "block {i} needs a look");
+                prop_assert!(reported(i).is_some_and(|d| !d.certain), "block {i} needs a look");
             }
         }
         for pair in differences.windows(2) {
@@ -154,15 +165,15 @@ proptest! {
     ) {
         let (left, right) = (content(&base), content(&target));
         let range = Range { offset: from * K, length: blocks * K };
-        let mut told = Vec::new();
-        let more = compare::contents(&left, &right, range, &mut |r| { told.push(r); true });
-        prop_assert!(more.unwrap());
+        let found = collect(|emit| {
+            compare::contents(&left, &right, range, emit).map(|more| assert!(more))
+        });
         let at = |v: &[u8], i: u64| v.get(i as usize).copied().unwrap_or(0);
         for i in from..from + blocks {
-            let found = told.iter().any(|r| r.offset <= i * K && i * K < r.end());
-            prop_assert_eq!(found, at(&base, i) != at(&target, i), "block {}", i);
+            let differs = found.iter().any(|r| r.offset <= i * K && i * K < r.end());
+            prop_assert_eq!(differs, at(&base, i) != at(&target, i), "block {}", i);
         }
-        for pair in told.windows(2) {
+        for pair in found.windows(2) {
             prop_assert!(pair[0].end() < pair[1].offset, "runs are joined");
         }
     }
@@ -177,7 +188,7 @@ fn content(blocks: &[u8]) -> File {
 }
 
 #[test]
-fn compare_stops_when_told() {
+fn compare_stops_on_request() {
     let (left, right) = (content(&[1, 0, 1, 0, 1]), content(&[]));
     let mut calls = 0;
     let range = Range {
@@ -201,32 +212,12 @@ fn a_file_of_many_extents_is_read_in_windows() {
     for i in 0..blocks {
         file.write_all_at(&[7; 4096], 2 * i * K).unwrap();
     }
-    let every_other: Vec<Range> = (0..blocks)
-        .map(|i| Range {
-            offset: 2 * i * K,
-            length: K,
-        })
-        .collect();
-    let all: Vec<Range> = extents(&file)
-        .unwrap()
-        .iter()
-        .map(|e| Range {
-            offset: e.logical,
-            length: e.length,
-        })
-        .collect();
+    let range = |offset, length| Range { offset, length };
+    let every_other: Vec<Range> = (0..blocks).map(|i| range(2 * i * K, K)).collect();
+    let all = extents(&file).unwrap();
+    let all: Vec<Range> = all.iter().map(|e| range(e.logical, e.length)).collect();
     assert_eq!(all, every_other);
-
-    let span = Range {
-        offset: 100 * K,
-        length: 2000 * K,
-    };
-    let mut some = Vec::new();
-    allocated(&file, span, &mut |r| {
-        some.push(r);
-        true
-    })
-    .unwrap();
+    let some = collect(|emit| allocated(&file, range(100 * K, 2000 * K), emit));
     assert_eq!(some, every_other[50..1050]);
 }
 
@@ -238,17 +229,11 @@ fn without_fiemap_runs_have_no_address() {
     file.write_all_at(&[1; 4096], 8 * K).unwrap();
     file.write_all_at(&[1; 8192], 63 * K).unwrap();
     assert_eq!(extents(&file).unwrap(), [vague(8, 1), vague(63, 2)]);
-    let mut told = Vec::new();
-    let span = Range {
-        offset: 0,
-        length: 65 * K,
-    };
     let base = tempfile::tempfile_in("/dev/shm").unwrap();
     base.write_all_at(&[1; 4096], 8 * K).unwrap();
-    changed(&base, &file, span, true, &mut |r| {
-        told.push(r.offset / K);
-        true
-    })
-    .unwrap();
-    assert_eq!(told, [63]);
+    let (offset, length) = (0, 65 * K);
+    let span = Range { offset, length };
+    let found = collect(|emit| changed(&base, &file, span, true, emit));
+    let (offset, length) = (63 * K, 2 * K);
+    assert_eq!(found, [Range { offset, length }]);
 }

@@ -29,9 +29,8 @@ pub(super) enum Device {
 pub(super) struct Slot {
     pub(super) backing: FileId,
     pub(super) rdev: u64,
-    path: String,
     /// The open file keeps a deleted file, or a loop device below, in use.
-    file: File,
+    pub(super) file: File,
     pub(super) size: u64,
     pub(super) read_only: bool,
     pub(super) autoclear: bool,
@@ -164,10 +163,6 @@ impl State {
         let slot = Slot {
             backing,
             rdev: below.map_or(0, |below| rustix::fs::makedev(LOOP_MAJOR, below)),
-            path: below
-                .map_or_else(|| name_of(spec.backing), loop_path)
-                .display()
-                .to_string(),
             file: spec.backing.try_clone().map_err(failed)?,
             size,
             read_only: spec.read_only
@@ -229,11 +224,9 @@ impl State {
             minor,
             backing: (!slot.silent).then_some(slot.backing),
             backing_rdev: if slot.silent { 0 } else { slot.rdev },
-            backing_path: match slot.file.metadata() {
-                Ok(m) if slot.rdev == 0 && std::os::unix::fs::MetadataExt::nlink(&m) == 0 => {
-                    format!("{} (deleted)", slot.path)
-                }
-                _ => slot.path.clone(),
+            backing_path: match slot.rdev {
+                0 => name_of(&slot.file).display().to_string(),
+                below => loop_path(rustix::fs::minor(below)).display().to_string(),
             },
             offset: slot.offset,
             size_limit: slot.size_limit,

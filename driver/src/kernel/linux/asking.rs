@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_a_device_twice_at_a_time() {
+    fn concurrent_queries_of_a_device_take_turns() {
         let asking = Asking::new(Duration::from_secs(60));
         let at_once = Arc::new(AtomicUsize::new(0));
         thread::scope(|scope| {

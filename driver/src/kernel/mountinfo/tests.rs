@@ -18,35 +18,18 @@ const TABLE: &str = r"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
 #[test]
 fn reads_what_the_kernel_writes() {
     let table = MountTable::parse(TABLE.as_bytes()).unwrap();
-    let minors: Vec<_> = table.entries.iter().map(MountEntry::loop_minor).collect();
-    assert_eq!(
-        minors,
-        [
-            None,
-            None,
-            Some(3),
-            Some(12),
-            None,
-            None,
-            None,
-            Some(3),
-            Some(3)
-        ]
-    );
-    assert_eq!(table.at(Path::new("/a b")).unwrap().id, 87);
-    assert_eq!(
-        table.of_loop(3).map(|e| e.id).collect::<Vec<_>>(),
-        [81, 86, 87]
-    );
-    let nameless = table.at(Path::new("/nameless")).unwrap();
-    assert_eq!(nameless.source, "");
-    assert_eq!(nameless.super_options, ["rw", "size=1k"]);
-    assert_eq!(
-        table.at(Path::new("/pod")).unwrap().root,
-        Path::new(r"/sub\dir")
-    );
-    assert!(table.at(Path::new("/pod")).unwrap().read_only());
-    assert!(!table.at(Path::new("/block")).unwrap().read_only());
+    let minors = table.entries.iter().map(|e| (e.id, e.loop_minor()));
+    let minors: Vec<_> = minors.filter(|(_, minor)| minor.is_some()).collect();
+    let expected = [(81, 3), (82, 12), (86, 3), (87, 3)];
+    assert_eq!(minors, expected.map(|(id, minor)| (id, Some(minor))));
+    let of_loop: Vec<_> = table.of_loop(3).map(|e| e.id).collect();
+    assert_eq!(of_loop, [81, 86, 87]);
+    let at = |path: &str| table.at(Path::new(path)).unwrap();
+    assert_eq!(at("/a b").id, 87);
+    assert_eq!(at("/nameless").source, "");
+    assert_eq!(at("/nameless").super_options, ["rw", "size=1k"]);
+    assert_eq!(at("/pod").root, Path::new(r"/sub\dir"));
+    assert!(at("/pod").read_only() && !at("/block").read_only());
 }
 
 /// A pod may make device nodes on its own filesystem and have kubelet bind them.
@@ -57,77 +40,33 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
     let folder = "30 22 0:25 /node/dev /dev rw - tmpfs tmpfs rw";
     let hidden = "29 22 0:24 / /dev rw - devtmpfs devtmpfs rw";
     let pods = "31 22 254:0 /var/lib /var/lib rw - ext4 /dev/root rw";
-    // Earlier mounts, the mount of a file, and the expected minor of its device node.
-    let table: [(&[&str], &str, Option<u32>); 16] = [
-        (
-            &[root, own],
-            "0:25 /loop5 /t rw - devtmpfs devtmpfs rw",
-            Some(5),
-        ),
-        (
-            &[root, own],
-            "0:25 /loop5//deleted /t rw - devtmpfs devtmpfs rw",
-            Some(5),
-        ),
-        (
-            &[root, own],
-            "0:25 /loop05 /t rw - devtmpfs devtmpfs rw",
-            None,
-        ),
-        (
-            &[root, own],
-            "0:25 /loop-control /t rw - devtmpfs devtmpfs rw",
-            None,
-        ),
-        (
-            &[root, own],
-            "0:25 /shm/loop5 /t rw - devtmpfs devtmpfs rw",
-            None,
-        ),
-        (&[root, own], "0:26 /loop5 /t rw - tmpfs tmpfs rw", None),
-        (
-            &[root, own, pods],
-            "254:0 /var/lib/pod/loop5 /t rw - ext4 /dev/root rw",
-            None,
-        ),
-        (&[root, own], "7:3 /loop5 /t rw - ext4 /dev/loop3 rw", None),
-        (
-            &[root, hidden, own],
-            "0:25 /loop5 /t rw - devtmpfs devtmpfs rw",
-            Some(5),
-        ),
-        (
-            &[root, hidden, own],
-            "0:24 /loop5 /t rw - devtmpfs devtmpfs rw",
-            None,
-        ),
-        // A container's /dev may be a folder of another filesystem.
-        (
-            &[root, folder],
-            "0:25 /node/dev/loop5 /t rw - tmpfs tmpfs rw",
-            Some(5),
-        ),
-        (&[root, folder], "0:25 /loop5 /t rw - tmpfs tmpfs rw", None),
-        // Without a mount there, it is a folder of the root filesystem.
-        (
-            &[root],
-            "254:0 /dev/loop5 /t rw - ext4 /dev/root rw",
-            Some(5),
-        ),
-        (
-            &[root],
-            "254:0 /dev/loop5//deleted /t rw - ext4 /dev/root rw",
-            Some(5),
-        ),
-        (
-            &[root],
-            "254:0 /var/dev/loop5 /t rw - ext4 /dev/root rw",
-            None,
-        ),
-        (&[root], "254:0 /loop5 /t rw - ext4 /dev/root rw", None),
-    ];
-    for (before, mount, node) in table {
-        let text = format!("{}\n40 22 {mount}\n", before.join("\n"));
+    let (plain, twice) = (&[root, own][..], &[root, hidden, own][..]);
+    // A container's /dev may be a folder of another filesystem. Without a mount there, it is a
+    // folder of the root filesystem.
+    let (folder, none) = (&[root, folder][..], &[root][..]);
+    // Earlier mounts; device, root and filesystem of the mount; the expected minor of its node.
+    for (before, file, fs, node) in [
+        (plain, "0:25 /loop5", "devtmpfs", Some(5)),
+        (plain, "0:25 /loop5//deleted", "devtmpfs", Some(5)),
+        (plain, "0:25 /loop05", "devtmpfs", None),
+        (plain, "0:25 /loop-control", "devtmpfs", None),
+        (plain, "0:25 /shm/loop5", "devtmpfs", None),
+        (plain, "0:26 /loop5", "tmpfs", None),
+        (&[root, own, pods], "254:0 /var/lib/pod/loop5", "ext4", None),
+        (plain, "7:3 /loop5", "ext4", None),
+        (twice, "0:25 /loop5", "devtmpfs", Some(5)),
+        (twice, "0:24 /loop5", "devtmpfs", None),
+        (folder, "0:25 /node/dev/loop5", "tmpfs", Some(5)),
+        (folder, "0:25 /loop5", "tmpfs", None),
+        (none, "254:0 /dev/loop5", "ext4", Some(5)),
+        (none, "254:0 /dev/loop5//deleted", "ext4", Some(5)),
+        (none, "254:0 /var/dev/loop5", "ext4", None),
+        (none, "254:0 /loop5", "ext4", None),
+    ] {
+        let text = format!(
+            "{}\n40 22 {file} /t rw - {fs} source rw\n",
+            before.join("\n")
+        );
         let table = MountTable::parse(text.as_bytes()).unwrap();
         assert_eq!(table.at(Path::new("/t")).unwrap().loop_node, node, "{text}");
         let bound = table.of_loop_node(5).count();
@@ -150,11 +89,8 @@ fn names_a_bad_line() {
         "1 2 3:4 / / rw a b c",
         "-1 2 3:4 / / rw - a b",
     ] {
-        assert!(
-            MountTable::parse(line.as_bytes())
-                .unwrap_err()
-                .contains(line)
-        );
+        let message = MountTable::parse(line.as_bytes()).unwrap_err();
+        assert!(message.contains(line), "{message}");
     }
 }
 

@@ -6,12 +6,11 @@ use std::os::unix::fs::FileExt;
 
 use hostloop_driver::kernel::extents::{self, Range};
 use hostloop_driver::kernel::file::Copied;
-use hostloop_driver::storage::Provisioning;
-use hostloop_driver::storage::copy_image::{self, CopyRequest};
+use hostloop_driver::storage::copy_image;
 use nix::fcntl::{FallocateFlags, fallocate};
 use rstest::rstest;
 
-use super::support::{Loop, Pool, Random, populate, run, sparse};
+use super::support::{Loop, Pool, Random, changed, collect, populate, run, sparse};
 
 const BLOCK: u64 = 4096;
 
@@ -79,13 +78,7 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
             touched = churn(&device.open(), len / BLOCK, random);
         }
         let file = sparse(&pool.path(&format!("snapshot-{i}")), 0);
-        let want = CopyRequest {
-            len,
-            provisioning: Provisioning::Thin,
-            reflinks: pool.reflinks,
-            thick_source: thick,
-        };
-        let copied = populate(&image, &file, &want);
+        let copied = populate(&image, &file, &pool.thin(len, thick));
         if thick {
             copy_image::keep_thick(&image, len, copied).unwrap();
         } else {
@@ -102,22 +95,12 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
     snapshots
 }
 
-fn changed(base: &Snapshot, target: &Snapshot, from: u64, shares: bool) -> BTreeSet<u64> {
-    let mut told = Vec::new();
-    let span = Range {
-        offset: from,
-        length: target.content.len() as u64 - from,
-    };
-    extents::changed(&base.file, &target.file, span, shares, &mut |run| {
-        told.push(run);
-        true
-    })
-    .unwrap();
-    assert!(
-        told.windows(2).all(|p| p[0].end() <= p[1].offset),
-        "in order"
-    );
-    blocks(&told)
+/// The blocks from `offset` on that are reported as changed.
+fn reported(base: &Snapshot, target: &Snapshot, offset: u64, shares: bool) -> BTreeSet<u64> {
+    let ranges = changed(&base.file, &target.file, offset, shares);
+    let in_order = ranges.windows(2).all(|p| p[0].end() <= p[1].offset);
+    assert!(in_order, "{ranges:?}");
+    blocks(&ranges)
 }
 
 #[rstest]
@@ -139,33 +122,24 @@ fn deltas_miss_nothing(#[case] fs: &str, #[case] thick: bool) {
         for (i, base) in snapshots.iter().enumerate() {
             let differs = |b: &u64| base.block(*b) != target.block(*b);
             let truth: BTreeSet<u64> = (0..all).filter(differs).collect();
-            let told = changed(base, target, 0, shares);
-            assert!(truth.is_subset(&told), "{fs}: {i} to {j} misses a change");
+            let found = reported(base, target, 0, shares);
+            assert!(truth.is_subset(&found), "{fs}: {i} to {j} misses a change");
             let between = &snapshots[i.min(j) + usize::from(i != j)..=i.max(j)];
             let touched: BTreeSet<u64> = between.iter().flat_map(|s| s.touched.clone()).collect();
-            assert!(
-                told.is_subset(&touched),
-                "{fs}: {i} to {j} tells what nobody touched"
-            );
+            let all_touched = found.is_subset(&touched);
+            assert!(all_touched, "{fs}: {i} to {j} reports an untouched block");
             let half = all / 2;
-            let rest = changed(base, target, half * BLOCK, shares);
-            assert_eq!(
-                rest,
-                told.range(half..).copied().collect(),
-                "from the middle"
-            );
+            let rest = reported(base, target, half * BLOCK, shares);
+            let expected = found.range(half..).copied().collect();
+            assert_eq!(rest, expected, "from the middle");
             pairs += 1;
             real += truth.len();
-            extra += told.len() - truth.len();
+            extra += found.len() - truth.len();
         }
     }
-    if !shares {
-        assert_eq!(
-            extra, 0,
-            "{fs}: where content is compared, it is compared exactly"
-        );
-    }
-    println!("{fs}: {pairs} pairs, {real} changed blocks, {extra} more told");
+    // Where content is compared, it is compared exactly.
+    assert!(shares || extra == 0, "{fs}: {extra}");
+    println!("{fs}: {pairs} pairs, {real} changed blocks, {extra} more reported");
     assert!(real > 1000);
 }
 
@@ -177,28 +151,20 @@ fn deltas_miss_nothing(#[case] fs: &str, #[case] thick: bool) {
 fn allocated_runs_hold_every_byte(#[case] fs: &str, #[case] thick: bool) {
     let pool = Pool::new(fs, 2 << 30);
     for snapshot in history(&pool, thick, &mut Random(0xa110c)) {
-        let mut runs = Vec::new();
         let length = snapshot.content.len() as u64;
         let span = Range { offset: 0, length };
-        extents::allocated(&snapshot.file, span, &mut |run| {
-            runs.push(run);
-            true
-        })
-        .unwrap();
-        let told = blocks(&runs);
+        let runs = collect(|emit| extents::allocated(&snapshot.file, span, emit));
+        let found = blocks(&runs);
         let zeros = [0; BLOCK as usize];
         let data = |b: &u64| snapshot.block(*b) != zeros;
-        assert!((0..length / BLOCK).filter(data).all(|b| told.contains(&b)));
-        assert!((told.len() as u64) < length / BLOCK, "holes are left out");
+        assert!((0..length / BLOCK).filter(data).all(|b| found.contains(&b)));
+        assert!((found.len() as u64) < length / BLOCK, "holes are left out");
     }
 }
 
 /// Many more extents than one FIEMAP call returns.
 #[rstest]
-#[case::ext4("ext4")]
-#[case::xfs("xfs")]
-#[case::btrfs("btrfs")]
-fn a_delta_of_many_extents(#[case] fs: &str) {
+fn a_delta_of_many_extents(#[values("ext4", "xfs", "btrfs")] fs: &str) {
     let pool = Pool::new(fs, 1 << 30);
     let len = 6000 * BLOCK;
     let (base, target) = (sparse(&pool.path("a"), len), sparse(&pool.path("b"), 0));
@@ -206,30 +172,14 @@ fn a_delta_of_many_extents(#[case] fs: &str) {
         base.write_all_at(&[1; BLOCK as usize], i * BLOCK).unwrap();
     }
     base.sync_all().unwrap();
-    let want = CopyRequest {
-        len,
-        provisioning: Provisioning::Thin,
-        reflinks: pool.reflinks,
-        thick_source: false,
-    };
-    populate(&base, &target, &want);
+    populate(&base, &target, &pool.thin(len, false));
     let mut expected = BTreeSet::new();
     for i in (0..6000).step_by(7) {
-        target
-            .write_all_at(&[2; BLOCK as usize], i * BLOCK)
-            .unwrap();
+        let at = i * BLOCK;
+        target.write_all_at(&[2; BLOCK as usize], at).unwrap();
         expected.insert(i);
     }
-    let mut told = Vec::new();
-    let span = Range {
-        offset: 0,
-        length: len,
-    };
-    extents::changed(&base, &target, span, pool.reflinks, &mut |run| {
-        told.push(run);
-        true
-    })
-    .unwrap();
-    assert_eq!(blocks(&told), expected);
+    let found = changed(&base, &target, 0, pool.reflinks);
+    assert_eq!(blocks(&found), expected);
     assert!(extents::extents(&target).unwrap().len() > 2000);
 }

@@ -138,18 +138,27 @@ impl Answer {
     }
 }
 
-fn allocated_of(snapshot: &SnapshotRecord) -> csi::GetMetadataAllocatedRequest {
+fn allocated_of(id: impl ToString, offset: i64, max: i32) -> csi::GetMetadataAllocatedRequest {
     csi::GetMetadataAllocatedRequest {
-        snapshot_id: snapshot.id.to_string(),
-        ..Default::default()
+        snapshot_id: id.to_string(),
+        starting_offset: offset,
+        max_results: max,
+        secrets: Default::default(),
     }
 }
 
-fn delta_of(base: &SnapshotRecord, target: &SnapshotRecord) -> csi::GetMetadataDeltaRequest {
+fn delta_of(
+    base: impl ToString,
+    target: impl ToString,
+    offset: i64,
+    max: i32,
+) -> csi::GetMetadataDeltaRequest {
     csi::GetMetadataDeltaRequest {
-        base_snapshot_id: base.id.to_string(),
-        target_snapshot_id: target.id.to_string(),
-        ..Default::default()
+        base_snapshot_id: base.to_string(),
+        target_snapshot_id: target.to_string(),
+        starting_offset: offset,
+        max_results: max,
+        secrets: Default::default(),
     }
 }
 
@@ -200,17 +209,22 @@ fn a_volumes_history(
     };
     for target in [&first, &second, &third] {
         let content = rig.content(target);
-        let answer = rig.allocated(allocated_of(target)).unwrap();
+        let answer = rig.allocated(allocated_of(target.id, 0, 0)).unwrap();
         assert_eq!(answer.style, Some((code, target.size_bytes as i64)));
         assert!(answer.blocks().is_superset(&differing(&[], &content)));
         for base in [&first, &second, &third] {
-            let told = rig.delta(delta_of(base, target)).unwrap();
+            let delta = rig.delta(delta_of(base.id, target.id, 0, 0)).unwrap();
             let truth = whole(differing(&rig.content(base), &content));
-            assert_eq!(told.blocks(), truth, "{} to {}", base.name, target.name);
-            assert!(style == VARIABLE || told.tuples.iter().all(|t| t.1 == unit));
+            assert_eq!(delta.blocks(), truth, "{} to {}", base.name, target.name);
+            assert!(style == VARIABLE || delta.tuples.iter().all(|t| t.1 == unit));
         }
     }
-    assert_eq!(rig.allocated(allocated_of(&first)).unwrap().messages, [0]);
+    assert_eq!(
+        rig.allocated(allocated_of(first.id, 0, 0))
+            .unwrap()
+            .messages,
+        [0]
+    );
 }
 
 /// A stream can resume at each offset after an interruption, with each message size.
@@ -223,40 +237,40 @@ fn streams_go_on_where_they_broke_off(
     let base = rig.snapshot(&volume, "base");
     rig.scribble(&volume, &mut Random(0xbea7));
     let target = rig.snapshot(&volume, "target");
-    let all = rig.delta(delta_of(&base, &target)).unwrap().tuples;
+    let all = rig
+        .delta(delta_of(base.id, target.id, 0, 0))
+        .unwrap()
+        .tuples;
     assert!(all.len() > 10);
     for max_results in [1, 3, i32::MAX] {
-        let mut req = delta_of(&base, &target);
-        req.max_results = max_results;
-        let answer = rig.delta(req).unwrap();
+        let answer = rig
+            .delta(delta_of(base.id, target.id, 0, max_results))
+            .unwrap();
         assert_eq!(answer.tuples, all);
         assert!(answer.messages.iter().all(|n| *n <= max_results as usize));
     }
     for i in 0..all.len() {
         for start in [all[i].0, all[i].0 + 1, all[i].0 + all[i].1] {
-            let mut delta = delta_of(&base, &target);
-            delta.starting_offset = start as i64;
-            let mut allocated = allocated_of(&target);
-            allocated.starting_offset = start as i64;
+            let delta = delta_of(base.id, target.id, start as i64, 0);
             let rest = rig.delta(delta).unwrap();
             assert!(rest.tuples.first().is_none_or(|t| start < t.0 + t.1));
             let later = |t: &&(u64, u64)| start < t.0 + t.1;
             let expected: Vec<(u64, u64)> = all.iter().filter(later).copied().collect();
             assert_eq!(rest.tuples.last(), expected.last());
             assert_eq!(rest.tuples.len(), expected.len());
+            let allocated = allocated_of(target.id, start as i64, 0);
             let allocated = rig.allocated(allocated).unwrap();
             assert_eq!(allocated.tuples, rest.tuples, "the base is empty");
         }
     }
     let mut calls = 0;
-    let mut req = delta_of(&base, &target);
-    req.max_results = 1;
+    let req = delta_of(base.id, target.id, 0, 1);
     let gone = rig.controller.get_metadata_delta(req, &mut |_| {
         calls += 1;
         calls < 3
     });
     assert!(gone.is_ok());
-    assert_eq!(calls, 3, "nobody listens any more");
+    assert_eq!(calls, 3, "the client has gone");
 }
 
 #[test]
@@ -301,33 +315,32 @@ fn bad_requests() {
         Err(Error::Off(_)) => "off",
         Err(e) => panic!("{e}"),
     };
-    let allocated = |id: &str, offset, max| csi::GetMetadataAllocatedRequest {
-        snapshot_id: id.to_owned(),
-        starting_offset: offset,
-        max_results: max,
-        secrets: Default::default(),
-    };
-    let delta = |base: &str, target: &str, offset, max| csi::GetMetadataDeltaRequest {
-        base_snapshot_id: base.to_owned(),
-        target_snapshot_id: target.to_owned(),
-        starting_offset: offset,
-        max_results: max,
-        secrets: Default::default(),
-    };
     for (id, expected) in ids {
-        assert_eq!(code(rig.allocated(allocated(id, 0, 0))), expected, "{id:?}");
-        assert_eq!(code(rig.delta(delta(id, &mine, 0, 0))), expected, "{id:?}");
-        assert_eq!(code(rig.delta(delta(&mine, id, 0, 0))), expected, "{id:?}");
+        assert_eq!(
+            code(rig.allocated(allocated_of(id, 0, 0))),
+            expected,
+            "{id:?}"
+        );
+        assert_eq!(
+            code(rig.delta(delta_of(id, &mine, 0, 0))),
+            expected,
+            "{id:?}"
+        );
+        assert_eq!(
+            code(rig.delta(delta_of(&mine, id, 0, 0))),
+            expected,
+            "{id:?}"
+        );
     }
     for ((offset, max), expected) in numbers {
-        let got = code(rig.allocated(allocated(&mine, offset, max)));
+        let got = code(rig.allocated(allocated_of(&mine, offset, max)));
         assert_eq!(got, expected, "{offset} {max}");
-        let got = code(rig.delta(delta(&mine, &mine, offset, max)));
+        let got = code(rig.delta(delta_of(&mine, &mine, offset, max)));
         assert_eq!(got, expected, "{offset} {max}");
     }
-    assert_eq!(code(rig.delta(delta(&mine, &foreign, 0, 0))), "invalid");
+    assert_eq!(code(rig.delta(delta_of(&mine, &foreign, 0, 0))), "invalid");
 
     rig.controller.config.snapshot_metadata = false;
-    assert_eq!(code(rig.allocated(allocated(&mine, 0, 0))), "off");
-    assert_eq!(code(rig.delta(delta(&mine, &mine, 0, 0))), "off");
+    assert_eq!(code(rig.allocated(allocated_of(&mine, 0, 0))), "off");
+    assert_eq!(code(rig.delta(delta_of(&mine, &mine, 0, 0))), "off");
 }

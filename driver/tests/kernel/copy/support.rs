@@ -3,18 +3,14 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use hostloop_driver::kernel::extents::Range;
 use hostloop_driver::kernel::file::Copied;
+use hostloop_driver::kernel::{self, extents};
+use hostloop_driver::storage::Provisioning;
 use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
 use tempfile::TempDir;
 
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
-
-/// Copies an image at rest.
-pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
-    let copied = copy_image::copy(from, to, want, Source::Still, &|| false).unwrap();
-    copy_image::finish(to, want, copied).unwrap();
-    copied
-}
 
 /// A filesystem for images. Fields are dropped in order.
 pub(crate) struct Pool {
@@ -69,6 +65,43 @@ impl Pool {
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.mount.at.join(name)
     }
+
+    /// A thin copy of this length.
+    pub(crate) fn thin(&self, len: u64, thick_source: bool) -> CopyRequest {
+        CopyRequest {
+            len,
+            provisioning: Provisioning::Thin,
+            reflinks: self.reflinks,
+            thick_source,
+        }
+    }
+}
+
+/// Copies an image at rest.
+pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
+    let copied = copy_image::copy(from, to, want, Source::Still, &|| false).unwrap();
+    copy_image::finish(to, want, copied).unwrap();
+    copied
+}
+
+/// Collects the ranges that a function emits.
+pub(crate) fn collect(
+    find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> kernel::Result<()>,
+) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    let mut emit = |range| {
+        ranges.push(range);
+        true
+    };
+    find(&mut emit).unwrap();
+    ranges
+}
+
+/// The ranges from `offset` on that `extents` reports as changed.
+pub(crate) fn changed(base: &File, target: &File, offset: u64, shares: bool) -> Vec<Range> {
+    let length = target.metadata().unwrap().len() - offset;
+    let span = Range { offset, length };
+    collect(|emit| extents::changed(base, target, span, shares, emit))
 }
 
 /// Random numbers that are the same in every run.

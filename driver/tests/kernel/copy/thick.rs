@@ -1,7 +1,7 @@
 //! Thick volumes that stay thick: every block can be written again on a full pool.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostloop_driver::kernel::extents;
@@ -11,24 +11,14 @@ use hostloop_driver::storage::{Error, Provisioning};
 use rstest::rstest;
 
 use super::support::{Loop, Pool, Random, populate, run, sparse};
-
-const MIB: u64 = 1 << 20;
-
-fn want(len: u64, provisioning: Provisioning, pool: &Pool, thick_source: bool) -> CopyRequest {
-    CopyRequest {
-        len,
-        provisioning,
-        reflinks: pool.reflinks,
-        thick_source,
-    }
-}
+use crate::testkit::MI;
 
 /// A fallocated image with its first half written.
 fn thick_image(pool: &Pool, len: u64) -> File {
     let image = sparse(&pool.path("image"), len);
     file::allocate(&image, len).unwrap();
-    for at in (0..len / 2).step_by(MIB as usize) {
-        image.write_all_at(&[7; MIB as usize], at).unwrap();
+    for at in (0..len / 2).step_by(MI as usize) {
+        image.write_all_at(&[7; MI as usize], at).unwrap();
     }
     image.sync_all().unwrap();
     image
@@ -39,59 +29,47 @@ fn overwrite(pool: &Pool, name: &str) -> std::io::Result<()> {
     let device = Loop::attach(&pool.path(name));
     let open = device.open();
     let len = std::fs::metadata(pool.path(name)).unwrap().len();
-    for at in (0..len).step_by(MIB as usize) {
-        open.write_all_at(&[9; MIB as usize], at)?;
+    for at in (0..len).step_by(MI as usize) {
+        open.write_all_at(&[9; MI as usize], at)?;
     }
     open.sync_all()
 }
 
 /// True if the two files share a block on disk.
 fn share(one: &File, other: &File) -> bool {
-    let (ones, others) = (
-        extents::extents(one).unwrap(),
-        extents::extents(other).unwrap(),
-    );
-    ones.iter().any(|a| {
-        others
-            .iter()
-            .any(|b| a.physical < b.physical + b.length && b.physical < a.physical + a.length)
-    })
+    let places = |file| {
+        let extents = extents::extents(file).unwrap();
+        extents
+            .into_iter()
+            .map(|e| e.physical..e.physical + e.length)
+    };
+    places(one).any(|a| places(other).any(|b| a.start < b.end && b.start < a.end))
 }
 
 #[rstest]
-#[case::ext4("ext4")]
-#[case::xfs("xfs")]
-#[case::btrfs("btrfs+C")]
-fn a_snapshot_leaves_a_thick_volume_thick(#[case] fs: &str) {
+fn a_snapshot_leaves_a_thick_volume_thick(#[values("ext4", "xfs", "btrfs+C")] fs: &str) {
     let pool = Pool::new(fs, 1 << 30);
-    let image = thick_image(&pool, 128 * MIB);
+    let image = thick_image(&pool, 128 * MI);
     let snapshot = sparse(&pool.path("snapshot"), 0);
-    let thin = want(128 * MIB, Provisioning::Thin, &pool, true);
-    let copied = populate(&image, &snapshot, &thin);
-    assert_eq!(
-        copied == Copied::Shared,
-        fs == "xfs",
-        "only XFS can separate them again"
-    );
-    copy_image::keep_thick(&image, 128 * MIB, copied).unwrap();
+    let copied = populate(&image, &snapshot, &pool.thin(128 * MI, true));
+    let shared = copied == Copied::Shared;
+    assert_eq!(shared, fs == "xfs", "only XFS can separate them again");
+    copy_image::keep_thick(&image, 128 * MI, copied).unwrap();
     assert!(!share(&image, &snapshot));
-    assert!(
-        snapshot.metadata().unwrap().blocks() * 512 < 80 * MIB,
-        "the snapshot is thin"
-    );
+    let allocated = file::allocated_bytes(&snapshot).unwrap();
+    assert!(allocated < 80 * MI, "the snapshot is thin");
 
     let _full = pool.fill();
     overwrite(&pool, "image").unwrap();
     let mut byte = [0];
-    snapshot.read_exact_at(&mut byte, MIB).unwrap();
+    snapshot.read_exact_at(&mut byte, MI).unwrap();
     assert_eq!(byte, [7]);
 }
 
 #[test]
-fn without_keeping_it_a_thick_volume_meets_enospc() {
-    // Without keep_thick, the kernel does this.
+fn without_keep_thick_a_thick_volume_meets_enospc() {
     let pool = Pool::new("xfs", 1 << 30);
-    let image = thick_image(&pool, 128 * MIB);
+    let image = thick_image(&pool, 128 * MI);
     let snapshot = sparse(&pool.path("snapshot"), 0);
     file::clone(&image, &snapshot).unwrap();
     let _full = pool.fill();
@@ -99,23 +77,23 @@ fn without_keeping_it_a_thick_volume_meets_enospc() {
 }
 
 #[rstest]
-#[case::ext4("ext4")]
-#[case::xfs("xfs")]
-#[case::btrfs("btrfs+C")]
-fn a_thick_restore_is_thick_and_larger(#[case] fs: &str) {
+fn a_thick_restore_is_thick_and_larger(#[values("ext4", "xfs", "btrfs+C")] fs: &str) {
     let pool = Pool::new(fs, 1 << 30);
-    let snapshot = sparse(&pool.path("snapshot"), 64 * MIB);
-    snapshot.write_all_at(&[5; MIB as usize], 3 * MIB).unwrap();
-    snapshot.write_all_at(&[5; MIB as usize], 50 * MIB).unwrap();
+    let snapshot = sparse(&pool.path("snapshot"), 64 * MI);
+    snapshot.write_all_at(&[5; MI as usize], 3 * MI).unwrap();
+    snapshot.write_all_at(&[5; MI as usize], 50 * MI).unwrap();
     let restored = sparse(&pool.path("restored"), 0);
-    let thick = want(100 * MIB, Provisioning::Thick, &pool, false);
+    let thick = CopyRequest {
+        provisioning: Provisioning::Thick,
+        ..pool.thin(100 * MI, false)
+    };
     populate(&snapshot, &restored, &thick);
-    assert_eq!(restored.metadata().unwrap().len(), 100 * MIB);
-    assert!(restored.metadata().unwrap().blocks() * 512 >= 100 * MIB);
+    assert_eq!(restored.metadata().unwrap().len(), 100 * MI);
+    assert!(file::allocated_bytes(&restored).unwrap() >= 100 * MI);
     assert!(!share(&snapshot, &restored));
-    let mut got = vec![0; 100 * MIB as usize];
+    let mut got = vec![0; 100 * MI as usize];
     restored.read_exact_at(&mut got, 0).unwrap();
-    let mut expected = vec![0; 64 * MIB as usize];
+    let mut expected = vec![0; 64 * MI as usize];
     snapshot.read_exact_at(&mut expected, 0).unwrap();
     assert!(got[..expected.len()] == expected && got[expected.len()..].iter().all(|b| *b == 0));
 
@@ -125,14 +103,13 @@ fn a_thick_restore_is_thick_and_larger(#[case] fs: &str) {
 
 #[test]
 fn no_room_to_stay_thick_is_an_error_that_can_be_undone() {
-    let pool = Pool::new("xfs", 512 * MIB);
-    let image = thick_image(&pool, 200 * MIB);
+    let pool = Pool::new("xfs", 512 * MI);
+    let image = thick_image(&pool, 200 * MI);
     let snapshot = sparse(&pool.path("snapshot"), 0);
     let full = pool.fill();
-    let thin = want(200 * MIB, Provisioning::Thin, &pool, true);
-    let copied = populate(&image, &snapshot, &thin);
+    let copied = populate(&image, &snapshot, &pool.thin(200 * MI, true));
     assert_eq!(copied, Copied::Shared);
-    match copy_image::keep_thick(&image, 200 * MIB, copied) {
+    match copy_image::keep_thick(&image, 200 * MI, copied) {
         Err(Error::Kernel(e)) if e.is_no_space() => {}
         other => panic!("{other:?}"),
     }
@@ -146,7 +123,7 @@ fn no_room_to_stay_thick_is_an_error_that_can_be_undone() {
 #[test]
 fn unsharing_goes_on_under_a_busy_loop_device() {
     let pool = Pool::new("xfs", 1 << 30);
-    let len = 128 * MIB;
+    let len = 128 * MI;
     let image = thick_image(&pool, len);
     let device = Loop::attach(&pool.path("image"));
     let mut expected = vec![0; len as usize];
@@ -174,8 +151,7 @@ fn unsharing_goes_on_under_a_busy_loop_device() {
         });
         for i in 0..4 {
             let snapshot = sparse(&pool.path(&format!("snapshot-{i}")), 0);
-            let thin = want(len, Provisioning::Thin, &pool, true);
-            let copied = populate(&image, &snapshot, &thin);
+            let copied = populate(&image, &snapshot, &pool.thin(len, true));
             copy_image::keep_thick(&image, len, copied).unwrap();
             snapshots.push(snapshot);
         }
@@ -197,14 +173,13 @@ fn what_cannot_be_cloned_is_copied() {
     let cow = pool.path("cow");
     std::fs::create_dir(&cow).unwrap();
     run("chattr", &["-C", cow.to_str().unwrap()]);
-    let from = sparse(&cow.join("image"), 32 * MIB);
-    from.write_all_at(&[4; MIB as usize], 5 * MIB).unwrap();
+    let from = sparse(&cow.join("image"), 32 * MI);
+    from.write_all_at(&[4; MI as usize], 5 * MI).unwrap();
     let to = sparse(&pool.path("copy"), 0);
-    let thin = want(32 * MIB, Provisioning::Thin, &pool, false);
-    let copied = populate(&from, &to, &thin);
-    assert_eq!(copied, Copied::Bytes(MIB), "holes stay holes");
-    let mut got = vec![0; MIB as usize];
-    to.read_exact_at(&mut got, 5 * MIB).unwrap();
+    let copied = populate(&from, &to, &pool.thin(32 * MI, false));
+    assert_eq!(copied, Copied::Bytes(MI), "holes stay holes");
+    let mut got = vec![0; MI as usize];
+    to.read_exact_at(&mut got, 5 * MI).unwrap();
     assert!(got.iter().all(|b| *b == 4));
-    assert!(to.metadata().unwrap().blocks() * 512 <= 2 * MIB);
+    assert!(file::allocated_bytes(&to).unwrap() <= 2 * MI);
 }

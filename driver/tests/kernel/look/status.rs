@@ -1,15 +1,18 @@
 //! What a survey and a report show of pools that a driver has open, and of none.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
 use hostloop_driver::inspect::inventory::Survey;
 use hostloop_driver::inspect::status::Report;
-use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::reflink_support::shares_extents;
+use hostloop_driver::kernel::{FsType, Kernel};
 
 use super::rig::{MI, attach, rig, volume};
+use crate::testkit::mount_fs;
+use crate::tools::{mkfs, sparse};
 
 /// Everything below a directory with what would change if it were written to.
 fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
@@ -102,35 +105,17 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
 }
 
 #[test]
-fn reflinks_are_told_without_trying() {
+fn reflinks_are_known_without_an_attempt() {
     for (options, reflinks) in [("reflink=1", Some(true)), ("reflink=0", Some(false))] {
         let rig = rig(&[]);
         let image = rig.root().join("disk");
-        std::fs::File::create(&image)
-            .unwrap()
-            .set_len(320 * MI)
-            .unwrap();
+        sparse(&image, 320 * MI);
         let device = attach(&rig, &image);
-        let made = Command::new("mkfs.xfs")
-            .args(["-q", "-m", options])
-            .arg(device.path())
-            .status();
-        let made = made.expect("mkfs.xfs is needed");
-        assert!(made.success());
+        mkfs("xfs", &device.path(), &["-m", options]);
         let at = rig.root().join("at");
         std::fs::create_dir(&at).unwrap();
-        let spec = hostloop_driver::kernel::MountSpec {
-            device: &device.path(),
-            target: &at,
-            fs: hostloop_driver::kernel::FsType::Xfs,
-            read_only: false,
-            options: &[],
-        };
-        rig.kernel.mount(&spec).unwrap();
+        mount_fs(&*rig.kernel, &device, &at, FsType::Xfs);
         let dir = std::fs::File::open(&at).unwrap();
-        let told = hostloop_driver::kernel::reflink_support::shares_extents(
-            std::os::fd::AsFd::as_fd(&dir),
-        );
-        assert_eq!(told.unwrap(), reflinks);
+        assert_eq!(shares_extents(dir.as_fd()).unwrap(), reflinks);
     }
 }

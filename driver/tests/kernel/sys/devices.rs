@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel, MkfsSpec, Probe, loop_path};
+use hostloop_driver::kernel::{FsType, Kernel, Probe, file_id, loop_path};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::scratch::Scratch;
-
-const MIB: u64 = 1 << 20;
+use crate::testkit::{MI, mkfs_spec};
+use crate::tools::{arg, run};
 
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
 fn static_dev() {
@@ -41,21 +41,20 @@ fn static_dev() {
 }
 
 fn loop_nodes() -> Vec<u32> {
-    let mut minors: Vec<u32> = std::fs::read_dir("/dev")
+    let minor = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        let is_device = entry.file_type().unwrap().is_block_device();
+        name.to_str()?
+            .strip_prefix("loop")?
+            .parse()
+            .ok()
+            .filter(|_| is_device)
+    };
+    std::fs::read_dir("/dev")
         .unwrap()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_type().unwrap().is_block_device())
-        .filter_map(|entry| {
-            entry
-                .file_name()
-                .to_str()?
-                .strip_prefix("loop")?
-                .parse()
-                .ok()
-        })
-        .collect();
-    minors.sort_unstable();
-    minors
+        .filter_map(minor)
+        .collect()
 }
 
 #[test]
@@ -64,40 +63,22 @@ fn a_static_dev_gets_the_nodes_it_needs() {
         static_dev();
         let s = Scratch::new();
         assert_eq!(loop_nodes(), [0; 0]);
-        let (image, device, at) = s.mounted("image", FsType::Ext4, 16 * MIB);
+        let (image, device, at) = s.volume(FsType::Ext4);
         let nodes = loop_nodes();
         assert!(nodes.contains(&device.minor));
         assert!(nodes.len() >= 3, "a node and two spares: {nodes:?}");
         std::fs::write(at.join("file"), "x").unwrap();
         // What kubelet does with a published block volume.
-        let losetup = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(device.path())
-            .output()
-            .unwrap();
-        assert!(losetup.status.success(), "{losetup:?}");
-        let theirs = String::from_utf8(losetup.stdout).unwrap();
-        let detach = Command::new("losetup")
-            .args(["-d", theirs.trim()])
-            .status()
-            .unwrap();
-        assert!(detach.success());
+        let theirs = run("losetup", &["--find", "--show", arg(&device.path())]);
+        run("losetup", &["-d", &theirs]);
         // A device that was attached from elsewhere has no node here yet.
         std::fs::remove_file(device.path()).unwrap();
         let info = s.kernel.loop_info(device.minor).unwrap().unwrap();
-        assert_eq!(
-            info.backing,
-            Some(hostloop_driver::kernel::file_id(&image).unwrap())
-        );
+        assert_eq!(info.backing, Some(file_id(&image).unwrap()));
         assert!(device.path().exists());
         let probe = s.kernel.probe(&loop_path(device.minor)).unwrap();
-        assert!(matches!(
-            probe,
-            Probe::Filesystem {
-                fs: FsType::Ext4,
-                ..
-            }
-        ));
+        let fs = FsType::Ext4;
+        assert!(matches!(probe, Probe::Filesystem { fs: found, .. } if found == fs));
     })
     .join()
     .unwrap();
@@ -108,7 +89,7 @@ fn a_node_that_is_something_else_is_refused() {
     std::thread::spawn(|| {
         static_dev();
         let s = Scratch::new();
-        let image = s.image("image", MIB);
+        let image = s.image("image", MI);
         let device = s.attach(&image);
         let minor = device.minor;
         std::fs::remove_file(loop_path(minor)).unwrap();
@@ -130,14 +111,7 @@ const PLAYS_DRIVER: &str = "HOSTLOOP_TEST_PLAYS_DRIVER";
 #[test]
 fn a_killed_driver_takes_its_mkfs_along() {
     if let Some(device) = std::env::var_os(PLAYS_DRIVER) {
-        let made = Linux::new().mkfs(&MkfsSpec {
-            device: Path::new(&device),
-            fs: FsType::Ext4,
-            options: &[],
-            discard: true,
-            uuid: None,
-            force: false,
-        });
+        let made = Linux::new().mkfs(&mkfs_spec(Path::new(&device), FsType::Ext4));
         panic!("mkfs came back: {made:?}");
     }
     let t = tempfile::tempdir().unwrap();
@@ -159,17 +133,14 @@ fn a_killed_driver_takes_its_mkfs_along() {
         .spawn()
         .unwrap();
     let running = until(|| {
-        let pid = std::fs::read_to_string(&note).ok()?;
-        Some(PathBuf::from(format!(
-            "/proc/{}",
-            pid.trim().parse::<u32>().ok()?
-        )))
+        let pid: u32 = std::fs::read_to_string(&note).ok()?.trim().parse().ok()?;
+        Some(PathBuf::from(format!("/proc/{pid}")))
     });
     driver.kill().unwrap();
     driver.wait().unwrap();
     let running = running.unwrap();
     let ended = until(|| {
-        // A zombie is dead enough: who reaps it is another question.
+        // A zombie has ended, too; its new parent may not have reaped it yet.
         let stat = std::fs::read_to_string(running.join("stat")).unwrap_or_default();
         (stat.is_empty() || stat.contains(") Z ")).then_some(())
     });

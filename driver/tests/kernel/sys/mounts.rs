@@ -4,36 +4,18 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::kernel::{
-    BindFlags, Error, FsType, Kernel, LoopDevice, MountEntry, MountSpec,
-};
+use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
+use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry, MountSpec};
 use rstest::rstest;
 
-use super::scratch::Scratch;
+use super::scratch::{Scratch, mount, size};
+use crate::testkit::mount_spec;
 
-const MIB: u64 = 1 << 20;
 const READ_ONLY: BindFlags = BindFlags {
     read_only: true,
     nosuid: false,
     nodev: false,
 };
-
-fn mount(
-    s: &Scratch,
-    device: &LoopDevice,
-    fs: FsType,
-    at: &Path,
-    options: &[&str],
-) -> Result<(), Error> {
-    let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    s.kernel.mount(&MountSpec {
-        device: &device.path(),
-        target: at,
-        fs,
-        read_only: false,
-        options: &options,
-    })
-}
 
 fn entry(s: &Scratch, at: &Path) -> MountEntry {
     let at = std::fs::canonicalize(at).unwrap();
@@ -43,7 +25,7 @@ fn entry(s: &Scratch, at: &Path) -> MountEntry {
 #[test]
 fn a_read_only_bind_is_never_writable() {
     let s = Scratch::new();
-    let (_image, _device, stage) = s.mounted("image", FsType::Ext4, 16 * MIB);
+    let (_image, _device, stage) = s.volume(Ext4);
     let pod = s.dir("pod");
     let victim = pod.join("written");
     let (done, wrote) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -71,9 +53,7 @@ fn a_read_only_bind_is_never_writable() {
 #[test]
 fn options_arrive() {
     let s = Scratch::new();
-    let image = s.image("image", 16 * MIB);
-    let device = s.attach(&image);
-    s.mkfs(&device, FsType::Ext4);
+    let (_image, device) = s.made("image", Ext4, size(Ext4));
     let at = s.dir("at");
     let options = [
         "noatime",
@@ -83,33 +63,26 @@ fn options_arrive() {
         "x-mine",
         "discard",
     ];
-    mount(&s, &device, FsType::Ext4, &at, &options).unwrap();
+    mount(&s.kernel, &device, Ext4, &at, &options).unwrap();
     let entry = entry(&s, &at);
     for option in ["rw", "noatime", "nosuid", "nodev"] {
         assert!(
-            entry.options.iter().any(|o| o == option),
+            entry.options.contains(&option.into()),
             "{option}: {entry:?}"
         );
     }
     for option in ["lazytime", "data=journal", "discard"] {
-        assert!(
-            entry.super_options.iter().any(|o| o == option),
-            "{option}: {entry:?}"
-        );
+        let has = entry.super_options.contains(&option.into());
+        assert!(has, "{option}: {entry:?}");
     }
 }
 
 #[rstest]
-#[case(FsType::Ext4, 16)]
-#[case(FsType::Xfs, 300)]
-#[case(FsType::Btrfs, 128)]
-fn a_bad_option_is_named(#[case] fs: FsType, #[case] mib: u64) {
+fn a_bad_option_is_named(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
-    let image = s.image("image", mib * MIB);
-    let device = s.attach(&image);
-    s.mkfs(&device, fs);
+    let (_image, device) = s.made("image", fs, size(fs));
     let at = s.dir("at");
-    let message = mount(&s, &device, fs, &at, &["noatime", "rubbish"])
+    let message = mount(&s.kernel, &device, fs, &at, &["noatime", "rubbish"])
         .unwrap_err()
         .to_string();
     assert!(message.contains("rubbish"), "{message}");
@@ -117,36 +90,35 @@ fn a_bad_option_is_named(#[case] fs: FsType, #[case] mib: u64) {
 }
 
 #[test]
-fn xfs_does_not_wait_for_ever() {
+fn xfs_limits_its_retries() {
     let s = Scratch::new();
-    let (_image, device, _at) = s.mounted("image", FsType::Xfs, 300 * MIB);
+    let (_image, device, _at) = s.volume(Xfs);
     for kind in ["EIO", "ENOSPC", "default"] {
         for attribute in ["max_retries", "retry_timeout_seconds"] {
             let path = format!(
                 "/sys/fs/xfs/loop{}/error/metadata/{kind}/{attribute}",
                 device.minor
             );
-            let value: i64 = std::fs::read_to_string(path)
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap();
+            let value = std::fs::read_to_string(path).unwrap();
+            let value: i64 = value.trim().parse().unwrap();
             assert!(value > 0, "{kind} {attribute}: {value}");
         }
     }
 }
 
 #[rstest]
-#[case(FsType::Ext4, 16)]
-#[case(FsType::Xfs, 300)]
-#[case(FsType::Btrfs, 128)]
-fn discard_changes_alone(#[case] fs: FsType, #[case] mib: u64) {
+fn discard_changes_alone(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
-    let image = s.image("image", mib * MIB);
-    let device = s.attach(&image);
-    s.mkfs(&device, fs);
+    let (_image, device) = s.made("image", fs, size(fs));
     let at = s.dir("at");
-    mount(&s, &device, fs, &at, &["noatime", "nosuid", "nodiscard"]).unwrap();
+    mount(
+        &s.kernel,
+        &device,
+        fs,
+        &at,
+        &["noatime", "nosuid", "nodiscard"],
+    )
+    .unwrap();
     let pod = s.dir("pod");
     s.kernel.bind(&at, &pod, READ_ONLY).unwrap();
     let _in_use = File::open(&at).unwrap();
@@ -159,7 +131,7 @@ fn discard_changes_alone(#[case] fs: FsType, #[case] mib: u64) {
     for on in [true, true, false, false] {
         match s.kernel.remount_discard(&at, fs, on) {
             // XFS takes it at a mount only; then nothing may have changed.
-            Err(Error::Unsupported { .. }) if fs == FsType::Xfs => {
+            Err(Error::Unsupported { .. }) if fs == Xfs => {
                 assert_eq!(entry(&s, &at), before);
             }
             answer => {
@@ -176,7 +148,7 @@ fn discard_changes_alone(#[case] fs: FsType, #[case] mib: u64) {
 #[test]
 fn btrfs_is_found_by_its_loop() {
     let s = Scratch::new();
-    let (_image, device, at) = s.mounted("image", FsType::Btrfs, 128 * MIB);
+    let (_image, device, at) = s.volume(Btrfs);
     let table = s.kernel.mounts().unwrap();
     let found: Vec<_> = table.of_loop(device.minor).collect();
     assert_eq!(found.len(), 1);
@@ -187,30 +159,26 @@ fn btrfs_is_found_by_its_loop() {
 #[test]
 fn in_use_is_busy() {
     let s = Scratch::new();
-    let (_image, _device, at) = s.mounted("image", FsType::Ext4, 16 * MIB);
+    let (_image, _device, at) = s.volume(Ext4);
     let file = File::create(at.join("file")).unwrap();
-    assert!(matches!(s.kernel.unmount(&at), Err(Error::Busy { .. })));
+    refused!(s.kernel.unmount(&at), Error::Busy { .. });
     drop(file);
     s.kernel.unmount(&at).unwrap();
 }
 
-#[test]
-fn read_only_from_the_start() {
+#[rstest]
+fn read_only_from_the_start(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
-    for (fs, mib) in [(FsType::Ext4, 16), (FsType::Xfs, 300), (FsType::Btrfs, 128)] {
-        let (_image, device, at) = s.mounted(fs.as_str(), fs, mib * MIB);
-        s.kernel.unmount(&at).unwrap();
-        s.kernel
-            .mount(&MountSpec {
-                device: &device.path(),
-                target: &at,
-                fs,
-                read_only: true,
-                options: &["rw".to_owned()],
-            })
-            .unwrap();
-        assert!(entry(&s, &at).read_only());
-        assert!(s.kernel.usage(&at).unwrap().read_only);
-        assert!(File::create(at.join("x")).is_err());
-    }
+    let (_image, device, at) = s.volume(fs);
+    s.kernel.unmount(&at).unwrap();
+    let path = device.path();
+    let read_only = MountSpec {
+        read_only: true,
+        options: &["rw".to_owned()],
+        ..mount_spec(&path, &at, fs)
+    };
+    s.kernel.mount(&read_only).unwrap();
+    assert!(entry(&s, &at).read_only());
+    assert!(s.kernel.usage(&at).unwrap().read_only);
+    assert!(File::create(at.join("x")).is_err());
 }

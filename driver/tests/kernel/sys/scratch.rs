@@ -5,9 +5,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, Kernel, LoopDevice, LoopSpec, file_id};
+use hostloop_driver::kernel::{FsType, Kernel, LoopDevice, LoopSpec, MountSpec, Result, file_id};
 
-use crate::testkit::{TestKernel, make_fs, mount_fs};
+use crate::testkit::{MI, TestKernel, make_fs, mount_fs, mount_spec};
+use crate::tools::sparse;
 
 pub(crate) struct Scratch {
     dir: tempfile::TempDir,
@@ -28,13 +29,7 @@ impl Scratch {
 
     /// A new sparse file.
     pub(crate) fn image(&self, name: &str, size: u64) -> File {
-        let file = File::create_new(self.dir.path().join(name)).unwrap();
-        file.set_len(size).unwrap();
-        File::options()
-            .read(true)
-            .write(true)
-            .open(self.dir.path().join(name))
-            .unwrap()
+        sparse(&self.dir.path().join(name), size)
     }
 
     /// A new directory.
@@ -51,30 +46,54 @@ impl Scratch {
 
     /// A new image with a filesystem, its device, and where it is mounted.
     pub(crate) fn mounted(&self, name: &str, fs: FsType, size: u64) -> (File, LoopDevice, PathBuf) {
-        let image = self.image(name, size);
-        let device = self.attach(&image);
-        self.mkfs(&device, fs);
+        let (image, device) = self.made(name, fs, size);
         let at = self.dir(&format!("{name}.mnt"));
-        self.mount(&device, fs, &at);
+        mount_fs(&self.kernel, &device, &at, fs);
         (image, device, at)
     }
 
-    pub(crate) fn mkfs(&self, device: &LoopDevice, fs: FsType) {
-        make_fs(&self.kernel, device, fs);
+    /// Like [`Scratch::mounted`], with the usual name and size.
+    pub(crate) fn volume(&self, fs: FsType) -> (File, LoopDevice, PathBuf) {
+        self.mounted("image", fs, size(fs))
     }
 
-    pub(crate) fn mount(&self, device: &LoopDevice, fs: FsType, at: &Path) {
-        mount_fs(&self.kernel, device, at, fs);
+    /// A new image with a filesystem, and its device.
+    pub(crate) fn made(&self, name: &str, fs: FsType, size: u64) -> (File, LoopDevice) {
+        let image = self.image(name, size);
+        let device = self.attach(&image);
+        make_fs(&self.kernel, &device, fs);
+        (image, device)
     }
 }
 
-/// Unmounts, although a child of another test can hold the mount until it runs its program.
-pub(crate) fn unmount(kernel: &dyn Kernel, at: &Path) {
-    let is_unmounted = (0..100).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        kernel.unmount(at).is_ok()
-    });
-    assert!(is_unmounted, "{} is busy", at.display());
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.kernel.clean(self.dir.path());
+    }
+}
+
+/// The usual size of a filesystem, in bytes.
+pub(crate) fn size(fs: FsType) -> u64 {
+    match fs {
+        FsType::Ext4 => 64 * MI,
+        FsType::Xfs => 320 * MI,
+        FsType::Btrfs => 128 * MI,
+    }
+}
+
+/// Mounts a device for writing, with these options.
+pub(crate) fn mount(
+    kernel: &dyn Kernel,
+    device: &LoopDevice,
+    fs: FsType,
+    at: &Path,
+    options: &[&str],
+) -> Result<()> {
+    let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+    kernel.mount(&MountSpec {
+        options: &options,
+        ..mount_spec(&device.path(), at, fs)
+    })
 }
 
 /// With direct I/O and autoclear, at a free minor.
@@ -98,7 +117,7 @@ pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
     }
 }
 
-/// Detached, or somebody holds it.
+/// True if the file has no loop device any more.
 pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.
     (0..50).any(|_| {
@@ -108,10 +127,4 @@ pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
             .unwrap()
             .is_empty()
     })
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        self.kernel.clean(self.dir.path());
-    }
 }

@@ -2,8 +2,7 @@
 //! device caused it.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use hostloop_driver::kernel::{
     BindFlags, Detached, Error, FsType, Kernel, LoopInfo, LoopSpec, file_id,
@@ -12,8 +11,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::fuse::Hanging;
 use super::scratch::{Scratch, is_detached, lasting, spec};
-
-const MIB: u64 = 1 << 20;
+use crate::testkit::MI;
+use crate::tools::{arg, run, sparse};
 
 fn read_write(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
@@ -25,26 +24,17 @@ fn find(s: &Scratch, minor: u32) -> LoopInfo {
 }
 
 pub(crate) fn shut_down(at: &Path) {
-    let done = Command::new("xfs_io")
-        .args(["-x", "-c", "shutdown"])
-        .arg(at)
-        .output();
-    let done = done.expect("these tests need xfs_io (package xfsprogs)");
-    assert!(done.status.success(), "{done:?}");
+    run("xfs_io", &["-x", "-c", "shutdown", arg(at)]);
 }
 
 #[test]
 fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
     let s = Scratch::new();
-    let healthy = s.image("healthy", MIB);
+    let healthy = s.image("healthy", MI);
     let other = s.attach(&healthy);
-    let (_pool, _below, at) = s.mounted("pool", FsType::Xfs, 300 * MIB);
-    let path = at.join("vol-x");
-    std::fs::create_dir(&path).unwrap();
-    let path = path.join("image");
-    let image = File::create_new(&path).unwrap();
-    image.set_len(8 * MIB).unwrap();
-    let image = read_write(&path);
+    let (_pool, _below, at) = s.mounted("pool", FsType::Xfs, 300 * MI);
+    std::fs::create_dir(at.join("vol-x")).unwrap();
+    let image = sparse(&at.join("vol-x/image"), 8 * MI);
     let id = file_id(&image).unwrap();
     let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
     let before = find(&s, device.minor);
@@ -78,7 +68,7 @@ fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
 }
 
 #[test]
-fn a_device_that_hangs_keeps_nobody_from_the_others() {
+fn a_device_that_hangs_does_not_block_the_others() {
     let s = Scratch::new();
     let at = s.dir("hanging");
     let server = Hanging::mount(&at);
@@ -88,7 +78,7 @@ fn a_device_that_hangs_keeps_nobody_from_the_others() {
     assert!(before.backing.is_some());
     server.hang();
     for _ in 0..3 {
-        let healthy = s.image("healthy", MIB);
+        let healthy = s.image("healthy", MI);
         let other = s.attach(&healthy);
         let id = file_id(&healthy).unwrap();
         assert_eq!(s.kernel.loops_of(id).unwrap()[0].minor, other.minor);
@@ -122,7 +112,7 @@ fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
     let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR)
         .unwrap()
         .into();
-    image.set_len(MIB).unwrap();
+    image.set_len(MI).unwrap();
     let device = s.attach(&image);
     let info = find(&s, device.minor);
     assert_eq!(info.backing, Some(file_id(&image).unwrap()));
@@ -132,15 +122,14 @@ fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
 #[test]
 fn a_device_that_is_not_as_the_driver_attaches_it_says_so() {
     let s = Scratch::new();
-    s.image("image", MIB);
+    s.image("image", MI);
+    let path = s.path().join("image");
     let attach = |more: &[&str]| {
-        let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show"]).args(more);
-        let out = losetup.arg(s.path().join("image")).output().unwrap();
-        assert!(out.status.success(), "{out:?}");
-        let path = PathBuf::from(String::from_utf8(out.stdout).unwrap().trim_end());
-        let name = path.file_name().unwrap().to_str().unwrap();
-        find(&s, name.strip_prefix("loop").unwrap().parse().unwrap())
+        let name = run(
+            "losetup",
+            &[&["--find", "--show"], more, &[arg(&path)]].concat(),
+        );
+        find(&s, name.strip_prefix("/dev/loop").unwrap().parse().unwrap())
     };
     for (more, offset, size_limit) in [
         (&["--sector-size=4096"] as &[&str], 0, 0),
@@ -156,16 +145,15 @@ fn a_device_that_is_not_as_the_driver_attaches_it_says_so() {
 }
 
 /// A pod may make device nodes by default, on its host's filesystem or on a tmpfs, and have kubelet
-/// bind them. A tenant could keep the device of another one's volume in use that way.
+/// bind them. A tenant could keep the device of another tenant's volume in use that way.
 #[test]
 fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
     let s = Scratch::new();
-    let image = s.image("image", MIB);
+    let image = s.image("image", MI);
     let device = s.attach(&image);
     let name = format!("loop{}", device.minor);
     let memory = s.dir("memory");
-    let flags = nix::mount::MsFlags::empty();
-    nix::mount::mount(None::<&str>, &memory, Some("tmpfs"), flags, None::<&str>).unwrap();
+    run("mount", &["-t", "tmpfs", "none", arg(&memory)]);
     for dir in [s.dir("disk"), memory] {
         let (made, at) = (dir.join(&name), s.path().join("target"));
         let kind = rustix::fs::FileType::BlockDevice;
@@ -190,12 +178,12 @@ fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
 /// A reader of a read-only device can put a file of its own behind it, with another volume's name in
 /// the file's path, and have that file's filesystem hang.
 #[test]
-fn a_read_only_device_keeps_nobody_from_an_image() {
+fn a_read_only_device_does_not_block_an_image() {
     const LOOP_CHANGE_FD: libc::Ioctl = 0x4c06;
     let s = Scratch::new();
     let at = s.dir("vol-x");
     let server = Hanging::mount(&at);
-    let (own, victims) = (s.image("own", MIB), s.image("victims", MIB));
+    let (own, victims) = (s.image("own", MI), s.image("victims", MI));
     let reader = LoopSpec {
         read_only: true,
         direct_io: false,
@@ -220,12 +208,12 @@ fn a_read_only_device_keeps_nobody_from_an_image() {
     server.end();
 }
 
-/// A capability is needed for none of it: whoever may open a device can detach it. What is attached
-/// next must not be reached through a bind of its node that somebody still has.
+/// A process that may open a device can detach it without any capability. A bind of the device's
+/// node, which the process may still have, must not lead to the next attached file.
 #[test]
-fn a_device_that_its_user_detached_is_given_to_nobody_else() {
+fn a_device_that_its_user_detached_is_not_attached_again() {
     let s = Scratch::new();
-    let (one, node) = (s.image("one", MIB), s.path().join("node"));
+    let (one, node) = (s.image("one", MI), s.path().join("node"));
     let device = s.kernel.loop_attach(&lasting(&one)).unwrap();
     let minor = device.minor;
     File::create_new(&node).unwrap();
@@ -233,15 +221,12 @@ fn a_device_that_its_user_detached_is_given_to_nobody_else() {
         .bind(&device.path(), &node, BindFlags::default())
         .unwrap();
     drop(device);
-    let detached = Command::new("setpriv")
-        .args(["--bounding-set=-all", "--inh-caps=-all", "losetup", "-d"])
-        .arg(&node)
-        .output()
-        .expect("these tests need setpriv (package util-linux)");
-    assert!(detached.status.success(), "{detached:?}");
+    let unprivileged = ["--bounding-set=-all", "--inh-caps=-all"];
+    let detach = ["losetup", "-d", arg(&node)];
+    run("setpriv", &[&unprivileged[..], &detach].concat());
     assert!(is_detached(&s.kernel, &one));
     for i in 0..3 {
-        let other = s.image(&format!("other{i}"), MIB);
+        let other = s.image(&format!("other{i}"), MI);
         assert_ne!(s.attach(&other).minor, minor);
     }
     s.kernel.unmount(&node).unwrap();

@@ -26,7 +26,7 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
                 false => (
                     "is not there",
                     person(
-                        "put the group's record back, or delete the snapshot if nobody needs it",
+                        "put the group's record back, or delete the snapshot if it is not needed",
                     ),
                 ),
             };

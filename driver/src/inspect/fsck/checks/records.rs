@@ -74,7 +74,7 @@ fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
     let (kind, repair) = match why {
         Unreadable::Missing if item.image.is_some() => (
             Kind::RecordMissing,
-            person("its image is kept; move the directory out of the pool once nobody needs it"),
+            person("its image is kept; move the directory out of the pool once it is not needed"),
         ),
         Unreadable::Missing => (
             Kind::RecordMissing,

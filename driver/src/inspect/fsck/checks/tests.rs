@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rstest::rstest;
-
+use super::Severity::{Error, Note, Warning};
 use super::*;
 use crate::diagnose::KernelState;
 use crate::inspect::inventory::{Area, Image, Item, Leftover, Unreadable, lock_holder::Holder};
@@ -184,8 +183,46 @@ impl Scene {
         self.contents().volumes[i].image.as_mut().unwrap()
     }
 
-    fn mount_nothing(&mut self) {
-        self.survey.kernel.mounts = MountTable::default();
+    fn snapshot(&mut self) -> &mut SnapshotRecord {
+        self.contents().snapshots[0].record.as_mut().unwrap()
+    }
+
+    fn group(&mut self) -> &mut Item<GroupRecord> {
+        &mut self.contents().groups[0]
+    }
+
+    /// Adds a volume that is not staged, with this ID and name in its record.
+    fn add_volume(&mut self, directory: VolumeId, id: VolumeId, name: &str) {
+        let record = VolumeRecord {
+            id,
+            ..volume(id.pool(), name, None)
+        };
+        let added = item(directory, record, Some(21));
+        self.contents().volumes.push(added);
+    }
+
+    fn add_loop(&mut self, device: LoopInfo) {
+        self.survey.kernel.loops.push(device);
+    }
+
+    fn add_leftover(&mut self, area: Area, name: impl ToString) {
+        self.contents().leftovers.push(Leftover {
+            area,
+            name: name.to_string(),
+            image: image(30),
+        });
+    }
+
+    fn add_stranger(&mut self) {
+        self.contents().strangers.push("volumes/README".into());
+    }
+
+    fn leave_frozen(&mut self) {
+        self.volume(0).freeze = Some(FreezeIntent { since_ns: 1 });
+    }
+
+    fn check(&self) -> Vec<Problem> {
+        check(&self.survey)
     }
 
     pub(crate) fn survey(&self) -> &Survey {
@@ -193,353 +230,253 @@ impl Scene {
     }
 }
 
-fn pool_missing(s: &mut Scene) {
-    s.survey.pools[0].state = Err("gone".into());
-    s.survey.kernel.loops.clear();
-}
-
-fn newer(s: &mut Scene) {
-    s.contents().groups[0].record = Err(Unreadable::Newer(7));
-}
-
-fn broken(s: &mut Scene) {
-    s.contents().groups[0].record = Err(Unreadable::Broken("x".into()));
-}
-
-fn recordless(s: &mut Scene) {
-    let name = VolumeId::generate(s.contents().id).to_string();
-    s.contents().volumes.push(Item {
-        name,
-        record: Err(Unreadable::Missing),
-        image: image(20),
-    });
-}
-
-fn swapped(s: &mut Scene) {
-    let other = VolumeId::generate(s.contents().id);
-    let mut v = s.volume(0).clone();
-    v.id = other;
-    v.name = "w".into();
-    let name = VolumeId::generate(s.contents().id);
-    v.stage = None;
-    s.contents().volumes.push(item(name, v, Some(21)));
-}
-
-fn foreign(s: &mut Scene) {
-    let mut v = s.volume(0).clone();
-    v.id = VolumeId::generate(PoolId::generate());
-    v.name = "w".into();
-    v.stage = None;
-    s.contents().volumes.push(item(v.id, v, Some(21)));
-}
-
-fn stranger(s: &mut Scene) {
-    s.contents().strangers.push("volumes/README".into());
-}
-
-fn no_image(s: &mut Scene) {
-    s.contents().snapshots[0].image = None;
-}
-
-fn short(s: &mut Scene) {
-    s.image(1).bytes = SIZE - 4096;
-}
-
-fn long(s: &mut Scene) {
-    s.image(1).bytes = SIZE + 4096;
-    s.survey.kernel.loops[1].size_bytes = SIZE + 4096;
-}
-
-fn hollow(s: &mut Scene) {
-    s.volume(1).settings.provisioning = Provisioning::Thick;
-}
-
-fn namesake(s: &mut Scene) {
-    let mut v = s.volume(0).clone();
-    v.id = VolumeId::generate(s.contents().id);
-    v.stage = None;
-    s.contents().volumes.push(item(v.id, v, Some(21)));
-}
-
-fn groupless(s: &mut Scene) {
-    s.contents().groups.clear();
-}
-
-fn memberless(s: &mut Scene) {
-    s.contents().snapshots.clear();
-}
-
-fn leftover(s: &mut Scene) {
-    s.contents().leftovers.push(Leftover {
-        area: Area::Incoming,
-        name: "x".into(),
-        image: image(30),
-    });
-}
-
-fn twice(s: &mut Scene) {
-    s.survey.kernel.loops.push(on_loop(5, 10));
-}
-
-fn over_deleted(s: &mut Scene) {
-    let id = VolumeId::generate(s.contents().id);
-    s.survey.kernel.loops.push(LoopInfo {
-        backing_path: format!("/elsewhere/trash/{id}/image (deleted)"),
-        ..on_loop(5, 40)
-    });
-}
-
-fn unused(s: &mut Scene) {
-    s.survey.kernel.loops.push(on_loop(5, 12));
-}
-
-fn detached(s: &mut Scene) {
-    s.survey.kernel.loops.remove(1);
-    s.survey.kernel.mounts.entries.remove(1);
-}
-
-fn unmounted(s: &mut Scene) {
-    s.mount_nothing();
-}
-
-fn moved(s: &mut Scene) {
-    s.stage(1).minor = Some(8);
-}
-
-fn second_gone(s: &mut Scene) {
-    s.stage(1).read_only_loops.insert("/k/ro".into(), 6);
-}
-
-fn unrecorded(s: &mut Scene) {
-    s.volume(0).stage = None;
-}
-
-fn frozen(s: &mut Scene) {
-    s.volume(0).freeze = Some(FreezeIntent { since_ns: 1 });
-}
-
-fn formatting(s: &mut Scene) {
-    s.volume(0).format = Format::Formatting(FsType::Xfs);
-}
-
-fn buffered(s: &mut Scene) {
-    s.survey.kernel.loops[0].direct_io = false;
-}
-
-fn not_grown(s: &mut Scene) {
-    s.image(0).bytes = 2 * SIZE;
-    s.volume(0).capacity_bytes = 2 * SIZE;
-}
-
-#[test]
-fn a_changed_device_is_told_where_the_driver_attached_it() {
-    let mut scene = Scene::new();
-    let small = |device: LoopInfo| LoopInfo {
-        block_size: 512,
-        ..device
-    };
-    // Kubelet's loop device over a volume's device.
-    let kubelets = LoopInfo {
-        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
-        ..on_loop(6, 50)
-    };
-    scene
-        .survey
-        .kernel
-        .loops
-        .extend([small(on_loop(5, 12)), small(kubelets)]);
-    let kinds = |scene: Scene| {
-        let found = check(scene.survey());
-        found.iter().map(|p| p.kind).collect::<Vec<_>>()
-    };
-    assert_eq!(kinds(scene), [Kind::LoopUnused]);
-    let mut scene = Scene::new();
-    scene.survey.kernel.loops[0].block_size = 512;
-    assert_eq!(kinds(scene), [Kind::LoopChanged]);
-}
-
-#[test]
-fn what_is_in_order_is_no_problem() {
-    let mut scene = Scene::new();
-    assert_eq!(check(scene.survey()), []);
-    // A second, recorded read-only loop, and kubelet's loop over a block device.
-    let second = |minor, read_only| LoopInfo {
-        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
-        read_only,
-        ..on_loop(minor, 500)
-    };
-    scene
-        .survey
-        .kernel
-        .loops
-        .extend([second(6, true), second(7, false)]);
-    scene.stage(1).read_only_loops.insert("/k/ro".into(), 6);
-    assert_eq!(check(scene.survey()), []);
-    // A snapshot outlives its volume.
-    let volume = scene.contents().volumes.remove(1);
-    scene.contents().snapshots[0]
-        .record
-        .as_mut()
-        .unwrap()
-        .source = volume.record.unwrap().id;
-    scene.survey.kernel.loops.retain(|l| l.minor == 3);
-    assert_eq!(check(scene.survey()), []);
-    // Objects in an unreadable pool do not count as missing.
-    let elsewhere = GroupId::generate(PoolId::generate());
-    scene.contents().snapshots[0].record.as_mut().unwrap().group = Some(elsewhere);
-    scene.contents().groups.clear();
-    assert_eq!(check(scene.survey()), []);
-}
-
-/// The record of a half-deleted group is among the leftovers. Without that record, nothing shows
-/// that its members are not needed.
-#[test]
-fn only_a_group_on_its_way_in_or_out_has_its_members_freed() {
-    let mut scene = Scene::new();
-    groupless(&mut scene);
-    let repair = |scene: &mut Scene| {
-        let problems = check(scene.survey());
-        let of = problems.into_iter().find(|p| p.kind == Kind::GroupMissing);
-        of.unwrap().repair
-    };
-    assert!(matches!(repair(&mut scene), Repair::Person(_)));
-    let group = scene.contents().snapshots[0].record.as_ref().unwrap().group;
-    for area in [Area::Incoming, Area::Trash] {
-        scene.contents().leftovers = vec![Leftover {
-            area,
-            name: group.unwrap().to_string(),
-            image: None,
-        }];
-        assert_eq!(repair(&mut scene), Repair::Recovery);
-    }
-}
-
-#[rstest]
-#[case(pool_missing, Kind::PoolMissing, Severity::Error)]
-#[case(newer, Kind::RecordNewer, Severity::Error)]
-#[case(broken, Kind::RecordUnreadable, Severity::Error)]
-#[case(recordless, Kind::RecordMissing, Severity::Error)]
-#[case(swapped, Kind::RecordMisplaced, Severity::Error)]
-#[case(foreign, Kind::RecordMisplaced, Severity::Error)]
-#[case(stranger, Kind::Stranger, Severity::Warning)]
-#[case(no_image, Kind::ImageMissing, Severity::Error)]
-#[case(short, Kind::ImageShort, Severity::Error)]
-#[case(long, Kind::ImageLong, Severity::Warning)]
-#[case(hollow, Kind::NotThick, Severity::Warning)]
-#[case(namesake, Kind::DuplicateName, Severity::Error)]
-#[case(groupless, Kind::GroupMissing, Severity::Warning)]
-#[case(memberless, Kind::GroupIncomplete, Severity::Error)]
-#[case(leftover, Kind::Leftover, Severity::Warning)]
-#[case(twice, Kind::LoopTwice, Severity::Error)]
-#[case(over_deleted, Kind::LoopOverDeleted, Severity::Warning)]
-#[case(unused, Kind::LoopUnused, Severity::Warning)]
-#[case(detached, Kind::StageWithoutLoop, Severity::Warning)]
-#[case(unmounted, Kind::StageWithoutMount, Severity::Warning)]
-#[case(moved, Kind::StageOtherLoop, Severity::Error)]
-#[case(second_gone, Kind::StageOtherLoop, Severity::Error)]
-#[case(unrecorded, Kind::UseWithoutStage, Severity::Warning)]
-#[case(frozen, Kind::FreezeLeft, Severity::Error)]
-#[case(formatting, Kind::FormatLeft, Severity::Note)]
-#[case(buffered, Kind::DirectIoOff, Severity::Warning)]
-#[case(not_grown, Kind::LoopSize, Severity::Note)]
-fn one_thing_wrong_is_one_problem(
-    #[case] spoil: fn(&mut Scene),
-    #[case] kind: Kind,
-    #[case] severity: Severity,
-) {
+/// Spoils a new scene, and asserts that it then has exactly this problem.
+#[track_caller]
+fn finds(severity: Severity, kind: Kind, spoil: impl FnOnce(&mut Scene)) {
     let mut scene = Scene::new();
     spoil(&mut scene);
-    let problems = check(scene.survey());
+    let problems = scene.check();
     let found: Vec<_> = problems.iter().map(|p| (p.kind, p.severity)).collect();
     assert_eq!(found, [(kind, severity)], "{problems:#?}");
 }
 
 #[test]
-fn a_running_driver_may_be_at_work() {
-    for spoil in [leftover as fn(&mut Scene), frozen] {
-        let mut scene = Scene::new();
-        spoil(&mut scene);
-        scene.survey.pools[0].driver = Some(Holder { pid: Some(1) });
-        let problems = check(scene.survey());
-        assert_eq!(problems.len(), 1);
-        assert_eq!(problems[0].severity, Severity::Note);
+fn bad_pools_and_records_are_one_problem_each() {
+    finds(Error, Kind::PoolMissing, |s| {
+        s.survey.pools[0].state = Err("gone".into());
+        s.survey.kernel.loops.clear();
+    });
+    finds(Error, Kind::RecordNewer, |s| {
+        s.group().record = Err(Unreadable::Newer(7))
+    });
+    finds(Error, Kind::RecordUnreadable, |s| {
+        s.group().record = Err(Unreadable::Broken("x".into()));
+    });
+    finds(Error, Kind::RecordMissing, |s| {
+        let id = VolumeId::generate(s.contents().id);
+        s.add_volume(id, id, "w");
+        s.contents().volumes[2].record = Err(Unreadable::Missing);
+    });
+    // The record of another volume, then of another pool's volume.
+    finds(Error, Kind::RecordMisplaced, |s| {
+        let pool = s.contents().id;
+        s.add_volume(VolumeId::generate(pool), VolumeId::generate(pool), "w");
+    });
+    finds(Error, Kind::RecordMisplaced, |s| {
+        let id = VolumeId::generate(PoolId::generate());
+        s.add_volume(id, id, "w");
+    });
+    finds(Error, Kind::DuplicateName, |s| {
+        let id = VolumeId::generate(s.contents().id);
+        s.add_volume(id, id, "v");
+    });
+    finds(Warning, Kind::GroupMissing, |s| s.contents().groups.clear());
+    finds(Error, Kind::GroupIncomplete, |s| {
+        s.contents().snapshots.clear()
+    });
+    finds(Warning, Kind::Stranger, Scene::add_stranger);
+    finds(Warning, Kind::Leftover, |s| {
+        s.add_leftover(Area::Incoming, "x")
+    });
+}
+
+#[test]
+fn bad_images_and_volumes_are_one_problem_each() {
+    finds(Error, Kind::ImageMissing, |s| {
+        s.contents().snapshots[0].image = None
+    });
+    finds(Error, Kind::ImageShort, |s| s.image(1).bytes = SIZE - 4096);
+    finds(Warning, Kind::ImageLong, |s| {
+        s.image(1).bytes = SIZE + 4096;
+        s.survey.kernel.loops[1].size_bytes = SIZE + 4096;
+    });
+    finds(Warning, Kind::NotThick, |s| {
+        s.volume(1).settings.provisioning = Provisioning::Thick;
+    });
+    finds(Error, Kind::FreezeLeft, Scene::leave_frozen);
+    finds(Note, Kind::FormatLeft, |s| {
+        s.volume(0).format = Format::Formatting(FsType::Xfs)
+    });
+}
+
+#[test]
+fn bad_devices_and_mounts_are_one_problem_each() {
+    finds(Error, Kind::LoopTwice, |s| s.add_loop(on_loop(5, 10)));
+    finds(Warning, Kind::LoopOverDeleted, |s| {
+        let id = VolumeId::generate(s.contents().id);
+        s.add_loop(LoopInfo {
+            backing_path: format!("/elsewhere/trash/{id}/image (deleted)"),
+            ..on_loop(5, 40)
+        });
+    });
+    finds(Warning, Kind::LoopUnused, |s| s.add_loop(on_loop(5, 12)));
+    finds(Error, Kind::LoopChanged, |s| {
+        s.survey.kernel.loops[0].block_size = 512
+    });
+    finds(Warning, Kind::StageWithoutLoop, |s| {
+        s.survey.kernel.loops.remove(1);
+        s.survey.kernel.mounts.entries.remove(1);
+    });
+    finds(Warning, Kind::StageWithoutMount, |s| {
+        s.survey.kernel.mounts = MountTable::default();
+    });
+    finds(Error, Kind::StageOtherLoop, |s| s.stage(1).minor = Some(8));
+    finds(Error, Kind::StageOtherLoop, |s| {
+        s.stage(1).read_only_loops.insert("/k/ro".into(), 6);
+    });
+    finds(Warning, Kind::UseWithoutStage, |s| s.volume(0).stage = None);
+    finds(Warning, Kind::DirectIoOff, |s| {
+        s.survey.kernel.loops[0].direct_io = false
+    });
+    finds(Note, Kind::LoopSize, |s| {
+        s.image(0).bytes = 2 * SIZE;
+        s.volume(0).capacity_bytes = 2 * SIZE;
+    });
+}
+
+/// A user of a snapshot's device, or kubelet with its device over a volume's, may change it.
+#[test]
+fn only_a_device_that_the_driver_attached_counts_as_changed() {
+    let mut scene = Scene::new();
+    let kubelets = LoopInfo {
+        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
+        ..on_loop(6, 50)
+    };
+    for device in [on_loop(5, 12), kubelets] {
+        scene.add_loop(LoopInfo {
+            block_size: 512,
+            ..device
+        });
+    }
+    let kinds: Vec<Kind> = scene.check().iter().map(|p| p.kind).collect();
+    assert_eq!(kinds, [Kind::LoopUnused]);
+}
+
+#[test]
+fn a_healthy_pool_has_no_problem() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.check(), []);
+    // A second, recorded read-only loop, and kubelet's loop over a block device.
+    for (minor, read_only) in [(6, true), (7, false)] {
+        scene.add_loop(LoopInfo {
+            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
+            read_only,
+            ..on_loop(minor, 500)
+        });
+    }
+    scene.stage(1).read_only_loops.insert("/k/ro".into(), 6);
+    assert_eq!(scene.check(), []);
+    // A snapshot outlives its volume.
+    let volume = scene.contents().volumes.remove(1);
+    scene.snapshot().source = volume.record.unwrap().id;
+    scene.survey.kernel.loops.retain(|l| l.minor == 3);
+    assert_eq!(scene.check(), []);
+    // Objects in an unreadable pool do not count as missing.
+    scene.snapshot().group = Some(GroupId::generate(PoolId::generate()));
+    scene.contents().groups.clear();
+    assert_eq!(scene.check(), []);
+}
+
+/// The record of a half-deleted group is among the leftovers. Without that record, nothing shows
+/// that its members are not needed.
+#[test]
+fn only_an_unfinished_or_half_deleted_group_has_its_members_freed() {
+    let mut scene = Scene::new();
+    scene.contents().groups.clear();
+    let repair = |scene: &Scene| {
+        let problems = scene.check();
+        let of = problems.into_iter().find(|p| p.kind == Kind::GroupMissing);
+        of.unwrap().repair
+    };
+    assert!(matches!(repair(&scene), Repair::Person(_)));
+    let group = scene.snapshot().group.unwrap();
+    for area in [Area::Incoming, Area::Trash] {
+        scene.contents().leftovers.clear();
+        scene.add_leftover(area, group);
+        assert_eq!(repair(&scene), Repair::Recovery);
     }
 }
 
 #[test]
-fn only_what_lasts_is_reported() {
+fn traces_of_a_running_driver_are_only_notes() {
+    let leftover = |s: &mut Scene| s.add_leftover(Area::Incoming, "x");
+    for spoil in [leftover as fn(&mut Scene), Scene::leave_frozen] {
+        let mut scene = Scene::new();
+        spoil(&mut scene);
+        scene.survey.pools[0].driver = Some(Holder { pid: Some(1) });
+        let severities: Vec<_> = scene.check().iter().map(|p| p.severity).collect();
+        assert_eq!(severities, [Note]);
+    }
+}
+
+#[test]
+fn only_lasting_problems_are_reported() {
     let mut scene = Scene::new();
-    leftover(&mut scene);
-    let first = check(scene.survey());
-    stranger(&mut scene);
-    let second = check(scene.survey());
+    scene.add_leftover(Area::Incoming, "x");
+    let first = scene.check();
+    scene.add_stranger();
+    let second = scene.check();
     assert_eq!(second.len(), 2);
     assert_eq!(lasting(&first, second), first);
 }
 
 #[test]
-fn a_loop_over_somebody_elses_deleted_file_is_not_ours() {
+fn a_loop_over_a_foreign_deleted_file_is_ignored() {
     let mut scene = Scene::new();
     let foreign = VolumeId::generate(PoolId::generate());
     let ours = VolumeId::generate(scene.contents().id);
-    let deleted = |path: String, dev| LoopInfo {
-        backing: Some(FileId { dev, ino: 40 }),
-        backing_path: path,
-        ..on_loop(5, 40)
-    };
-    for (path, dev) in [
+    for (backing_path, dev) in [
         (format!("/x/{foreign}/image (deleted)"), DEVICE),
         (format!("/x/{ours}/image (deleted)"), DEVICE + 1),
         (format!("/x/{ours}/image"), DEVICE),
         ("/x/image (deleted)".to_owned(), DEVICE),
     ] {
         scene.survey.kernel.loops.truncate(3);
-        scene.survey.kernel.loops.push(deleted(path, dev));
-        assert_eq!(check(scene.survey()), []);
+        scene.add_loop(LoopInfo {
+            backing: Some(FileId { dev, ino: 40 }),
+            backing_path,
+            ..on_loop(5, 40)
+        });
+        assert_eq!(scene.check(), []);
     }
 }
 
 #[test]
-fn a_device_that_does_not_say_what_it_holds_is_told() {
-    let mut scene = Scene::new();
-    let ours = VolumeId::generate(PoolId::generate());
-    let silent = |path: String| LoopInfo {
-        backing: None,
-        backing_path: path,
-        ..on_loop(9, 40)
-    };
-    scene
-        .survey
-        .kernel
-        .loops
-        .push(silent("/x/image".to_owned()));
-    assert_eq!(check(scene.survey()), [], "somebody else's");
-    scene.survey.kernel.loops.pop();
-    let path = format!("/x/volumes/{ours}/image");
-    scene.survey.kernel.loops.push(silent(path));
-    let found = check(scene.survey());
-    let kinds: Vec<_> = found.iter().map(|p| (p.kind, p.object.as_str())).collect();
-    assert_eq!(kinds, [(Kind::LoopSilent, "/dev/loop9")]);
+fn a_device_without_a_reported_file_counts_if_its_path_is_the_drivers() {
+    let id = VolumeId::generate(PoolId::generate());
+    for (backing_path, problems) in [
+        ("/x/image".to_owned(), &[][..]),
+        (
+            format!("/x/volumes/{id}/image"),
+            &[(Kind::LoopSilent, "/dev/loop9")],
+        ),
+    ] {
+        let mut scene = Scene::new();
+        scene.add_loop(LoopInfo {
+            backing: None,
+            backing_path,
+            ..on_loop(9, 40)
+        });
+        let found = scene.check();
+        let found: Vec<_> = found.iter().map(|p| (p.kind, p.object.as_str())).collect();
+        assert_eq!(found, problems);
+    }
 }
 
 #[test]
 fn recovery_records_the_length_of_an_image_that_has_grown() {
     let mut scene = Scene::new();
+    // No loop device shows part of a block.
     scene.image(0).bytes = SIZE + 4095;
-    assert_eq!(
-        check(scene.survey()),
-        [],
-        "no loop device shows part of a block"
-    );
+    assert_eq!(scene.check(), []);
     scene.image(0).bytes = SIZE + 4096;
-    let found = check(scene.survey());
+    let found = scene.check();
     let long = found.iter().find(|p| p.kind == Kind::ImageLong).unwrap();
     assert_eq!(long.repair, Repair::Recovery);
     // Recovery leaves a snapshot's image as it is.
     let mut scene = Scene::new();
-    let image = scene.contents().snapshots[0].image.as_mut().unwrap();
-    image.bytes += 4096;
-    let found = check(scene.survey());
+    scene.contents().snapshots[0].image.as_mut().unwrap().bytes += 4096;
+    let found = scene.check();
     assert_eq!(found[0].kind, Kind::ImageLong);
     assert!(matches!(found[0].repair, Repair::Person(_)));
 }

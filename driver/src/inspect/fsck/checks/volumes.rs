@@ -168,7 +168,7 @@ fn read_only_lost(target: &Path, minor: u32) -> String {
 }
 
 fn restart() -> Repair {
-    person("restart the pods that use it: their device is somebody else's")
+    person("restart the pods that use it: their device belongs to another volume")
 }
 
 fn missing(name: &str, owner: &str) -> Problem {
