@@ -6,7 +6,6 @@
 //! access to them. It never deletes possible data. A problem counts as repaired if a later look no
 //! longer shows it.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,13 +13,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::{PoolArgs, PoolArgsError};
+use crate::cli::PoolArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::status::color::{self, GOOD, QUIET, paint};
 use crate::inspect::status::humanize::count;
+use crate::inspect::{Error, print};
+use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
-use crate::kernel::{self, Kernel};
-use crate::storage::{self, PoolOptions, PoolSpec, Pools};
+use crate::storage::{PoolOptions, PoolSpec, Pools};
 
 mod checks;
 mod problem;
@@ -64,23 +64,6 @@ pub const FAILED: u8 = 3;
 /// The pause between the first look and the second.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Why a check or a repair failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The arguments contradict each other.
-    #[error(transparent)]
-    Arguments(#[from] PoolArgsError),
-    /// The kernel does not report loop devices or mounts.
-    #[error(transparent)]
-    Kernel(#[from] kernel::Error),
-    /// The pools can't be opened for the repair.
-    #[error("repairing: {0}")]
-    Repair(#[from] storage::Error),
-    /// The output can't be written.
-    #[error("printing: {0}")]
-    Print(#[from] io::Error),
-}
-
 /// The result, in the form that `--json` prints. Names and meanings are stable; fields may be
 /// added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -116,7 +99,7 @@ pub fn run(options: &Options) -> ExitCode {
         .map_err(Error::from)
         .and_then(|specs| {
             let outcome = examine(&specs, &options.pools.options(), kernel, options.repair)?;
-            print(&outcome, options.repair, options.json)?;
+            print(&outcome, options.json, |o| lines(o, options.repair))?;
             Ok(outcome)
         });
     match outcome {
@@ -182,19 +165,6 @@ fn gone(before: &[Problem], after: &[Problem]) -> Vec<Problem> {
     let same = |a: &Problem, b: &Problem| a.kind == b.kind && a.object == b.object;
     let gone = |b: &&Problem| !after.iter().any(|a| same(a, b));
     before.iter().filter(gone).cloned().collect()
-}
-
-fn print(outcome: &Outcome, repair: bool, json: bool) -> Result<(), Error> {
-    let mut out = anstream::stdout().lock();
-    if json {
-        serde_json::to_writer_pretty(&mut out, outcome).map_err(io::Error::from)?;
-        writeln!(out)?;
-        return Ok(());
-    }
-    for line in lines(outcome, repair) {
-        writeln!(out, "{line}")?;
-    }
-    Ok(())
 }
 
 /// Formats the outcome as lines of text.

@@ -94,3 +94,10 @@ impl Survey {
             .filter_map(|pool| Some((pool, pool.state.as_ref().ok()?)))
     }
 }
+
+/// The entries with a readable record, and the record of each.
+pub(crate) fn readable<R>(items: &[Item<R>]) -> impl Iterator<Item = (&R, &Item<R>)> {
+    items
+        .iter()
+        .filter_map(|item| Some((item.record.as_ref().ok()?, item)))
+}

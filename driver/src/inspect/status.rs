@@ -2,13 +2,13 @@
 //!
 //! It needs no driver and no lock, and changes nothing.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cli::{PoolArgs, PoolArgsError};
+use crate::cli::PoolArgs;
 use crate::inspect::inventory::Survey;
-use crate::kernel;
+use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
 
 pub mod color;
@@ -35,20 +35,6 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Why the status can't be shown.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The arguments contradict each other.
-    #[error(transparent)]
-    Arguments(#[from] PoolArgsError),
-    /// The kernel does not report loop devices or mounts.
-    #[error(transparent)]
-    Kernel(#[from] kernel::Error),
-    /// The output can't be written.
-    #[error("printing: {0}")]
-    Print(#[from] io::Error),
-}
-
 /// Takes a survey and prints it. Blocks.
 pub fn run(options: &Options) -> Result<ExitCode, Error> {
     let specs = options.pools.specs()?;
@@ -57,15 +43,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Error> {
         &options.pools.state_dir(),
         &Linux::new(),
     )?);
-    let mut out = anstream::stdout().lock();
-    if options.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        for line in render::text(&report, terminal_width(), now_ns()) {
-            writeln!(out, "{line}")?;
-        }
-    }
+    let text = |report: &Report| render::text(report, terminal_width(), now_ns());
+    print(&report, options.json, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -100,6 +100,11 @@ impl Error {
         }
     }
 
+    /// Like [`Error::io`], for an error number.
+    pub(crate) fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Self {
+        Error::io(op, path, io::Error::from_raw_os_error(number))
+    }
+
     /// The error for a device without a reported backing file.
     pub fn silent(device: &LoopInfo) -> Self {
         Error::Silent {

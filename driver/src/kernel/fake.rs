@@ -33,7 +33,7 @@ mod state;
 mod tests;
 
 pub use fake_signature::Content;
-use state::State;
+use state::{Device, Slot, State, Super};
 
 /// The lowest minor that the model assigns.
 pub const FIRST_MINOR: u32 = 1_000_000;
@@ -160,44 +160,30 @@ impl Model {
 
     /// Makes the filesystem on an attached device report these errors.
     pub fn set_fs_errors(&self, minor: u32, errors: Option<&str>) {
-        if let Some(sb) = lock(&self.state)
-            .supers
-            .get_mut(&state::Device::Loop(minor))
-        {
-            sb.errors = errors.map(str::to_owned);
-        }
+        self.change_super(minor, |sb| sb.errors = errors.map(str::to_owned));
     }
 
     /// Makes the filesystem on an attached device read-only, as after an error.
     pub fn turn_read_only(&self, minor: u32) {
-        if let Some(sb) = lock(&self.state)
-            .supers
-            .get_mut(&state::Device::Loop(minor))
-        {
-            sb.read_only = true;
-        }
+        self.change_super(minor, |sb| sb.read_only = true);
     }
 
     /// Makes the filesystem of a device's backing file stop answering (or answer again). While it
     /// does not answer, the kernel does not report the backing file.
     pub fn set_silent(&self, minor: u32, silent: bool) {
-        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
-            slot.silent = silent;
-        }
+        self.change_loop(minor, |slot| slot.silent = silent);
     }
 
     /// Changes the bytes of its file that a device shows, as a process with write access can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
-        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
-            (slot.offset, slot.size_limit) = (offset, size_limit);
-        }
+        self.change_loop(minor, |slot| {
+            (slot.offset, slot.size_limit) = (offset, size_limit)
+        });
     }
 
     /// Changes a device's logical block size, as its user can (LOOP_SET_BLOCK_SIZE).
     pub fn set_block_size(&self, minor: u32, bytes: u32) {
-        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
-            slot.block_size = bytes;
-        }
+        self.change_loop(minor, |slot| slot.block_size = bytes);
     }
 
     /// Replaces the file behind a read-only device, as a process with read access can
@@ -205,11 +191,20 @@ impl Model {
     pub fn change_backing(&self, minor: u32, backing: &File) -> Result<()> {
         let file = backing.try_clone();
         let file = file.map_err(|e| Error::io("dup", "the backing file", e))?;
-        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
-            (slot.backing, slot.rdev) = (super::file_id(&file)?, 0);
-            slot.file = file;
-        }
+        let backing = super::file_id(&file)?;
+        self.change_loop(minor, |slot| {
+            (slot.backing, slot.rdev, slot.file) = (backing, 0, file)
+        });
         Ok(())
+    }
+
+    fn change_loop(&self, minor: u32, change: impl FnOnce(&mut Slot)) {
+        lock(&self.state).loops.get_mut(&minor).map(change);
+    }
+
+    fn change_super(&self, minor: u32, change: impl FnOnce(&mut Super)) {
+        let device = Device::Loop(minor);
+        lock(&self.state).supers.get_mut(&device).map(change);
     }
 
     /// Makes the tools of this filesystem unavailable.
@@ -220,10 +215,8 @@ impl Model {
     /// True if the filesystem on a device is frozen, mounted or not.
     pub fn is_frozen(&self, minor: u32) -> bool {
         let state = lock(&self.state);
-        state
-            .supers
-            .get(&state::Device::Loop(minor))
-            .is_some_and(|sb| sb.frozen)
+        let sb = state.supers.get(&Device::Loop(minor));
+        sb.is_some_and(|sb| sb.frozen)
     }
 
     /// Clears all devices and mounts; the content of files stays.

@@ -59,10 +59,9 @@ fn beneath<'a, E: Into<io::Error>>(
 pub fn clone(from: &File, to: &File) -> Result<()> {
     effect("file.clone").map_err(on_file("FICLONE", to))?;
     match retry(|| rustix::fs::ioctl_ficlone(to, from)) {
-        Err(Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => Err(Error::Unsupported {
-            op: "FICLONE",
-            path: name_of(to),
-        }),
+        Err(Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => {
+            Err(on_file("FICLONE", to)(Errno::OPNOTSUPP))
+        }
         other => other.map_err(on_file("FICLONE", to)),
     }
 }
@@ -193,9 +192,9 @@ pub fn allocated_bytes(file: &File) -> Result<u64> {
 /// True if a file has any data. A file of holes and preallocated space has none and reads as zeros.
 /// The filesystem knows this without reading the file.
 pub fn has_data(file: &File) -> Result<bool> {
-    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) {
+    match rustix::fs::seek(file, SeekFrom::Data(0)) {
         Ok(_) => Ok(true),
-        Err(rustix::io::Errno::NXIO) => Ok(false),
+        Err(Errno::NXIO) => Ok(false),
         Err(e) => Err(on_file("SEEK_DATA", file)(e)),
     }
 }
@@ -284,10 +283,7 @@ pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
     let found = rustix::fs::statx(&dir, "", AtFlags::EMPTY_PATH, what)
         .map_err(|e| Error::io("statx", at, e.into()))?;
     if found.stx_mask & what.bits() == 0 || found.stx_mnt_id != mount.id {
-        return Err(Error::NotFound {
-            op: "open the mount at",
-            path: at.clone(),
-        });
+        return Err(Error::errno("open the mount at", at, libc::ENOENT));
     }
     Ok(dir.into())
 }
@@ -453,8 +449,7 @@ fn raw_names(dir: BorrowedFd<'_>) -> Result<Vec<std::ffi::CString>> {
 /// Rejects a name that leads out of the directory or further down.
 fn single(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-        let e = io::Error::from_raw_os_error(libc::EINVAL);
-        return Err(beneath("look up", dir, name)(e));
+        return Err(beneath("look up", dir, name)(Errno::INVAL));
     }
     Ok(())
 }

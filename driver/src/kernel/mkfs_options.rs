@@ -23,11 +23,13 @@ enum Value {
     Owner,
     /// A label of at most this many bytes.
     Label(usize),
-    /// One of these words.
-    OneOf(&'static [&'static str]),
-    /// A comma-separated list of these words; `^` before a word switches it off.
-    Features(&'static [&'static str]),
-    /// A comma-separated list of these keys, in the form key=value.
+    /// One of these words, which are separated by spaces.
+    OneOf(&'static str),
+    /// A comma-separated list of these words, which are separated by spaces here; `^` before a word
+    /// switches it off.
+    Features(&'static str),
+    /// A comma-separated list of these keys, in the form key=value. Keys with the same kind of value
+    /// are in one entry, separated by spaces.
     Pairs(&'static [(&'static str, Value)]),
 }
 
@@ -37,76 +39,45 @@ const fn option(names: &'static [&'static str], value: Value) -> Allowed {
     Allowed { names, value }
 }
 
-const SWITCH: Value = OneOf(&["0", "1"]);
+const SWITCH: Value = OneOf("0 1");
 
 /// Left out on purpose: -d, -l and -z read or write files, -e and -S concern errors and damage, -E
 /// offset and blocks-count let the user exceed the device's bounds, -E discard would free a thick
 /// volume's space, -O journal_dev and -J device reach other devices.
 static EXT4: &[Allowed] = &[
     // Loop devices have blocks of this size.
-    option(&["-b"], OneOf(&["4096"])),
+    option(&["-b"], OneOf("4096")),
     option(&["-C"], Size),
     option(
         &["-E"],
         Pairs(&[
-            ("lazy_itable_init", SWITCH),
-            ("lazy_journal_init", SWITCH),
+            (
+                "lazy_itable_init lazy_journal_init packed_meta_blocks",
+                SWITCH,
+            ),
             ("nodiscard", Value::None),
-            ("num_backup_sb", OneOf(&["0", "1", "2"])),
-            ("packed_meta_blocks", SWITCH),
-            ("resize", Size),
+            ("num_backup_sb", OneOf("0 1 2")),
+            ("resize stride stripe_width stripe-width", Size),
             ("root_owner", Owner),
-            ("stride", Size),
-            ("stripe_width", Size),
-            ("stripe-width", Size),
         ]),
     ),
     option(&["-g"], Size),
     option(&["-G"], Size),
     option(&["-i"], Size),
     option(&["-I"], Size),
-    option(
-        &["-J"],
-        Pairs(&[("fast_commit_size", Size), ("size", Size)]),
-    ),
+    option(&["-J"], Pairs(&[("fast_commit_size size", Size)])),
     option(&["-L"], Label(16)),
     option(&["-m"], Percent),
     option(&["-N"], Size),
     option(
         &["-O"],
-        Features(&[
-            "64bit",
-            "bigalloc",
-            "casefold",
-            "dir_index",
-            "dir_nlink",
-            "ea_inode",
-            "encrypt",
-            "ext_attr",
-            "extent",
-            "extents",
-            "extra_isize",
-            "fast_commit",
-            "filetype",
-            "flex_bg",
-            "has_journal",
-            "huge_file",
-            "inline_data",
-            "large_dir",
-            "large_file",
-            "meta_bg",
-            "metadata_csum",
-            "metadata_csum_seed",
-            "orphan_file",
-            "project",
-            "quota",
-            "resize_inode",
-            "sparse_super",
-            "sparse_super2",
-            "stable_inodes",
-            "uninit_bg",
-            "verity",
-        ]),
+        Features(
+            "64bit bigalloc casefold dir_index dir_nlink ea_inode encrypt ext_attr extent \
+             extents extra_isize fast_commit filetype flex_bg has_journal huge_file \
+             inline_data large_dir large_file meta_bg metadata_csum metadata_csum_seed \
+             orphan_file project quota resize_inode sparse_super sparse_super2 stable_inodes \
+             uninit_bg verity",
+        ),
     ),
 ];
 
@@ -117,63 +88,40 @@ static XFS: &[Allowed] = &[
     option(
         &["-d"],
         Pairs(&[
-            ("agcount", Size),
-            ("agsize", Size),
-            ("concurrency", Size),
-            ("cowextsize", Size),
+            (
+                "agcount agsize concurrency cowextsize extszinherit projinherit su \
+             sunit sw swidth",
+                Size,
+            ),
             ("daxinherit", SWITCH),
-            ("extszinherit", Size),
             ("noalign", Value::None),
-            ("projinherit", Size),
-            ("su", Size),
-            ("sunit", Size),
-            ("sw", Size),
-            ("swidth", Size),
         ]),
     ),
     option(
         &["-i"],
         Pairs(&[
-            ("attr", Size),
-            ("exchange", SWITCH),
-            ("maxpct", Size),
-            ("nrext64", SWITCH),
-            ("perblock", Size),
-            ("projid32bit", SWITCH),
-            ("size", Size),
-            ("sparse", SWITCH),
+            ("attr maxpct perblock size", Size),
+            ("exchange nrext64 projid32bit sparse", SWITCH),
         ]),
     ),
     option(
         &["-l"],
         Pairs(&[
-            ("concurrency", Size),
+            ("concurrency size su sunit version", Size),
             ("lazy-count", SWITCH),
-            ("size", Size),
-            ("su", Size),
-            ("sunit", Size),
-            ("version", Size),
         ]),
     ),
     option(&["-L"], Label(12)),
     option(
         &["-m"],
-        Pairs(&[
-            ("bigtime", SWITCH),
-            ("crc", SWITCH),
-            ("finobt", SWITCH),
-            ("inobtcount", SWITCH),
-            ("reflink", SWITCH),
-            ("rmapbt", SWITCH),
-        ]),
+        Pairs(&[("bigtime crc finobt inobtcount reflink rmapbt", SWITCH)]),
     ),
     option(
         &["-n"],
         Pairs(&[
-            ("ftype", SWITCH),
-            ("parent", SWITCH),
+            ("ftype parent", SWITCH),
             ("size", Size),
-            ("version", OneOf(&["2", "ci"])),
+            ("version", OneOf("2 ci")),
         ]),
     ),
     option(&["-s"], Pairs(&[("size", Size)])),
@@ -181,32 +129,26 @@ static XFS: &[Allowed] = &[
 
 /// Left out on purpose: --rootdir and --subvol copy files, and other profiles need more devices.
 static BTRFS: &[Allowed] = &[
-    option(&["-d", "--data"], OneOf(&["dup", "single"])),
+    option(&["-d", "--data"], OneOf("dup single")),
     option(&["-L", "--label"], Label(255)),
-    option(&["-m", "--metadata"], OneOf(&["dup", "single"])),
+    option(&["-m", "--metadata"], OneOf("dup single")),
     option(&["-M", "--mixed"], Value::None),
     option(&["-n", "--nodesize"], Size),
     option(
         &["-O", "--features"],
-        Features(&[
-            "block-group-tree",
-            "extref",
-            "free-space-tree",
-            "mixed-bg",
-            "no-holes",
-            "quota",
-            "skinny-metadata",
-            "squota",
-        ]),
+        Features(
+            "block-group-tree extref free-space-tree mixed-bg no-holes quota skinny-metadata \
+             squota",
+        ),
     ),
     option(
         &["-R", "--runtime-features"],
-        Features(&["block-group-tree", "free-space-tree", "quota"]),
+        Features("block-group-tree free-space-tree quota"),
     ),
-    option(&["-s", "--sectorsize"], OneOf(&["4096"])),
+    option(&["-s", "--sectorsize"], OneOf("4096")),
     option(
         &["--csum", "--checksum"],
-        OneOf(&["blake2", "crc32c", "sha256", "xxhash"]),
+        OneOf("blake2 crc32c sha256 xxhash"),
     ),
 ];
 
@@ -288,21 +230,11 @@ impl Value {
                     "is not a valid label: too long, or with '/' or a leading '-'",
                 )
             }
-            OneOf(words) => {
-                let known = words.contains(&given);
-                known
-                    .then_some(())
-                    .ok_or_else(|| format!("is not one of {}", words.join(", ")))
-            }
+            OneOf(words) => one_of(words, given).map_err(|why| format!("is {why}")),
             Features(words) => given.split(',').try_for_each(|feature| {
                 let name = feature.strip_prefix('^').unwrap_or(feature);
-                let known = words.contains(&name);
-                known.then_some(()).ok_or_else(|| {
-                    format!(
-                        "has the feature {feature:?}, which is not one of {}",
-                        words.join(", ")
-                    )
-                })
+                let known = one_of(words, name);
+                known.map_err(|why| format!("has the feature {feature:?}, which is {why}"))
             }),
             Pairs(known) => given.split(',').try_for_each(|pair| in_pairs(known, pair)),
         }
@@ -313,12 +245,11 @@ fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
     let (key, given) = pair
         .split_once('=')
         .map_or((pair, None), |(k, v)| (k, Some(v)));
-    let Some((_, value)) = known.iter().find(|(name, _)| *name == key) else {
-        let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-        return Err(format!(
-            "has the key {key:?}, which is not one of {}",
-            known.join(", ")
-        ));
+    let named = |(keys, _): &&(&str, Value)| one_of(keys, key).is_ok();
+    let Some((_, value)) = known.iter().find(named) else {
+        let keys: Vec<_> = known.iter().map(|(keys, _)| *keys).collect();
+        let why = one_of(&keys.join(" "), key);
+        return why.map_err(|why| format!("has the key {key:?}, which is {why}"));
     };
     match (value, given) {
         (Value::None, None) => Ok(()),
@@ -327,6 +258,11 @@ fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
             .check(given)
             .map_err(|why| format!("has {pair:?}, which {why}")),
     }
+}
+
+fn one_of(words: &str, given: &str) -> Result<(), String> {
+    let known = words.split(' ').any(|word| word == given);
+    is(known, &format!("not one of {}", words.replace(' ', ", ")))
 }
 
 fn is(holds: bool, otherwise: &str) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Pure checks: they take a survey and return its problems, and read nothing else.
 
-use crate::inspect::inventory::{Contents, PoolSurvey, Survey, Uses};
+use crate::inspect::inventory::{PoolSurvey, Survey, Uses};
 
 use super::problem::{Kind, Problem, Repair, Severity, person};
 
@@ -89,16 +89,4 @@ fn unless_running(pool: &PoolSurvey, without: Severity) -> Severity {
         Some(_) => Severity::Note,
         None => without,
     }
-}
-
-/// True if a readable pool has a snapshot with this directory name.
-fn snapshot_there(survey: &Survey, name: &str) -> bool {
-    survey
-        .contents()
-        .any(|(_, c)| c.snapshots.iter().any(|s| s.name == name))
-}
-
-/// True if the pool with this ID is readable.
-fn readable(survey: &Survey, id: crate::storage::PoolId) -> bool {
-    survey.contents().any(|(_, c): (_, &Contents)| c.id == id)
 }

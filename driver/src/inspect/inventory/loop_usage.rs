@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Contents, Image, Survey};
 use crate::diagnose::kernel_state::loop_below;
 use crate::diagnose::pool::PoolFiles;
-use crate::kernel::{FileId, LoopInfo, MountEntry};
+use crate::kernel::{FileId, LoopInfo, MountEntry, loop_path};
 
 /// The object under one of the driver's loop devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +26,21 @@ pub enum Owner {
     Deleted(String),
     /// Another loop device. This one is the read-only second loop of a raw block volume.
     Loop(u32),
+}
+
+impl Owner {
+    /// The kind of the object in the output, and the object: a pool's name, an ID, a path, or a
+    /// device.
+    pub fn parts(&self) -> (&'static str, String) {
+        match self {
+            Owner::Pool(name) => ("pool", name.clone()),
+            Owner::Volume(name) => ("volume", name.clone()),
+            Owner::Snapshot(name) => ("snapshot", name.clone()),
+            Owner::Leftover(name) => ("leftover", name.clone()),
+            Owner::Deleted(path) => ("deleted", path.clone()),
+            Owner::Loop(minor) => ("loop", loop_path(*minor).display().to_string()),
+        }
+    }
 }
 
 /// A loop device that belongs to the driver.

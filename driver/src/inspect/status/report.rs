@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::fsck::{Problem, check};
-use crate::inspect::inventory::{Contents, Image, Item, LoopUse, Owner, PoolSurvey, Survey, Uses};
+use crate::inspect::inventory::{Contents, Image, LoopUse, PoolSurvey, Survey, Uses, readable};
 use crate::kernel::{MountEntry, loop_path};
 use crate::storage::{Access, Format, FreezeIntent, PoolKind, Provisioning, Source};
 use crate::storage::{GroupRecord, SnapshotRecord, VolumeRecord};
@@ -204,28 +204,17 @@ impl Report {
         report.orphans.retain(|p| p.kind.is_orphan());
         for (pool, contents) in survey.contents() {
             let name = &pool.name;
-            let volumes = good(&contents.volumes);
-            report
-                .volumes
-                .extend(volumes.map(|(v, i)| volume(name, v, i, survey)));
-            let snapshots = good(&contents.snapshots);
-            report
-                .snapshots
-                .extend(snapshots.map(|(s, i)| snapshot(name, s, i, survey)));
-            report
-                .groups
-                .extend(good(&contents.groups).map(|(g, _)| group(name, g)));
+            let volumes = readable(&contents.volumes);
+            let volumes = volumes.map(|(v, item)| volume(name, v, item.image, survey));
+            report.volumes.extend(volumes);
+            let snapshots = readable(&contents.snapshots);
+            let snapshots = snapshots.map(|(s, item)| snapshot(name, s, item.image, survey));
+            report.snapshots.extend(snapshots);
+            let groups = readable(&contents.groups);
+            report.groups.extend(groups.map(|(g, _)| group(name, g)));
         }
         report
     }
-}
-
-fn good<R>(items: &[Item<R>]) -> impl Iterator<Item = (&R, Option<Image>)> {
-    let good = |item: &'_ Item<R>| item.record.is_ok();
-    items
-        .iter()
-        .filter(move |item| good(item))
-        .filter_map(|item| Some((item.record.as_ref().ok()?, item.image)))
 }
 
 fn pool(pool: &PoolSurvey) -> PoolReport {
@@ -337,19 +326,8 @@ fn group(pool: &str, g: &GroupRecord) -> GroupReport {
     }
 }
 
-fn owner(l: &LoopUse) -> (&'static str, String) {
-    match &l.owner {
-        Owner::Pool(name) => ("pool", name.clone()),
-        Owner::Volume(name) => ("volume", name.clone()),
-        Owner::Snapshot(name) => ("snapshot", name.clone()),
-        Owner::Leftover(name) => ("leftover", name.clone()),
-        Owner::Deleted(path) => ("deleted", path.clone()),
-        Owner::Loop(minor) => ("loop", format!("/dev/loop{minor}")),
-    }
-}
-
 fn loop_device(l: &LoopUse) -> LoopReport {
-    let (over, object) = owner(l);
+    let (over, object) = l.owner.parts();
     LoopReport {
         device: loop_path(l.device.minor),
         over,
@@ -375,7 +353,7 @@ fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
         kind: if device { "device" } else { "filesystem" },
         fs: m.fs_type.clone(),
         device: loop_path(l.device.minor),
-        object: owner(l).1,
+        object: l.owner.parts().1,
         read_only: m.read_only(),
         options,
     }

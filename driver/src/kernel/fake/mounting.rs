@@ -62,9 +62,9 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     if there || s.supers.get(&device).is_some_and(differs) {
         return Err(failed(libc::EBUSY));
     }
-    s.use_super(device, || {
-        Super::new(spec.fs, uuid, spec.device, read_only, data)
-    });
+    s.supers
+        .entry(device)
+        .or_insert_with(|| Super::new(spec.fs, uuid, spec.device, read_only, data));
     let number = match device {
         Device::Loop(minor) if spec.fs == FsType::Btrfs => (0, 100 + minor % 1000),
         Device::Loop(minor) => (LOOP_MAJOR, minor),

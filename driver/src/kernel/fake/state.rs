@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -109,7 +108,7 @@ impl Default for State {
 
 /// Builds an error from an errno.
 pub(super) fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Error {
-    Error::io(op, path, io::Error::from_raw_os_error(number))
+    Error::errno(op, path, number)
 }
 
 impl State {
@@ -352,11 +351,6 @@ impl State {
     pub(super) fn super_of(&mut self, path: &Path) -> Option<(Device, &mut Super)> {
         let device = self.containing(path)?.device?;
         self.supers.get_mut(&device).map(|sb| (device, sb))
-    }
-
-    /// Creates or finds the superblock of a device.
-    pub(super) fn use_super(&mut self, device: Device, new: impl FnOnce() -> Super) {
-        self.supers.entry(device).or_insert_with(new);
     }
 
     pub(super) fn push(&mut self, mut mounted: Mounted) {

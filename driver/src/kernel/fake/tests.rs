@@ -2,7 +2,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::*;
-use crate::kernel::{Detached, Freeze, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, Probe};
+use crate::kernel::{
+    Detached, Freeze, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, Probe, file_id,
+};
+use crate::testkit::{MI, mkfs_spec, mount_spec};
+
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -22,7 +27,7 @@ impl Bench {
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false);
         let file = file.open(path).unwrap();
-        file.set_len(16 << 20).unwrap();
+        file.set_len(16 * MI).unwrap();
         file
     }
 
@@ -45,23 +50,23 @@ impl Bench {
 
     fn mkfs(&self, device: &LoopDevice) -> Result<()> {
         self.model.mkfs(&MkfsSpec {
-            device: &device.path(),
-            fs: FsType::Ext4,
-            options: &[],
-            discard: true,
-            uuid: Some("11111111-2222-3333-4444-555555555555"),
-            force: false,
+            uuid: Some(UUID),
+            ..mkfs_spec(&device.path(), FsType::Ext4)
         })
     }
 
     fn mount(&self, device: &LoopDevice, at: &Path) -> Result<()> {
-        self.model.mount(&MountSpec {
-            device: &device.path(),
-            target: at,
-            fs: FsType::Ext4,
-            read_only: false,
-            options: &[],
-        })
+        let device = device.path();
+        self.model.mount(&mount_spec(&device, at, FsType::Ext4))
+    }
+
+    /// A new image, its device, and where its filesystem is mounted.
+    fn mounted(&self) -> (File, LoopDevice, PathBuf) {
+        let (image, at) = (self.image("image"), self.dir("at"));
+        let device = self.attach(&image).unwrap();
+        self.mkfs(&device).unwrap();
+        self.mount(&device, &at).unwrap();
+        (image, device, at)
     }
 }
 
@@ -77,18 +82,18 @@ fn a_copy_carries_its_filesystem() {
         b.model.probe(&device.path()).unwrap(),
         Probe::Filesystem {
             fs: FsType::Ext4,
-            uuid: "11111111-2222-3333-4444-555555555555".to_owned()
+            uuid: UUID.to_owned()
         }
     );
 }
 
 #[test]
-fn fails_the_call_it_is_told_to() {
+fn fails_the_chosen_call() {
     let b = Bench::new();
     let image = b.image("image");
     b.model.fail("loop.attach", 2, libc::ENOSPC);
     let first = b.attach(&image).unwrap();
-    assert!(matches!(b.attach(&image), Err(Error::NoSpace { .. })));
+    refused!(b.attach(&image), Error::NoSpace { .. });
     let third = b.attach(&image).unwrap();
     assert_ne!(first.minor, third.minor);
     assert_eq!(b.model.take_effects(), ["loop.attach"; 3]);
@@ -118,11 +123,7 @@ fn fails_after_the_deed() {
 #[test]
 fn a_hook_may_block_and_look() {
     let b = std::sync::Arc::new(Bench::new());
-    let image = b.image("image");
-    let device = b.attach(&image).unwrap();
-    b.mkfs(&device).unwrap();
-    let at = b.dir("at");
-    b.mount(&device, &at).unwrap();
+    let (_image, device, at) = b.mounted();
     let (go, wait) = channel::<()>();
     b.model.hook("freeze", move |_| {
         let _ = wait.recv_timeout(Duration::from_secs(60));
@@ -156,14 +157,10 @@ fn a_hook_that_panics_leaves_the_model_usable() {
 #[test]
 fn a_busy_mount_stays() {
     let b = Bench::new();
-    let image = b.image("image");
-    let device = b.attach(&image).unwrap();
-    b.mkfs(&device).unwrap();
-    let at = b.dir("at");
-    b.mount(&device, &at).unwrap();
+    let (_image, _device, at) = b.mounted();
     let path = std::fs::canonicalize(&at).unwrap();
     b.model.set_busy(&path, true);
-    assert!(matches!(b.model.unmount(&at), Err(Error::Busy { .. })));
+    refused!(b.model.unmount(&at), Error::Busy { .. });
     b.model.set_busy(&path, false);
     b.model.unmount(&at).unwrap();
 }
@@ -171,16 +168,11 @@ fn a_busy_mount_stays() {
 #[test]
 fn trouble_on_request() {
     let b = Bench::new();
-    let image = b.image("image");
-    let id = crate::kernel::file_id(&image).unwrap();
-    let device = b.attach(&image).unwrap();
+    let (image, device, at) = b.mounted();
     assert!(device.direct_io);
-    b.model.set_direct_io(id, false);
+    b.model.set_direct_io(file_id(&image).unwrap(), false);
     assert!(!b.model.loop_info(device.minor).unwrap().unwrap().direct_io);
     assert!(!b.model.loop_set_direct_io(&device, true).unwrap());
-    b.mkfs(&device).unwrap();
-    let at = b.dir("at");
-    b.mount(&device, &at).unwrap();
     let errors = || b.model.fs_errors(&at, device.minor, FsType::Ext4).unwrap();
     assert_eq!(errors(), None);
     b.model.set_fs_errors(device.minor, Some("3 errors"));
@@ -189,13 +181,9 @@ fn trouble_on_request() {
     b.model.turn_read_only(device.minor);
     assert!(b.model.usage(&at).unwrap().read_only);
     b.model.set_absent(FsType::Xfs);
-    let offered: Vec<_> = b
-        .model
-        .filesystems()
-        .into_iter()
-        .map(|f| f.1.is_ok())
-        .collect();
-    assert_eq!(offered, [true, false, true]);
+    let offered = b.model.filesystems();
+    let offered = offered.iter().map(|(_, answer)| answer.is_ok());
+    assert!(offered.eq([true, false, true]));
     b.model.set_content(&image, &Content::Ambivalent).unwrap();
     assert_eq!(b.model.probe(&device.path()).unwrap(), Probe::Ambivalent);
 }
@@ -203,18 +191,12 @@ fn trouble_on_request() {
 #[test]
 fn a_reboot_forgets_all_but_the_disk() {
     let b = Bench::new();
-    let image = b.image("image");
-    let device = b.attach(&image).unwrap();
-    b.mkfs(&device).unwrap();
-    b.mount(&device, &b.dir("at")).unwrap();
+    let (image, device, _at) = b.mounted();
     b.model.reboot();
     assert!(b.model.loops().unwrap().is_empty());
     assert_eq!(b.model.mounts().unwrap().entries.len(), 2);
-    let id = crate::kernel::file_id(&image).unwrap();
-    assert_eq!(
-        b.model.loop_detach(device.minor, id).unwrap(),
-        Detached::Gone
-    );
+    let detached = b.model.loop_detach(device.minor, file_id(&image).unwrap());
+    assert_eq!(detached.unwrap(), Detached::Gone);
     let device = b.attach(&image).unwrap();
     assert!(matches!(
         b.model.probe(&device.path()).unwrap(),
@@ -226,32 +208,19 @@ fn a_reboot_forgets_all_but_the_disk() {
 fn a_regular_file_plays_a_disk() {
     let b = Bench::new();
     let disk = b.dir.path().join("disk");
-    File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    File::create(&disk).unwrap().set_len(64 * MI).unwrap();
     assert_eq!(b.model.probe(&disk).unwrap(), Probe::Blank);
-    b.model
-        .mkfs(&MkfsSpec {
-            device: &disk,
-            fs: FsType::Ext4,
-            options: &[],
-            discard: true,
-            uuid: None,
-            force: false,
-        })
-        .unwrap();
+    b.model.mkfs(&mkfs_spec(&disk, FsType::Ext4)).unwrap();
     let at = b.dir("at");
-    b.model
-        .mount(&MountSpec {
-            device: &disk,
-            target: &at,
-            fs: FsType::Ext4,
-            read_only: false,
-            options: &["noexec".to_owned(), "discard".to_owned()],
-        })
-        .unwrap();
+    let spec = MountSpec {
+        options: &["noexec".to_owned(), "discard".to_owned()],
+        ..mount_spec(&disk, &at, FsType::Ext4)
+    };
+    b.model.mount(&spec).unwrap();
     let table = b.model.mounts().unwrap();
     let entry = table.at(&std::fs::canonicalize(&at).unwrap()).unwrap();
     assert_eq!(entry.loop_minor(), None);
     assert_eq!(entry.options, ["rw", "noexec", "relatime"]);
     assert_eq!(entry.super_options, ["rw", "discard"]);
-    assert_eq!(b.model.usage(&at).unwrap().total_bytes, 64 << 20);
+    assert_eq!(b.model.usage(&at).unwrap().total_bytes, 64 * MI);
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use linux_raw_sys::loop_device::loop_info64;
 use loopdev::LoopControl;
 use rustix::fs::{CWD, FileType, Mode, SeekFrom};
 
@@ -114,10 +115,11 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
             other => return other.map(|device| (minor, device)),
         }
     }
-    Err(Error::Busy {
-        op: "LOOP_CONFIGURE",
-        path: "/dev/loop-control".into(),
-    })
+    Err(Error::errno(
+        "LOOP_CONFIGURE",
+        "/dev/loop-control",
+        libc::EBUSY,
+    ))
 }
 
 fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
@@ -207,15 +209,8 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     let Some(backing_path) = backing_path(minor)? else {
         return Ok(None);
     };
-    let device = match open_node(makes_nodes, minor, false) {
-        Ok(device) => device,
-        Err(e) if is_gone(&e) => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let status = match ioctl::loop_get_status(&device) {
-        Ok(status) => status,
-        Err(e) if is(&e, libc::ENXIO) => return Ok(None),
-        Err(e) => return Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
+    let Some((device, status)) = status(makes_nodes, minor)? else {
+        return Ok(None);
     };
     let path = loop_path(minor);
     let label = status.lo_file_name.split(|b| *b == 0).next();
@@ -236,8 +231,20 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
             .map_err(|e| Error::io("BLKSSZGET", &path, e.into()))?,
         read_only: status.lo_flags & flags::READ_ONLY != 0,
         autoclear: status.lo_flags & flags::AUTOCLEAR != 0,
-        direct_io: direct_io(minor).or_else(|e| if is_gone(&e) { Ok(false) } else { Err(e) })?,
+        direct_io: unless_gone(direct_io(minor))?.unwrap_or(false),
     }))
+}
+
+/// Opens a device and returns its status; `None` if nothing is attached.
+fn status(makes_nodes: bool, minor: u32) -> Result<Option<(File, loop_info64)>> {
+    let Some(device) = unless_gone(open_node(makes_nodes, minor, false))? else {
+        return Ok(None);
+    };
+    match ioctl::loop_get_status(&device) {
+        Ok(status) => Ok(Some((device, status))),
+        Err(e) if is(&e, libc::ENXIO) => Ok(None),
+        Err(e) => Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
+    }
 }
 
 /// Returns what sysfs shows of a device that can't be queried. Reading sysfs does not call a
@@ -271,10 +278,8 @@ fn silent_info(minor: u32) -> Option<LoopInfo> {
 /// kernel shows.
 fn backing_path(minor: u32) -> Result<Option<String>> {
     match read_attribute(&sysfs(minor, "loop/backing_file")) {
-        Ok(path) => Ok(Some(path)),
-        Err(e) if is_gone(&e) => Ok(None),
         Err(Error::Io { source, .. }) if is(&source, libc::ENAMETOOLONG) => Ok(Some(String::new())),
-        Err(e) => Err(e),
+        path => unless_gone(path),
     }
 }
 
@@ -285,17 +290,9 @@ fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<Fi
     }
     let makes_nodes = linux.dev_makes_nodes();
     ask(&linux.asking, minor, move || {
-        let device = match open_node(makes_nodes, minor, false) {
-            Ok(device) => device,
-            Err(e) if is_gone(&e) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        match ioctl::loop_get_status(&device) {
-            Ok(s) if (s.lo_device, s.lo_inode) == (backing.dev, backing.ino) => Ok(Some(device)),
-            Ok(_) => Ok(None),
-            Err(e) if is(&e, libc::ENXIO) => Ok(None),
-            Err(e) => Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
-        }
+        let same = |s: &loop_info64| (s.lo_device, s.lo_inode) == (backing.dev, backing.ino);
+        let attached = status(makes_nodes, minor)?.filter(|(_, status)| same(status));
+        Ok(attached.map(|(device, _)| device))
     })
 }
 
@@ -317,10 +314,8 @@ fn ask<T: Send + 'static>(
 }
 
 pub(super) fn open(linux: &Linux, minor: u32, backing: FileId) -> Result<LoopDevice> {
-    let file = open_attached(linux, minor, backing)?.ok_or_else(|| Error::NotFound {
-        op: "open",
-        path: loop_path(minor),
-    })?;
+    let file = open_attached(linux, minor, backing)?
+        .ok_or_else(|| Error::errno("open", loop_path(minor), libc::ENOENT))?;
     Ok(LoopDevice {
         minor,
         direct_io: direct_io(minor)?,
@@ -350,10 +345,8 @@ pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Det
     }
     let makes_nodes = linux.dev_makes_nodes();
     let open = move || open_node(makes_nodes, minor, false);
-    let device = match ask(&linux.opening, minor, open) {
-        Ok(device) => device,
-        Err(e) if is_gone(&e) => return Ok(Detached::Gone),
-        Err(e) => return Err(e),
+    let Some(device) = unless_gone(ask(&linux.opening, minor, open))? else {
+        return Ok(Detached::Gone);
     };
     // Check again: while the device is open, no other file can be attached to this minor.
     if !same()? || clear(device, minor)? || !same()? {
@@ -491,11 +484,13 @@ fn is(e: &io::Error, errno: i32) -> bool {
     e.raw_os_error() == Some(errno)
 }
 
-/// True for the error of a device that disappeared between two calls.
-fn is_gone(e: &Error) -> bool {
-    match e {
-        Error::NotFound { .. } => true,
-        Error::Io { source, .. } => is(source, libc::ENXIO) || is(source, libc::ENODEV),
-        _ => false,
+/// `None` for the error of a device that disappeared between two calls.
+fn unless_gone<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(Error::Io { source, .. }) if is(&source, libc::ENXIO) || is(&source, libc::ENODEV) => {
+            Ok(None)
+        }
+        other => other.map(Some),
     }
 }

@@ -62,7 +62,7 @@ impl Target {
             .open(path)
             .map_err(failed)?;
         if file.metadata().map_err(failed)?.is_symlink() {
-            return Err(failed(io::Error::from_raw_os_error(libc::ELOOP)));
+            return Err(Error::errno("open", path, libc::ELOOP));
         }
         Ok(Target(file))
     }
@@ -106,8 +106,7 @@ fn device_number(device: &Path) -> Result<u64> {
     if metadata.file_type().is_block_device() {
         Ok(metadata.rdev())
     } else {
-        let e = io::Error::from_raw_os_error(libc::ENOTBLK);
-        Err(Error::io("stat", device, e))
+        Err(Error::errno("stat", device, libc::ENOTBLK))
     }
 }
 
@@ -196,14 +195,8 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
     // A filesystem may accept the option at a remount and ignore it.
     match entry_of(&top.0)? {
         Some(entry) if discards(&entry) == on => Ok(()),
-        Some(_) => Err(Error::Unsupported {
-            op: "remount",
-            path: target.to_path_buf(),
-        }),
-        None => Err(Error::NotFound {
-            op: "remount",
-            path: target.to_path_buf(),
-        }),
+        Some(_) => Err(Error::errno("remount", target, libc::EOPNOTSUPP)),
+        None => Err(Error::errno("remount", target, libc::ENOENT)),
     }
 }
 
@@ -237,10 +230,7 @@ pub(super) fn unmount(target: &Path) -> Result<()> {
     }
     match answer {
         // No mount has its root there.
-        Err(nix::Error::EINVAL) => Err(Error::NotFound {
-            op: "unmount",
-            path: target.to_path_buf(),
-        }),
+        Err(nix::Error::EINVAL) => Err(Error::errno("unmount", target, libc::ENOENT)),
         other => other.map_err(|e| Error::io("unmount", target, e.into())),
     }
 }

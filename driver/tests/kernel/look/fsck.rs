@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use hostloop_driver::inspect::fsck::{CLEAN, Error, Kind, Outcome, PROBLEMS, REPAIRED, examine};
+use hostloop_driver::inspect::Error;
+use hostloop_driver::inspect::fsck::{CLEAN, Kind, Outcome, PROBLEMS, REPAIRED, examine};
 use hostloop_driver::kernel::Kernel;
 
 use super::rig::{MI, Rig, attach, rig, volume};

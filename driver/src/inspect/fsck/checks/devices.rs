@@ -133,8 +133,6 @@ fn device(l: &LoopUse) -> String {
 fn object(owner: &Owner) -> String {
     match owner {
         Owner::Pool(name) => format!("pool {name}"),
-        Owner::Volume(name) | Owner::Snapshot(name) | Owner::Leftover(name) => name.clone(),
-        Owner::Deleted(path) => path.clone(),
-        Owner::Loop(minor) => format!("/dev/loop{minor}"),
+        owner => owner.parts().1,
     }
 }

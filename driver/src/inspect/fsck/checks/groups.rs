@@ -1,16 +1,16 @@
 //! Groups and their members.
 
-use crate::inspect::inventory::{Contents, Survey};
+use crate::inspect::inventory::{Contents, Survey, readable};
+use crate::storage::PoolId;
 
-use super::{Kind, Problem, Repair, Severity, person, problem, readable, snapshot_there};
+use super::{Kind, Problem, Repair, Severity, person, problem};
 
 /// Finds members without their group, and groups without a member. A member or group may be in an
 /// unreadable pool, so its absence does not count then. A snapshot without its source volume is
 /// correct: snapshots outlive volumes.
 pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Problem>) {
-    for item in &contents.snapshots {
-        let group = item.record.as_ref().ok().and_then(|s| s.group);
-        let Some(group) = group.filter(|g| readable(survey, g.pool())) else {
+    for (snapshot, item) in readable(&contents.snapshots) {
+        let Some(group) = snapshot.group.filter(|g| can_be_read(survey, g.pool())) else {
             continue;
         };
         let name = group.to_string();
@@ -39,12 +39,11 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
             ));
         }
     }
-    for item in &contents.groups {
-        let Ok(group) = &item.record else { continue };
+    for (group, item) in readable(&contents.groups) {
         let gone: Vec<String> = group
             .snapshots
             .iter()
-            .filter(|s| readable(survey, s.pool()) && !snapshot_there(survey, &s.to_string()))
+            .filter(|s| can_be_read(survey, s.pool()) && !snapshot_there(survey, &s.to_string()))
             .map(ToString::to_string)
             .collect();
         if !gone.is_empty() {
@@ -57,4 +56,16 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
             ));
         }
     }
+}
+
+/// True if a readable pool has a snapshot with this directory name.
+fn snapshot_there(survey: &Survey, name: &str) -> bool {
+    survey
+        .contents()
+        .any(|(_, c)| c.snapshots.iter().any(|s| s.name == name))
+}
+
+/// True if the pool with this ID is readable.
+fn can_be_read(survey: &Survey, id: PoolId) -> bool {
+    survey.contents().any(|(_, c)| c.id == id)
 }

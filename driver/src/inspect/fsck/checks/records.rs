@@ -2,40 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use crate::inspect::inventory::{Area, Contents, Item, Leftover, PoolSurvey, Survey, Unreadable};
-use crate::storage::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
+use crate::inspect::inventory::{
+    Area, Contents, Item, Leftover, PoolSurvey, Survey, Unreadable, readable,
+};
+use crate::storage::PoolId;
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 
-/// What every record states about itself.
-pub(super) trait Record {
-    /// The record's ID, and the pool ID that it contains.
-    fn identity(&self) -> (String, PoolId);
-}
-
-impl Record for VolumeRecord {
-    fn identity(&self) -> (String, PoolId) {
-        (self.id.to_string(), self.id.pool())
-    }
-}
-
-impl Record for SnapshotRecord {
-    fn identity(&self) -> (String, PoolId) {
-        (self.id.to_string(), self.id.pool())
-    }
-}
-
-impl Record for GroupRecord {
-    fn identity(&self) -> (String, PoolId) {
-        (self.id.to_string(), self.id.pool())
-    }
-}
-
 /// Finds records that can't be read or are in the wrong place, foreign entries, and leftovers.
 pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Problem>) {
-    found.extend(contents.volumes.iter().filter_map(|i| item(contents, i)));
-    found.extend(contents.snapshots.iter().filter_map(|i| item(contents, i)));
-    found.extend(contents.groups.iter().filter_map(|i| item(contents, i)));
+    let mut add = |bad: Option<Problem>| found.extend(bad);
+    for i in &contents.volumes {
+        add(item(contents, i, |v| (v.id.to_string(), v.id.pool())));
+    }
+    for i in &contents.snapshots {
+        add(item(contents, i, |s| (s.id.to_string(), s.id.pool())));
+    }
+    for i in &contents.groups {
+        add(item(contents, i, |g| (g.id.to_string(), g.id.pool())));
+    }
     found.extend(contents.strangers.iter().map(|path| {
         problem(
             Severity::Warning,
@@ -48,12 +33,17 @@ pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Prob
     found.extend(contents.leftovers.iter().map(|l| leftover(pool, l)));
 }
 
-fn item<R: Record>(contents: &Contents, item: &Item<R>) -> Option<Problem> {
+/// Checks one record. `identity` returns its ID, and the pool ID in it.
+fn item<R>(
+    contents: &Contents,
+    item: &Item<R>,
+    identity: impl Fn(&R) -> (String, PoolId),
+) -> Option<Problem> {
     let record = match &item.record {
         Ok(record) => record,
         Err(why) => return Some(unreadable(item, why)),
     };
-    let (id, pool) = record.identity();
+    let (id, pool) = identity(record);
     let what = if id != item.name {
         format!("holds the record of {id}")
     } else if pool != contents.id {
@@ -116,28 +106,16 @@ pub(super) fn duplicates(survey: &Survey, found: &mut Vec<Problem>) {
     let mut names: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     let mut add = |what, name, id: String| names.entry((what, name)).or_default().push(id);
     for (_, contents) in survey.contents() {
-        for v in contents
-            .volumes
-            .iter()
-            .filter_map(|i| i.record.as_ref().ok())
-        {
+        for (v, _) in readable(&contents.volumes) {
             add("volume", v.name.as_str(), v.id.to_string());
             if let Some(handle) = &v.inline {
                 add("inline volume", handle, v.id.to_string());
             }
         }
-        for s in contents
-            .snapshots
-            .iter()
-            .filter_map(|i| i.record.as_ref().ok())
-        {
+        for (s, _) in readable(&contents.snapshots) {
             add("snapshot", &s.name, s.id.to_string());
         }
-        for g in contents
-            .groups
-            .iter()
-            .filter_map(|i| i.record.as_ref().ok())
-        {
+        for (g, _) in readable(&contents.groups) {
             add("group snapshot", &g.name, g.id.to_string());
         }
     }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use super::Severity::{Error, Note, Warning};
 use super::*;
 use crate::diagnose::KernelState;
-use crate::inspect::inventory::{Area, Image, Item, Leftover, Unreadable, lock_holder::Holder};
+use crate::inspect::inventory::{
+    Area, Contents, Image, Item, Leftover, Unreadable, lock_holder::Holder,
+};
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
 use crate::storage::{
     Access, AccessMode, Capability, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind,

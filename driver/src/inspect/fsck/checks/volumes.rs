@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::diagnose::volume::{Image, Issue, Length, judge, length};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey};
+use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey, readable};
 use crate::inspect::status::humanize::bytes;
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
@@ -16,15 +16,13 @@ pub(super) fn check(
     contents: &Contents,
     found: &mut Vec<Problem>,
 ) {
-    for item in &contents.volumes {
-        let Ok(volume) = &item.record else { continue };
+    for (volume, item) in readable(&contents.volumes) {
         let identity = VolumeIdentity::of(volume, item.image.map(|image| image.file));
         let state = VolumeState::of(&survey.kernel, identity);
         let issues = judge(volume, &image(item.image), &state).into_iter();
         found.extend(issues.filter_map(|issue| of_volume(pool, &item.name, issue)));
     }
-    for item in &contents.snapshots {
-        let Ok(snapshot) = &item.record else { continue };
+    for (snapshot, item) in readable(&contents.snapshots) {
         match item.image.map(|image| image.bytes) {
             None => found.push(missing(&item.name, "the snapshot's")),
             Some(have) => match length(have, snapshot.size_bytes) {
