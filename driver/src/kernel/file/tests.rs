@@ -9,6 +9,11 @@ fn dir() -> (tempfile::TempDir, File) {
     (temporary, handle)
 }
 
+/// Creates a file beneath a directory.
+fn create(dir: &File, name: &str) -> File {
+    create_beneath(dir.as_fd(), Path::new(name)).unwrap()
+}
+
 fn errno(e: Error) -> Option<i32> {
     match e {
         Error::Io { source, .. } => source.raw_os_error(),
@@ -19,11 +24,11 @@ fn errno(e: Error) -> Option<i32> {
 #[test]
 fn copies_keep_holes_and_length() {
     let (_t, d) = dir();
-    let from = create_beneath(d.as_fd(), Path::new("from")).unwrap();
+    let from = create(&d, "from");
     from.set_len(64 << 20).unwrap();
     from.write_all_at(&[7; 4096], 8 << 20).unwrap();
     from.write_all_at(&[9; 100], (32 << 20) + 1000).unwrap();
-    let to = create_beneath(d.as_fd(), Path::new("to")).unwrap();
+    let to = create(&d, "to");
     let copied = copy_sparse(&from, &to, &|| false).unwrap();
     assert!((4196..1 << 20).contains(&copied), "{copied}");
     assert_eq!(to.metadata().unwrap().len(), 64 << 20);
@@ -36,11 +41,11 @@ fn copies_keep_holes_and_length() {
 }
 
 #[test]
-fn a_copy_stops_when_told() {
+fn a_copy_stops_on_request() {
     let (_t, d) = dir();
-    let from = create_beneath(d.as_fd(), Path::new("from")).unwrap();
+    let from = create(&d, "from");
     from.write_all_at(&vec![1; 9 << 20], 0).unwrap();
-    let to = create_beneath(d.as_fd(), Path::new("to")).unwrap();
+    let to = create(&d, "to");
     let looks = std::cell::Cell::new(0);
     let stop = || looks.replace(looks.get() + 1) == 1;
     refused!(copy_sparse(&from, &to, &stop), Error::TimedOut { .. });
@@ -50,11 +55,11 @@ fn a_copy_stops_when_told() {
 #[test]
 fn both_ways_to_copy_agree() {
     let (_t, d) = dir();
-    let from = create_beneath(d.as_fd(), Path::new("from")).unwrap();
+    let from = create(&d, "from");
     let content: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     from.write_all_at(&content, 0).unwrap();
     for mut by_kernel in [true, false] {
-        let to = create_beneath(d.as_fd(), Path::new(&format!("to-{by_kernel}"))).unwrap();
+        let to = create(&d, &format!("to-{by_kernel}"));
         let mut at = 0;
         while at < 300_000 {
             at += copy_step(&from, &to, at, 70_000, &mut by_kernel).unwrap();
@@ -68,7 +73,7 @@ fn both_ways_to_copy_agree() {
 #[test]
 fn allocates_and_sets_lengths() {
     let (_t, d) = dir();
-    let file = create_beneath(d.as_fd(), Path::new("image")).unwrap();
+    let file = create(&d, "image");
     assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
     set_len(&file, 4 << 20).unwrap();
     assert_eq!(allocated_bytes(&file).unwrap(), 0);
@@ -89,7 +94,7 @@ fn stays_beneath() {
     symlink("/etc/passwd", t.path().join("out")).unwrap();
     let open = |path: &str| open_beneath(d.as_fd(), Path::new(path), OFlags::RDONLY);
     assert!(open("sub/file").is_ok());
-    assert!(matches!(open("nothing"), Err(Error::NotFound { .. })));
+    refused!(open("nothing"), Error::NotFound { .. });
     for path in ["link/file", "out", "../x", "/etc/passwd", "sub/../../x"] {
         assert!(open(path).is_err(), "{path}");
     }
@@ -116,7 +121,7 @@ fn replaces_whole() {
 }
 
 #[test]
-fn a_replacement_in_vain_leaves_nothing() {
+fn a_failed_replacement_leaves_nothing() {
     let (t, d) = dir();
     std::fs::create_dir(t.path().join("record")).unwrap();
     assert!(replace(d.as_fd(), "record", b"x").is_err());
@@ -124,7 +129,7 @@ fn a_replacement_in_vain_leaves_nothing() {
 }
 
 #[test]
-fn replacements_at_a_time_take_turns() {
+fn concurrent_replacements_take_turns() {
     let (t, d) = dir();
     std::thread::scope(|scope| {
         for byte in b'a'..b'e' {
@@ -175,10 +180,7 @@ fn makes_renames_and_removes() {
     for stray in ["file", "link"] {
         remove_entry(d.as_fd(), stray).unwrap();
     }
-    assert!(matches!(
-        remove_entry(d.as_fd(), "file"),
-        Err(Error::NotFound { .. })
-    ));
+    refused!(remove_entry(d.as_fd(), "file"), Error::NotFound { .. });
     assert_eq!(list(d.as_fd()).unwrap(), ["done", "in"]);
 }
 

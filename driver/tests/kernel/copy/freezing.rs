@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::file::Copied;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{self, FileId, Freeze, FsType, Kernel, LoopDevice};
@@ -143,7 +144,7 @@ fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
     let nouuid = ["nouuid".to_owned()];
     let path = device.path();
     let spec = MountSpec {
-        options: if fs == FsType::Xfs { &nouuid } else { &[] },
+        options: if fs == Xfs { &nouuid } else { &[] },
         ..mount_spec(&path, at, fs)
     };
     kernel.mount(&spec).unwrap();
@@ -195,7 +196,7 @@ fn limited<T>(
 #[rstest]
 fn a_copy_has_what_was_written_before(
     #[values("ext4", "xfs", "btrfs+C")] outer: &str,
-    #[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType,
+    #[values(Ext4, Xfs, Btrfs)] inner: FsType,
 ) {
     let pool = Pool::new(outer, 2 << 30);
     let volume = Volume::mounted(&pool, "image", inner);
@@ -218,17 +219,13 @@ fn a_copy_has_what_was_written_before(
     let found = std::fs::read(at.join("before")).unwrap();
     let after = at.join("after").exists();
     unmount(&*volume.kernel, &at);
-    volume
-        .kernel
-        .loop_detach(device.minor, kernel::file_id(&copy).unwrap())
-        .unwrap();
+    let id = kernel::file_id(&copy).unwrap();
+    volume.kernel.loop_detach(device.minor, id).unwrap();
     assert!(found == content && !after);
 }
 
 #[rstest]
-fn a_freeze_of_another_process_stays(
-    #[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType,
-) {
+fn a_freeze_of_another_process_stays(#[values(Ext4, Xfs, Btrfs)] inner: FsType) {
     let pool = Pool::new("xfs", 2 << 30);
     let volume = Volume::mounted(&pool, "image", inner);
     run("fsfreeze", &["-f", arg(&volume.at)]);
@@ -249,8 +246,7 @@ fn a_freeze_of_another_process_stays(
 #[test]
 fn a_group_is_frozen_together() {
     let pool = Pool::new("xfs", 3 << 30);
-    let volumes = [FsType::Ext4, FsType::Xfs, FsType::Btrfs]
-        .map(|fs| Volume::mounted(&pool, fs.as_str(), fs));
+    let volumes = [Ext4, Xfs, Btrfs].map(|fs| Volume::mounted(&pool, fs.as_str(), fs));
     let rest = sparse(&pool.path("rest"), 1 << 20);
     let mut targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
     targets.push(Target {
@@ -266,7 +262,7 @@ fn a_group_is_frozen_together() {
     .unwrap();
     assert!(volumes.iter().all(|v| !v.is_frozen() && v.takes_writes()));
 
-    let raw = Volume::attach(&pool, "raw", FsType::Ext4);
+    let raw = Volume::attach(&pool, "raw", Ext4);
     let mut target = raw.target();
     target.raw_staged = true;
     targets.push(target);
@@ -280,14 +276,12 @@ fn a_group_is_frozen_together() {
 #[case::refused("ext4")]
 fn a_raw_device_in_use_is_cloned_or_refused(#[case] outer: &str) {
     let pool = Pool::new(outer, 1 << 30);
-    let volume = Volume::attach(&pool, "image", FsType::Ext4);
+    let volume = Volume::attach(&pool, "image", Ext4);
     let mut target = volume.target();
     target.raw_staged = true;
     // This write is only in the device's page cache.
-    let mut device = File::options()
-        .write(true)
-        .open(volume.device.path())
-        .unwrap();
+    let path = volume.device.path();
+    let mut device = File::options().write(true).open(path).unwrap();
     device.write_all(&[3; 65536]).unwrap();
     let copy = sparse(&pool.path("copy"), 0);
     let copied = quiesced(&[target], |still| volume.copy(still, &copy, &pool));
@@ -305,7 +299,7 @@ fn a_raw_device_in_use_is_cloned_or_refused(#[case] outer: &str) {
 #[test]
 fn a_copy_that_takes_too_long_gives_up_and_thaws() {
     let pool = Pool::new("ext4", 2 << 30);
-    let volume = Volume::mounted(&pool, "image", FsType::Ext4);
+    let volume = Volume::mounted(&pool, "image", Ext4);
     volume.write("much", &vec![1; 40 << 20]);
     let copy = sparse(&pool.path("copy"), 0);
     let began = Instant::now();
@@ -330,7 +324,7 @@ fn a_copy_that_takes_too_long_gives_up_and_thaws() {
 /// A process died between freeze and thaw, and its frozen filesystem was unmounted or not.
 #[rstest]
 fn what_was_left_frozen_is_thawed(
-    #[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType,
+    #[values(Ext4, Xfs, Btrfs)] inner: FsType,
     #[values("xfs", "ext4")] outer: &str,
 ) {
     let pool = Pool::new(outer, 2 << 30);
@@ -362,7 +356,7 @@ fn a_read_only_leftover_is_thawed_too() {
     let pool = Pool::new("xfs", 2 << 30);
     let scratch = pool.path("scratch");
     std::fs::create_dir(&scratch).unwrap();
-    let volume = Volume::mounted(&pool, "image", FsType::Ext4);
+    let volume = Volume::mounted(&pool, "image", Ext4);
     unmount(&*volume.kernel, &volume.at);
     let path = volume.device.path();
     let spec = MountSpec {
@@ -382,7 +376,7 @@ fn a_read_only_leftover_is_thawed_too() {
 #[test]
 fn a_hidden_mount_is_not_reached_through() {
     let pool = Pool::new("xfs", 1 << 30);
-    let volume = Volume::mounted(&pool, "image", FsType::Ext4);
+    let volume = Volume::mounted(&pool, "image", Ext4);
     let bind = pool.path("bind");
     std::fs::create_dir(&bind).unwrap();
     {
@@ -393,10 +387,8 @@ fn a_hidden_mount_is_not_reached_through() {
         refused!(hidden, Error::CannotFreeze(_));
     }
     // A second mount of the volume is sufficient.
-    volume
-        .kernel
-        .bind(&volume.at, &bind, BindFlags::default())
-        .unwrap();
+    let bound = volume.kernel.bind(&volume.at, &bind, BindFlags::default());
+    bound.unwrap();
     {
         let _above = Mount::new("tmpfs", Path::new("none"), &volume.at, "size=1m");
         let frozen = quiesced(&[volume.target()], |_| {
@@ -412,7 +404,7 @@ fn a_hidden_mount_is_not_reached_through() {
 #[test]
 fn a_full_pool_does_not_hang_the_caller() {
     let pool = Pool::new("xfs", 600 << 20);
-    let volume = Volume::mounted(&pool, "image", FsType::Xfs);
+    let volume = Volume::mounted(&pool, "image", Xfs);
     let full = pool.fill();
     for i in 0..2000 {
         volume.write(&format!("file-{i}"), &[1; 20000]);

@@ -85,28 +85,40 @@ impl Rig {
         }
     }
 
-    fn allocated(&self, req: csi::GetMetadataAllocatedRequest) -> Result<Answer, Error> {
+    fn allocated(&self, id: &str, offset: i64, max: i32) -> Result<Answer, Error> {
+        let request = csi::GetMetadataAllocatedRequest {
+            snapshot_id: id.to_owned(),
+            starting_offset: offset,
+            max_results: max,
+            secrets: Default::default(),
+        };
         let mut answer = Answer::default();
-        self.controller.get_metadata_allocated(req, &mut |r| {
-            answer.add(
-                r.block_metadata_type,
-                r.volume_capacity_bytes,
-                r.block_metadata,
-            )
+        self.controller.get_metadata_allocated(request, &mut |r| {
+            let style = (r.block_metadata_type, r.volume_capacity_bytes);
+            answer.add(style, r.block_metadata)
         })?;
         Ok(answer)
     }
 
-    fn delta(&self, req: csi::GetMetadataDeltaRequest) -> Result<Answer, Error> {
+    fn delta(&self, ids: [&str; 2], offset: i64, max: i32) -> Result<Answer, Error> {
         let mut answer = Answer::default();
-        self.controller.get_metadata_delta(req, &mut |r| {
-            answer.add(
-                r.block_metadata_type,
-                r.volume_capacity_bytes,
-                r.block_metadata,
-            )
+        let request = delta_request(ids, offset, max);
+        self.controller.get_metadata_delta(request, &mut |r| {
+            let style = (r.block_metadata_type, r.volume_capacity_bytes);
+            answer.add(style, r.block_metadata)
         })?;
         Ok(answer)
+    }
+}
+
+/// A request for the difference of two snapshots.
+fn delta_request([base, target]: [&str; 2], offset: i64, max: i32) -> csi::GetMetadataDeltaRequest {
+    csi::GetMetadataDeltaRequest {
+        base_snapshot_id: base.to_owned(),
+        target_snapshot_id: target.to_owned(),
+        starting_offset: offset,
+        max_results: max,
+        secrets: Default::default(),
     }
 }
 
@@ -119,13 +131,9 @@ struct Answer {
 }
 
 impl Answer {
-    fn add(&mut self, style: i32, capacity: i64, tuples: Vec<csi::BlockMetadata>) -> bool {
-        let style = (style, capacity);
-        assert_eq!(
-            *self.style.get_or_insert(style),
-            style,
-            "the same in all messages"
-        );
+    /// Adds a message. Style and capacity are the same in all messages.
+    fn add(&mut self, style: (i32, i64), tuples: Vec<csi::BlockMetadata>) -> bool {
+        assert_eq!(*self.style.get_or_insert(style), style);
         self.messages.push(tuples.len());
         let tuple = |t: &csi::BlockMetadata| (t.byte_offset as u64, t.size_bytes as u64);
         self.tuples.extend(tuples.iter().map(tuple));
@@ -135,30 +143,6 @@ impl Answer {
     fn blocks(&self) -> BTreeSet<u64> {
         let blocks = |t: &(u64, u64)| t.0 / BLOCK..(t.0 + t.1) / BLOCK;
         self.tuples.iter().flat_map(blocks).collect()
-    }
-}
-
-fn allocated_of(id: impl ToString, offset: i64, max: i32) -> csi::GetMetadataAllocatedRequest {
-    csi::GetMetadataAllocatedRequest {
-        snapshot_id: id.to_string(),
-        starting_offset: offset,
-        max_results: max,
-        secrets: Default::default(),
-    }
-}
-
-fn delta_of(
-    base: impl ToString,
-    target: impl ToString,
-    offset: i64,
-    max: i32,
-) -> csi::GetMetadataDeltaRequest {
-    csi::GetMetadataDeltaRequest {
-        base_snapshot_id: base.to_string(),
-        target_snapshot_id: target.to_string(),
-        starting_offset: offset,
-        max_results: max,
-        secrets: Default::default(),
     }
 }
 
@@ -207,24 +191,21 @@ fn a_volumes_history(
             .flat_map(|b| b / n * n..b / n * n + n)
             .collect()
     };
-    for target in [&first, &second, &third] {
+    let snapshots = [&first, &second, &third].map(|s| (s, s.id.to_string()));
+    for (target, id) in &snapshots {
         let content = rig.content(target);
-        let answer = rig.allocated(allocated_of(target.id, 0, 0)).unwrap();
+        let answer = rig.allocated(id, 0, 0).unwrap();
         assert_eq!(answer.style, Some((code, target.size_bytes as i64)));
         assert!(answer.blocks().is_superset(&differing(&[], &content)));
-        for base in [&first, &second, &third] {
-            let delta = rig.delta(delta_of(base.id, target.id, 0, 0)).unwrap();
+        for (base, base_id) in &snapshots {
+            let delta = rig.delta([base_id, id], 0, 0).unwrap();
             let truth = whole(differing(&rig.content(base), &content));
             assert_eq!(delta.blocks(), truth, "{} to {}", base.name, target.name);
             assert!(style == VARIABLE || delta.tuples.iter().all(|t| t.1 == unit));
         }
     }
-    assert_eq!(
-        rig.allocated(allocated_of(first.id, 0, 0))
-            .unwrap()
-            .messages,
-        [0]
-    );
+    let empty = rig.allocated(&snapshots[0].1, 0, 0).unwrap();
+    assert_eq!(empty.messages, [0]);
 }
 
 /// A stream can resume at each offset after an interruption, with each message size.
@@ -237,35 +218,30 @@ fn streams_go_on_where_they_broke_off(
     let base = rig.snapshot(&volume, "base");
     rig.scribble(&volume, &mut Random(0xbea7));
     let target = rig.snapshot(&volume, "target");
-    let all = rig
-        .delta(delta_of(base.id, target.id, 0, 0))
-        .unwrap()
-        .tuples;
+    let (base, target) = (base.id.to_string(), target.id.to_string());
+    let ids = [base.as_str(), &target];
+    let all = rig.delta(ids, 0, 0).unwrap().tuples;
     assert!(all.len() > 10);
     for max_results in [1, 3, i32::MAX] {
-        let answer = rig
-            .delta(delta_of(base.id, target.id, 0, max_results))
-            .unwrap();
+        let answer = rig.delta(ids, 0, max_results).unwrap();
         assert_eq!(answer.tuples, all);
         assert!(answer.messages.iter().all(|n| *n <= max_results as usize));
     }
     for i in 0..all.len() {
         for start in [all[i].0, all[i].0 + 1, all[i].0 + all[i].1] {
-            let delta = delta_of(base.id, target.id, start as i64, 0);
-            let rest = rig.delta(delta).unwrap();
+            let rest = rig.delta(ids, start as i64, 0).unwrap();
             assert!(rest.tuples.first().is_none_or(|t| start < t.0 + t.1));
             let later = |t: &&(u64, u64)| start < t.0 + t.1;
             let expected: Vec<(u64, u64)> = all.iter().filter(later).copied().collect();
             assert_eq!(rest.tuples.last(), expected.last());
             assert_eq!(rest.tuples.len(), expected.len());
-            let allocated = allocated_of(target.id, start as i64, 0);
-            let allocated = rig.allocated(allocated).unwrap();
+            let allocated = rig.allocated(&target, start as i64, 0).unwrap();
             assert_eq!(allocated.tuples, rest.tuples, "the base is empty");
         }
     }
     let mut calls = 0;
-    let req = delta_of(base.id, target.id, 0, 1);
-    let gone = rig.controller.get_metadata_delta(req, &mut |_| {
+    let request = delta_request(ids, 0, 1);
+    let gone = rig.controller.get_metadata_delta(request, &mut |_| {
         calls += 1;
         calls < 3
     });
@@ -316,31 +292,22 @@ fn bad_requests() {
         Err(e) => panic!("{e}"),
     };
     for (id, expected) in ids {
-        assert_eq!(
-            code(rig.allocated(allocated_of(id, 0, 0))),
-            expected,
-            "{id:?}"
-        );
-        assert_eq!(
-            code(rig.delta(delta_of(id, &mine, 0, 0))),
-            expected,
-            "{id:?}"
-        );
-        assert_eq!(
-            code(rig.delta(delta_of(&mine, id, 0, 0))),
-            expected,
-            "{id:?}"
-        );
+        assert_eq!(code(rig.allocated(id, 0, 0)), expected, "{id:?}");
+        for pair in [[id, &mine], [&mine, id]] {
+            assert_eq!(code(rig.delta(pair, 0, 0)), expected, "{pair:?}");
+        }
     }
+    let both = [mine.as_str(), &mine];
     for ((offset, max), expected) in numbers {
-        let got = code(rig.allocated(allocated_of(&mine, offset, max)));
-        assert_eq!(got, expected, "{offset} {max}");
-        let got = code(rig.delta(delta_of(&mine, &mine, offset, max)));
-        assert_eq!(got, expected, "{offset} {max}");
+        let got = [
+            rig.allocated(&mine, offset, max),
+            rig.delta(both, offset, max),
+        ];
+        assert_eq!(got.map(code), [expected; 2], "{offset} {max}");
     }
-    assert_eq!(code(rig.delta(delta_of(&mine, &foreign, 0, 0))), "invalid");
+    assert_eq!(code(rig.delta([&mine, &foreign], 0, 0)), "invalid");
 
     rig.controller.config.snapshot_metadata = false;
-    assert_eq!(code(rig.allocated(allocated_of(&mine, 0, 0))), "off");
-    assert_eq!(code(rig.delta(delta_of(&mine, &mine, 0, 0))), "off");
+    let got = [rig.allocated(&mine, 0, 0), rig.delta(both, 0, 0)];
+    assert_eq!(got.map(code), ["off"; 2]);
 }

@@ -18,10 +18,8 @@ fn a_target_is_no_symlink() {
     std::os::unix::fs::symlink(&dir, &link).unwrap();
     assert!(Target::open(&dir).is_ok());
     assert!(matches!(Target::open(&link), Err(Error::Io { .. })));
-    assert!(matches!(
-        Target::open(&t.path().join("none")),
-        Err(Error::NotFound { .. })
-    ));
+    let none = Target::open(&t.path().join("none"));
+    assert!(matches!(none, Err(Error::NotFound { .. })));
 }
 
 #[test]
