@@ -8,8 +8,7 @@
 //! Everything here blocks. The server calls it from threads that may block.
 
 use std::fs::File;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub mod error;
@@ -18,6 +17,7 @@ pub mod failpoint;
 pub mod fake;
 pub mod file;
 pub mod linux;
+mod loop_device;
 pub(crate) mod magic;
 mod mkfs_options;
 mod mount_flags;
@@ -25,6 +25,7 @@ pub mod mountinfo;
 pub mod reflink_support;
 
 pub use error::{Error, Result};
+pub use loop_device::{Detached, FileId, LoopDevice, LoopInfo, LoopSpec, file_id, loop_path};
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
 pub use mountinfo::{MountEntry, MountTable};
@@ -42,59 +43,6 @@ pub const READ_AHEAD_KIB: u32 = 128;
 /// Major number of loop devices.
 pub const LOOP_MAJOR: u32 = 7;
 
-/// Identifies the file behind a loop device by what never changes: device and inode number.
-///
-/// A path is not enough: the same file has another path in another mount namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId {
-    /// Device number, as `stat` gives it in `st_dev`.
-    pub dev: u64,
-    /// Inode number.
-    pub ino: u64,
-}
-
-/// How to attach a loop device.
-#[derive(Debug)]
-pub struct LoopSpec<'a> {
-    /// The file (or, for a read-only second loop, the block device) behind it.
-    pub backing: &'a File,
-    /// Label that `losetup` shows; the kernel keeps at most 63 bytes. The driver never finds a
-    /// device by it.
-    pub label: &'a str,
-    /// Attach read-only: writes fail with EPERM in the kernel.
-    pub read_only: bool,
-    /// Request direct I/O. [`LoopDevice::direct_io`] has the result.
-    pub direct_io: bool,
-    /// Detach at the last close.
-    pub autoclear: bool,
-    /// Attach exactly this minor, or fail with [`Error::Busy`]; `None` takes a free one.
-    pub minor: Option<u32>,
-}
-
-/// A loop device that this process attached or opened, and holds open.
-#[derive(Debug)]
-pub struct LoopDevice {
-    /// N of `/dev/loopN`.
-    pub minor: u32,
-    /// Whether the kernel does direct I/O on the backing file, read back from sysfs.
-    pub direct_io: bool,
-    /// The device, open only for reading, because a writer may block a mount. Closing it detaches
-    /// an autoclear device that nothing else holds.
-    pub file: File,
-}
-
-impl LoopDevice {
-    /// `/dev/loopN`.
-    pub fn path(&self) -> PathBuf {
-        loop_path(self.minor)
-    }
-}
-
-/// `/dev/loopN`.
-pub fn loop_path(minor: u32) -> PathBuf {
-    PathBuf::from(format!("/dev/loop{minor}"))
-}
-
 /// Unmounts `at`, and retries a busy mount until `patience` ends. A process that reads all mounts
 /// of the machine, or a tool that is just starting, holds a mount for an instant.
 pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> Result<()> {
@@ -107,90 +55,6 @@ pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> R
             done => return done,
         }
     }
-}
-
-/// An attached loop device, as the kernel reports it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoopInfo {
-    /// N of `/dev/loopN`.
-    pub minor: u32,
-    /// The backing file. For a loop over a block device: the inode of the device node. `None` if
-    /// the kernel does not report it, because the file's filesystem has shut down or hangs.
-    pub backing: Option<FileId>,
-    /// `st_rdev` of the backing file where that is a block device (a loop over a loop), else 0.
-    pub backing_rdev: u64,
-    /// Path of the backing file, in the mount namespace of the process that attached it. For a
-    /// deleted file it ends in " (deleted)". Empty if the path is longer than the kernel shows.
-    pub backing_path: String,
-    /// Offset of the device's first byte in the backing file. The driver attaches with 0.
-    pub offset: u64,
-    /// Maximum number of bytes of the backing file that the device shows; 0 means no limit. The
-    /// driver attaches with 0.
-    pub size_limit: u64,
-    /// [`LoopSpec::label`], unless a user of the device changed it.
-    pub label: String,
-    /// Size of the device in bytes.
-    pub size_bytes: u64,
-    /// Logical block size in bytes; 0 if the kernel does not report it.
-    pub block_size: u32,
-    /// Attached read-only.
-    pub read_only: bool,
-    /// Detaches at the last close.
-    pub autoclear: bool,
-    /// Direct I/O on the backing file is active.
-    pub direct_io: bool,
-}
-
-impl LoopInfo {
-    /// True if the kernel does not report the backing file, but the path contains this file or
-    /// directory name. The device may or may not hold the file in question.
-    ///
-    /// False for a read-only device. It harms no image, and any process that may read the device
-    /// can put a file with any path behind it (LOOP_CHANGE_FD).
-    pub fn may_hold(&self, name: &str) -> bool {
-        let path = self.backing_path.as_str();
-        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        let silent = self.backing.is_none() && !self.read_only;
-        silent && Path::new(path).iter().any(|word| word == name)
-    }
-
-    /// True if `other` shows the same attachment at another time.
-    pub fn is_same(&self, other: &LoopInfo) -> bool {
-        self.minor == other.minor
-            && match (self.backing, other.backing) {
-                (Some(a), Some(b)) => a == b,
-                _ => self.backing_path == other.backing_path,
-            }
-    }
-
-    /// Describes how a user of the device changed it after the driver attached it to a file. Any
-    /// process that may open the device can do that. Such a device shows other bytes of its file,
-    /// or other blocks, than it should.
-    ///
-    /// A device over a block device may have blocks of any size: kubelet attaches such devices.
-    pub fn tampered(&self) -> Option<String> {
-        let blocks = self.block_size;
-        match (self.offset, self.size_limit) {
-            (0, 0) if self.backing_rdev != 0 || matches!(blocks, 0 | BLOCK_SIZE) => None,
-            (0, 0) => Some(format!(
-                "its blocks are of {blocks} bytes, not {BLOCK_SIZE}"
-            )),
-            (offset, 0) => Some(format!("it begins at byte {offset} of its file")),
-            (0, limit) => Some(format!("it is limited to {limit} bytes of its file")),
-            (offset, limit) => Some(format!(
-                "it is limited to {limit} bytes of its file, from byte {offset} on"
-            )),
-        }
-    }
-}
-
-/// Result of a detach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detached {
-    /// The device has no backing file any more.
-    Gone,
-    /// Another handle holds the device open; the kernel detaches it at the last close.
-    WhenClosed,
 }
 
 /// The filesystems a volume can have.
@@ -512,72 +376,4 @@ pub trait Kernel: Send + Sync + 'static {
 fn over(mut loops: Vec<LoopInfo>, backing: FileId) -> Vec<LoopInfo> {
     loops.retain(|l| l.backing == Some(backing));
     loops
-}
-
-/// Device and inode of an open file.
-pub fn file_id(file: impl AsFd) -> Result<FileId> {
-    let stat = rustix::fs::fstat(file).map_err(|e| Error::io("fstat", "an open file", e.into()))?;
-    Ok(FileId {
-        dev: stat.st_dev,
-        ino: stat.st_ino,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_changed_device_is_told_from_one_as_it_was_attached() {
-        // Offset, limit, block size, device number of the backing block device → expected text.
-        let table = [
-            (0, 0, BLOCK_SIZE, 0, None),
-            (4096, 0, BLOCK_SIZE, 0, Some("begins at byte 4096")),
-            (0, 8192, BLOCK_SIZE, 0, Some("limited to 8192 bytes")),
-            (4096, 8192, 512, 0, Some("from byte 4096 on")),
-            (0, 0, 512, 0, Some("blocks are of 512 bytes")),
-            // Block size unknown.
-            (0, 0, 0, 0, None),
-            // Kubelet's loop device over a volume's device.
-            (0, 0, 512, 0x700, None),
-            (4096, 0, 512, 0x700, Some("begins at byte 4096")),
-        ];
-        for (offset, size_limit, block_size, backing_rdev, expected) in table {
-            let info = LoopInfo {
-                offset,
-                size_limit,
-                block_size,
-                backing_rdev,
-                ..LoopInfo::default()
-            };
-            let said = info.tampered();
-            let fits = match (&said, expected) {
-                (Some(said), Some(expected)) => said.contains(expected),
-                (said, expected) => said.is_none() && expected.is_none(),
-            };
-            assert!(fits, "{info:?}: {said:?}, not {expected:?}");
-        }
-    }
-
-    #[test]
-    fn only_a_writable_device_that_says_nothing_may_hold_an_image() {
-        let known = Some(FileId { dev: 1, ino: 2 });
-        let table = [
-            (None, "/pool/volumes/vol-x/image", false, true),
-            (None, "/pool/volumes/vol-x/image (deleted)", false, true),
-            (None, "/pool/volumes/vol-xy/image", false, false),
-            (None, "", false, false),
-            (known, "/pool/volumes/vol-x/image", false, false),
-            (None, "/pool/volumes/vol-x/image", true, false),
-        ];
-        for (backing, path, read_only, may) in table {
-            let info = LoopInfo {
-                backing,
-                backing_path: path.to_owned(),
-                read_only,
-                ..LoopInfo::default()
-            };
-            assert_eq!(info.may_hold("vol-x"), may, "{info:?}");
-        }
-    }
 }
