@@ -10,7 +10,8 @@ use std::os::fd::AsFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::{Error, Result};
+use super::Result;
+use super::file::on_file;
 
 mod compare;
 mod fiemap;
@@ -111,8 +112,7 @@ pub fn shared_bytes(file: &File) -> Result<u64> {
     let len = length(file)?;
     let (mut at, mut shared) = (0, 0);
     while at < len {
-        let found = fiemap::fiemap(file.as_fd(), at, len - at)
-            .map_err(|e| Error::io("FIEMAP", super::file::name_of(file), e))?;
+        let found = fiemap::fiemap(file.as_fd(), at, len - at).map_err(on_file("FIEMAP", file))?;
         let Some(last) = found.last() else { break };
         shared += found
             .iter()
@@ -286,7 +286,7 @@ fn window(file: &File, from: u64, until: u64) -> Result<Window> {
     let found = match fiemap::fiemap(file.as_fd(), from, until - from) {
         Ok(found) => found,
         Err(e) if cannot_map(&e) => return seek_window(file, from, until),
-        Err(e) => return Err(Error::io("FIEMAP", super::file::name_of(file), e)),
+        Err(e) => return Err(on_file("FIEMAP", file)(e)),
     };
     let complete =
         found.len() < fiemap::BATCH || found.last().is_some_and(|e| e.flags & fiemap::LAST != 0);
@@ -328,11 +328,10 @@ fn cannot_map(e: &io::Error) -> bool {
 /// Like [`window`], but with SEEK_DATA and SEEK_HOLE, for a filesystem without FIEMAP: one extent,
 /// without an address.
 fn seek_window(file: &File, from: u64, until: u64) -> Result<Window> {
-    let failed = |op, e: Errno| Error::io(op, super::file::name_of(file), e.into());
     let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
         Ok(start) => start.min(until),
         Err(Errno::NXIO) => until,
-        Err(e) => return Err(failed("SEEK_DATA", e)),
+        Err(e) => return Err(on_file("SEEK_DATA", file)(e)),
     };
     if start == until {
         return Ok(Window {
@@ -343,7 +342,7 @@ fn seek_window(file: &File, from: u64, until: u64) -> Result<Window> {
     let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
         Ok(end) => end.min(until),
         Err(Errno::NXIO) => until,
-        Err(e) => return Err(failed("SEEK_HOLE", e)),
+        Err(e) => return Err(on_file("SEEK_HOLE", file)(e)),
     };
     let extent = Extent {
         logical: start,
@@ -369,8 +368,5 @@ fn clip(extents: &[Extent], from: u64, until: u64) -> Vec<Extent> {
 }
 
 fn length(file: &File) -> Result<u64> {
-    match file.metadata() {
-        Ok(metadata) => Ok(metadata.len()),
-        Err(e) => Err(Error::io("fstat", super::file::name_of(file), e)),
-    }
+    Ok(file.metadata().map_err(on_file("fstat", file))?.len())
 }

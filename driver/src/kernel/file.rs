@@ -41,7 +41,10 @@ pub(crate) fn name_of(fd: impl AsFd) -> PathBuf {
 }
 
 /// Converts the error of an operation on an open file, and names the file in it.
-fn on_file<E: Into<io::Error>>(op: &'static str, file: impl AsFd) -> impl FnOnce(E) -> Error {
+pub(super) fn on_file<E: Into<io::Error>>(
+    op: &'static str,
+    file: impl AsFd,
+) -> impl FnOnce(E) -> Error {
     move |e| Error::io(op, name_of(file), e.into())
 }
 

@@ -3,8 +3,9 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::Result;
+use super::file::on_file;
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
-use super::{Error, Result, file};
 
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`.
 const FLAG_REFLINK: u32 = 1 << 20;
@@ -31,8 +32,8 @@ nix::ioctl_read!(
 /// True if files of this filesystem can share extents (reflinks). The query changes nothing, unlike
 /// an attempt. `None` for a filesystem for which this is unknown.
 pub fn shares_extents(on: BorrowedFd<'_>) -> Result<Option<bool>> {
-    let error = |e: rustix::io::Errno| Error::io("statfs", file::name_of(on), e.into());
-    Ok(match rustix::fs::fstatfs(on).map_err(error)?.f_type {
+    let statfs = rustix::fs::fstatfs(on).map_err(on_file("statfs", on))?;
+    Ok(match statfs.f_type {
         BTRFS => Some(true),
         EXT4 | TMPFS => Some(false),
         XFS => Some(xfs(on)?.flags & FLAG_REFLINK != 0),
@@ -43,9 +44,8 @@ pub fn shares_extents(on: BorrowedFd<'_>) -> Result<Option<bool>> {
 /// The size of a mounted XFS, in bytes.
 pub(super) fn xfs_bytes(on: BorrowedFd<'_>) -> Result<u64> {
     let geometry = xfs(on)?;
-    Ok(geometry
-        .datablocks
-        .saturating_mul(geometry.blocksize.into()))
+    let block = u64::from(geometry.blocksize);
+    Ok(geometry.datablocks.saturating_mul(block))
 }
 
 /// The geometry of a mounted XFS.
@@ -61,7 +61,7 @@ fn xfs(on: BorrowedFd<'_>) -> Result<Geometry> {
     // SAFETY: the descriptor is open, and the kernel writes one struct of this size (256 bytes,
     // which is part of the request number) to the pointer's target.
     unsafe { xfs_geometry(on.as_raw_fd(), &raw mut geometry) }
-        .map_err(|e| Error::io("XFS_IOC_FSGEOMETRY", file::name_of(on), e.into()))?;
+        .map_err(on_file("XFS_IOC_FSGEOMETRY", on))?;
     Ok(geometry)
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::super::{BLOCK_SIZE, Error, Result, file};
+use super::super::{BLOCK_SIZE, Result, file::on_file};
 use super::Range;
 
 /// Bytes to read from each file at a time.
@@ -57,7 +57,7 @@ fn fill(from: &File, buffer: &mut [u8], at: u64) -> Result<()> {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::io("read", file::name_of(from), e)),
+            Err(e) => return Err(on_file("read", from)(e)),
         }
     }
     buffer[done..].fill(0);

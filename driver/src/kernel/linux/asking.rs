@@ -87,10 +87,11 @@ impl Asking {
             for (at, asked) in self.ask_once(devices, end, &question) {
                 match asked {
                     Ok(answer) => answers[at].1 = Some(answer),
-                    Err(Unasked::Busy) if self.turns.wait(minors[at], self.patience, end) => {
-                        todo.push(at);
+                    Err(Unasked::Busy) => {
+                        let free = self.turns.free(minors[at], self.patience, end);
+                        todo.extend(free.is_ok().then_some(at));
                     }
-                    Err(_) => {}
+                    Err(Unasked::Lost) => {}
                 }
             }
         }
@@ -180,11 +181,7 @@ impl Turns {
         Ok(Turn { turns: self, minor })
     }
 
-    /// Waits until no call queries the device; false if one does for too long.
-    fn wait(&self, minor: u32, patience: Duration, end: Instant) -> bool {
-        self.free(minor, patience, end).is_ok()
-    }
-
+    /// Waits until no call queries the device; an error if one does for too long.
     fn free(
         &self,
         minor: u32,

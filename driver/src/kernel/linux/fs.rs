@@ -90,7 +90,6 @@ pub(super) fn thaw(on: &File) -> Result<()> {
 }
 
 pub(super) fn usage(at: &Path) -> Result<FsUsage> {
-    use std::os::fd::AsFd;
     // Open the path once, so that the result is the usage of the topmost mount.
     let on = rustix::fs::open(
         at,
@@ -103,23 +102,18 @@ pub(super) fn usage(at: &Path) -> Result<FsUsage> {
 
 pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {
     // A filesystem that has shut down fails every other query.
-    match open(mounted_at).and_then(|dir| {
-        dir.metadata()
-            .map_err(|e| Error::io("stat", mounted_at, e))?;
-        Ok(dir)
-    }) {
-        Err(Error::Io { source, .. }) if is_shutdown(&source) => {
-            return Ok(Some(format!(
-                "{fs} has shut down after an error ({source})"
-            )));
-        }
-        Err(e) => return Err(e),
-        Ok(dir) if fs == FsType::Btrfs => return btrfs_errors(&dir, mounted_at),
-        Ok(_) => {}
-    }
-    match fs {
-        FsType::Ext4 => ext4_errors(minor),
-        FsType::Xfs | FsType::Btrfs => Ok(None),
+    let dir = open(mounted_at).and_then(|dir| match dir.metadata() {
+        Ok(_) => Ok(dir),
+        Err(e) => Err(Error::io("stat", mounted_at, e)),
+    });
+    match (dir, fs) {
+        (Err(Error::Io { source, .. }), _) if is_shutdown(&source) => Ok(Some(format!(
+            "{fs} has shut down after an error ({source})"
+        ))),
+        (Err(e), _) => Err(e),
+        (Ok(_), FsType::Ext4) => ext4_errors(minor),
+        (Ok(_), FsType::Xfs) => Ok(None),
+        (Ok(dir), FsType::Btrfs) => btrfs_errors(&dir, mounted_at),
     }
 }
 

@@ -13,7 +13,7 @@ mod command;
 #[cfg(test)]
 mod tests;
 
-use command::{Output, Tool, find};
+use command::{Tool, find};
 
 /// Time limit for a probe, which takes milliseconds on a working device.
 const LOOK: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
         0 => parse_probe(&output.stdout),
         2 if output.stderr.is_empty() => Probe::Blank,
         8 => Probe::Ambivalent,
-        _ => return Err(output.failed("blkid", device)),
+        _ => return Err(output.failed()),
     };
     match found {
         Probe::Blank => Ok(match blank::first_nonzero(&file, device)? {
@@ -100,13 +100,13 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
             .args(["--all", "--quiet", "--"])
             .arg(spec.device)
             .run(spec.device)?
-            .expect_zero("wipefs", spec.device)?;
+            .expect_zero()?;
     }
-    let output = Tool::new(name, MAKE)
+    Tool::new(name, MAKE)
         .args(mkfs_arguments(spec))
         .arg(spec.device)
-        .run(spec.device)?;
-    output.expect_zero(name, spec.device)
+        .run(spec.device)?
+        .expect_zero()
 }
 
 fn mkfs_name(fs: FsType) -> &'static str {
@@ -181,7 +181,7 @@ fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
     match output.code {
         // Bits: 1 repaired; 2 reboot, which only concerns a mounted filesystem.
         0..=3 => Ok(()),
-        _ => Err(output.failed("e2fsck", device)),
+        _ => Err(output.failed()),
     }
 }
 
@@ -213,18 +213,14 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
         _ => {}
     }
     effect("grow").map_err(|e| Error::io("grow", device, e))?;
-    let (name, tool) = match fs {
-        FsType::Ext4 => ("resize2fs", Tool::new("resize2fs", MAKE).arg(device)),
-        FsType::Xfs => {
-            let tool = Tool::new("xfs_growfs", MAKE).arg("-d");
-            ("xfs_growfs", tool.arg(mounted_at))
-        }
-        FsType::Btrfs => {
-            let tool = Tool::new("btrfs", MAKE).args(["filesystem", "resize", "max"]);
-            ("btrfs", tool.arg(mounted_at))
-        }
+    let tool = match fs {
+        FsType::Ext4 => Tool::new("resize2fs", MAKE).arg(device),
+        FsType::Xfs => Tool::new("xfs_growfs", MAKE).arg("-d").arg(mounted_at),
+        FsType::Btrfs => Tool::new("btrfs", MAKE)
+            .args(["filesystem", "resize", "max"])
+            .arg(mounted_at),
     };
-    tool.run(device)?.expect_zero(name, device)
+    tool.run(device)?.expect_zero()
 }
 
 pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
@@ -236,7 +232,7 @@ pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
             Tool::new("resize2fs", MAKE)
                 .arg(device)
                 .run(device)?
-                .expect_zero("resize2fs", device)
+                .expect_zero()
         }
         // XFS and btrfs grow only while mounted.
         _ => Ok(()),
@@ -262,16 +258,6 @@ fn has_capability(status: &str, number: u32) -> Option<bool> {
         .find_map(|line| line.strip_prefix("CapEff:"))?;
     let set = u64::from_str_radix(set.trim(), 16).ok()?;
     Some(set >> number & 1 == 1)
-}
-
-impl Output {
-    fn expect_zero(self, tool: &str, path: &Path) -> Result<()> {
-        if self.code == 0 {
-            Ok(())
-        } else {
-            Err(self.failed(tool, path))
-        }
-    }
 }
 
 /// The programs that a filesystem needs, and their Debian package.

@@ -1,7 +1,5 @@
 //! Checks the records of volumes and snapshots against their images and the kernel.
 
-use std::path::Path;
-
 use crate::diagnose::volume::{Image, Issue, Length, judge, length};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey, readable};
@@ -130,7 +128,10 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
         ),
         Issue::ReadOnlyDeviceLost { target, minor } => error(
             Kind::StageOtherLoop,
-            read_only_lost(&target, minor),
+            format!(
+                "is published read-only at {} from /dev/loop{minor}, which is not its own",
+                target.display()
+            ),
             restart(),
         ),
         Issue::UsedUnstaged { minor, at } => warning(
@@ -156,13 +157,6 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
         // Health reports the state of a mounted filesystem.
         Issue::FilesystemShutDown | Issue::FilesystemReadOnly => return None,
     })
-}
-
-fn read_only_lost(target: &Path, minor: u32) -> String {
-    format!(
-        "is published read-only at {} from /dev/loop{minor}, which is not its own",
-        target.display()
-    )
 }
 
 fn restart() -> Repair {

@@ -37,6 +37,8 @@ pub(super) struct Tool {
 
 /// The result of a program.
 pub(super) struct Output {
+    tool: &'static str,
+    on: PathBuf,
     /// Exit code; 128 plus the signal's number if a signal killed the program.
     pub(super) code: i32,
     pub(super) stdout: String,
@@ -123,7 +125,13 @@ impl Tool {
         ioctl::dies_with_us(&mut command);
         let child = command.spawn().map_err(|e| failed(e.to_string()))?;
         match finish(child, self.limit) {
-            Ok(Some(output)) => Ok(output),
+            Ok(Some((status, stdout, stderr))) => Ok(Output {
+                tool: self.name,
+                on: on.to_path_buf(),
+                code: code(status),
+                stdout,
+                stderr,
+            }),
             Ok(None) => Err(Error::TimedOut {
                 op: self.name,
                 path: on.to_path_buf(),
@@ -135,7 +143,10 @@ impl Tool {
 }
 
 /// Collects a program's output and waits for its end; `None` if the time limit killed it.
-fn finish(mut child: Child, limit: Duration) -> std::io::Result<Option<Output>> {
+fn finish(
+    mut child: Child,
+    limit: Duration,
+) -> std::io::Result<Option<(ExitStatus, String, String)>> {
     let end = Instant::now() + limit;
     let streams = (
         child.stdout.take().map(collect),
@@ -149,12 +160,7 @@ fn finish(mut child: Child, limit: Duration) -> std::io::Result<Option<Output>> 
         return Ok(None);
     };
     // Both streams are closed, so the program has ended or is about to.
-    let status = child.wait()?;
-    Ok(Some(Output {
-        code: code(status),
-        stdout,
-        stderr,
-    }))
+    Ok(Some((child.wait()?, stdout, stderr)))
 }
 
 /// Reads a stream to its end on its own thread, so that neither of two streams fills up.
@@ -188,8 +194,16 @@ fn code(status: ExitStatus) -> i32 {
 }
 
 impl Output {
+    /// An error unless the exit code is 0.
+    pub(super) fn expect_zero(self) -> Result<()> {
+        match self.code {
+            0 => Ok(()),
+            _ => Err(self.failed()),
+        }
+    }
+
     /// Builds an error from the code and the last lines of output.
-    pub(super) fn failed(&self, tool: &str, path: &Path) -> Error {
+    pub(super) fn failed(self) -> Error {
         let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
             .into_iter()
             .flat_map(|text| text.lines())
@@ -205,8 +219,8 @@ impl Output {
         let mut message = [how, lines.join(" | ")].join(": ");
         message.truncate(message.trim_end_matches(": ").len());
         Error::Tool {
-            tool: tool.to_owned(),
-            path: path.to_path_buf(),
+            tool: self.tool.to_owned(),
+            path: self.on,
             message,
         }
     }

@@ -155,9 +155,7 @@ fn a_failing_tool_is_quoted() {
         .run(Path::new("/nonexistent"))
         .unwrap();
     assert_eq!(output.code, 8);
-    let message = output
-        .failed("e2fsck", Path::new("/nonexistent"))
-        .to_string();
+    let message = output.failed().to_string();
     assert!(
         message.starts_with("e2fsck /nonexistent: exit code 8: "),
         "{message}"
