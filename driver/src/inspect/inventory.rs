@@ -11,7 +11,7 @@ pub mod lock_holder;
 pub mod loop_usage;
 pub mod pool_root;
 
-pub use loop_usage::{LoopUse, Owner, Uses};
+pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 
 use crate::diagnose::KernelState;
 use crate::kernel::Kernel;

@@ -1,6 +1,6 @@
 //! Pure checks: they take a survey and return its problems, and read nothing else.
 
-use crate::inspect::inventory::{PoolSurvey, Survey, Uses};
+use crate::inspect::inventory::{PoolSurvey, Survey};
 
 use super::problem::{Kind, Problem, Repair, Severity, person};
 
@@ -13,7 +13,6 @@ pub(super) mod volumes;
 
 /// Returns all problems, the worst first.
 pub fn check(survey: &Survey) -> Vec<Problem> {
-    let uses = Uses::of(survey);
     let mut problems = Vec::new();
     for pool in &survey.pools {
         match &pool.state {
@@ -28,7 +27,7 @@ pub fn check(survey: &Survey) -> Vec<Problem> {
         }
     }
     records::duplicates(survey, &mut problems);
-    devices::check(survey, &uses, &mut problems);
+    devices::check(survey, &mut problems);
     problems.sort_by(|a, b| {
         let key = |p: &Problem| (std::cmp::Reverse(p.severity), p.kind);
         key(a).cmp(&key(b)).then_with(|| a.object.cmp(&b.object))

@@ -4,7 +4,7 @@
 //! number to look up. For such a file the path that the kernel remembers decides: it must contain
 //! an ID of the driver, and the filesystem must be the pool's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{Contents, Image, Survey};
 use crate::diagnose::kernel_state::loop_below;
@@ -54,61 +54,39 @@ pub struct LoopUse {
     pub mounts: Vec<MountEntry>,
 }
 
-/// The driver's loop devices and mounts.
-#[derive(Clone, Debug, Default)]
-pub struct Uses {
-    /// The loop devices by minor.
-    pub loops: BTreeMap<u32, LoopUse>,
+/// Finds the loop devices that belong to the surveyed pools, by minor.
+pub fn loop_uses(survey: &Survey) -> BTreeMap<u32, LoopUse> {
+    let known = known_images(survey);
+    let mut loops = BTreeMap::new();
+    for device in &survey.kernel.loops {
+        let file = device.backing.as_ref();
+        let owner = file
+            .and_then(|file| known.get(file).cloned())
+            .or_else(|| deleted_owner(survey, device));
+        if let Some(owner) = owner {
+            loops.insert(device.minor, loop_use(survey, device, owner));
+        }
+    }
+    // A loop over one of the driver's loops is also the driver's. The stack has only this one level
+    // above an image.
+    for device in &survey.kernel.loops {
+        let below = loop_below(device).filter(|minor| loops.contains_key(minor));
+        if let Some(minor) = below {
+            loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));
+        }
+    }
+    loops
 }
 
-impl Uses {
-    /// Finds the loop devices and mounts that belong to the surveyed pools.
-    pub fn of(survey: &Survey) -> Uses {
-        let known = known_images(survey);
-        let mut loops = BTreeMap::new();
-        for device in &survey.kernel.loops {
-            let file = device.backing.as_ref();
-            let owner = file
-                .and_then(|file| known.get(file).cloned())
-                .or_else(|| deleted_owner(survey, device));
-            if let Some(owner) = owner {
-                loops.insert(device.minor, loop_use(survey, device, owner));
-            }
+/// All mounts of these devices, each once, ordered by mount ID.
+pub fn mounts(loops: &BTreeMap<u32, LoopUse>) -> Vec<(&LoopUse, &MountEntry)> {
+    let mut by_id = BTreeMap::new();
+    for l in loops.values() {
+        for mount in &l.mounts {
+            by_id.entry(mount.id).or_insert((l, mount));
         }
-        // A loop over one of the driver's loops is also the driver's. The stack has only this one
-        // level above an image.
-        for device in &survey.kernel.loops {
-            let below = loop_below(device).filter(|minor| loops.contains_key(minor));
-            if let Some(minor) = below {
-                loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));
-            }
-        }
-        Uses { loops }
     }
-
-    /// The loops over this object.
-    pub fn over<'a>(&'a self, owner: &'a Owner) -> impl Iterator<Item = &'a LoopUse> {
-        self.loops.values().filter(move |l| l.owner == *owner)
-    }
-
-    /// The loops over a volume's image.
-    pub fn over_volume(&self, name: &str) -> Vec<&LoopUse> {
-        let owner = Owner::Volume(name.to_owned());
-        self.loops.values().filter(|l| l.owner == owner).collect()
-    }
-
-    /// All mounts of the driver, each once, ordered by mount ID.
-    pub fn mounts(&self) -> Vec<(&LoopUse, &MountEntry)> {
-        let mut seen = BTreeSet::new();
-        let mut all: Vec<_> = self
-            .loops
-            .values()
-            .flat_map(|l| l.mounts.iter().map(move |m| (l, m)))
-            .filter(|(_, m)| seen.insert(m.id))
-            .collect();
-        all.sort_by_key(|(_, m)| m.id);
-        all
-    }
+    by_id.into_values().collect()
 }
 
 fn loop_use(survey: &Survey, device: &LoopInfo, owner: Owner) -> LoopUse {

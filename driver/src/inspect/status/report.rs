@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::fsck::{Problem, check};
-use crate::inspect::inventory::{Contents, Image, LoopUse, PoolSurvey, Survey, Uses, readable};
+use crate::inspect::inventory::{
+    Contents, Image, LoopUse, PoolSurvey, Survey, loop_uses, mounts, readable,
+};
 use crate::kernel::{MountEntry, loop_path};
 use crate::storage::{Access, Format, FreezeIntent, PoolKind, Provisioning, Source};
 use crate::storage::{GroupRecord, SnapshotRecord, VolumeRecord};
@@ -187,15 +189,14 @@ pub struct MountReport {
 impl Report {
     /// Builds the report from a survey.
     pub fn of(survey: &Survey) -> Report {
-        let uses = Uses::of(survey);
+        let loops = loop_uses(survey);
         let mut report = Report {
             pools: survey.pools.iter().map(pool).collect(),
             volumes: Vec::new(),
             snapshots: Vec::new(),
             groups: Vec::new(),
-            loops: uses.loops.values().map(loop_device).collect(),
-            mounts: uses
-                .mounts()
+            loops: loops.values().map(loop_device).collect(),
+            mounts: mounts(&loops)
                 .into_iter()
                 .map(|(l, m)| mount(l, m))
                 .collect(),

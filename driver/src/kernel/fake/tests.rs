@@ -109,10 +109,8 @@ fn fails_after_the_deed() {
     assert!(b.mkfs(&device).is_err());
     let at = b.dir("at");
     // A half-made filesystem is recognised but can't be mounted.
-    assert!(matches!(
-        b.model.probe(&device.path()).unwrap(),
-        Probe::Filesystem { .. }
-    ));
+    let probe = b.model.probe(&device.path()).unwrap();
+    assert!(matches!(probe, Probe::Filesystem { .. }));
     assert!(b.mount(&device, &at).is_err());
     b.mkfs(&device).unwrap();
     b.model.fail_afterwards("mount", 1, libc::EIO);
@@ -198,10 +196,8 @@ fn a_reboot_forgets_all_but_the_disk() {
     let detached = b.model.loop_detach(device.minor, file_id(&image).unwrap());
     assert_eq!(detached.unwrap(), Detached::Gone);
     let device = b.attach(&image).unwrap();
-    assert!(matches!(
-        b.model.probe(&device.path()).unwrap(),
-        Probe::Filesystem { .. }
-    ));
+    let probe = b.model.probe(&device.path()).unwrap();
+    assert!(matches!(probe, Probe::Filesystem { .. }));
 }
 
 #[test]

@@ -47,25 +47,17 @@ impl Hanging {
     pub(crate) fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }
+}
 
-    /// Ends it; callers that still wait get an error.
-    pub(crate) fn end(mut self) {
-        self.stop();
-    }
-
-    fn stop(&mut self) {
+impl Drop for Hanging {
+    /// Callers that still wait get an error.
+    fn drop(&mut self) {
         // MNT_FORCE fails the pending requests, which also ends the server.
         let _ = umount2(&self.at, MntFlags::MNT_FORCE);
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
         if let Some(server) = self.server.take() {
             let _ = server.join();
         }
-    }
-}
-
-impl Drop for Hanging {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
@@ -78,10 +70,10 @@ fn serve(mut channel: File, hangs: &AtomicBool) {
         let (operation, unique, node) = (number(4), long(8), long(16));
         let answer = match operation {
             1 if request[40..len].starts_with(b"image\0") => {
-                Ok(join(&[&words(&[FILE, 0, 0, 0, 0]), &attributes(FILE)]))
+                Ok([words(&[FILE, 0, 0, 0, 0]), attributes(FILE)].concat())
             }
             3 if node == FILE && hangs.load(Ordering::SeqCst) => continue,
-            3 => Ok(join(&[&words(&[0, 0]), &attributes(node)])),
+            3 => Ok([words(&[0, 0]), attributes(node)].concat()),
             // OPEN, OPENDIR: no handle, no flags.
             14 | 27 => Ok(words(&[0, 0])),
             // READ.
@@ -100,13 +92,10 @@ fn serve(mut channel: File, hangs: &AtomicBool) {
         };
         let len = u32::try_from(16 + body.len()).unwrap();
         let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
+        let answer = [head, words(&[unique]), body].concat();
         // An interrupted request expects no answer any more, so an error here does not matter.
-        let _ = channel.write(&join(&[&head, &unique.to_ne_bytes(), &body]));
+        let _ = channel.write(&answer);
     }
-}
-
-fn join(parts: &[&[u8]]) -> Vec<u8> {
-    parts.concat()
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -134,5 +123,5 @@ fn attributes(node: u64) -> Vec<u8> {
         .iter()
         .flat_map(|w: &u32| w.to_ne_bytes())
         .collect();
-    join(&[&long, &short])
+    [long, short].concat()
 }

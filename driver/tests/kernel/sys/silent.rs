@@ -93,7 +93,7 @@ fn a_device_that_hangs_does_not_block_the_others() {
     drop(device);
     let hung = find(&s, minor);
     s.kernel.loop_release(&hung).unwrap();
-    server.end();
+    drop(server);
     let gone = || s.kernel.loops().unwrap().iter().all(|l| !l.is_same(&hung));
     assert!((0..100).any(|_| gone()), "it detaches when it is released");
 }
@@ -205,7 +205,7 @@ fn a_read_only_device_does_not_block_an_image() {
     assert_eq!(holding.unwrap(), []);
     drop(device);
     s.kernel.loop_release(&silent).unwrap();
-    server.end();
+    drop(server);
 }
 
 /// A process that may open a device can detach it without any capability. A bind of the device's

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::diagnose::kernel_state::destroy_data;
-use crate::inspect::inventory::{LoopUse, Owner, Survey, Uses};
+use crate::inspect::inventory::{LoopUse, Owner, Survey, loop_uses};
 use crate::kernel::{LoopInfo, loop_path};
 use crate::storage::pool_named_in;
 
@@ -12,11 +12,12 @@ use super::{Kind, Problem, Repair, Severity, person, problem};
 
 /// Checks the driver's loop devices. A loop over one of them is not a problem: it is a read-only
 /// publication, or kubelet's way of holding a raw block volume.
-pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
-    found.extend(twice(uses));
+pub(super) fn check(survey: &Survey, found: &mut Vec<Problem>) {
+    let loops = loop_uses(survey);
+    found.extend(twice(&loops));
     found.extend(survey.kernel.loops.iter().filter_map(silent));
-    found.extend(uses.loops.values().filter_map(changed));
-    found.extend(uses.loops.values().filter_map(|l| match &l.owner {
+    found.extend(loops.values().filter_map(changed));
+    found.extend(loops.values().filter_map(|l| match &l.owner {
         Owner::Deleted(path) => Some(over_deleted(l, path)),
         Owner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
         Owner::Snapshot(name) | Owner::Leftover(name) => unused(l, name),
@@ -26,9 +27,9 @@ pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
 
 /// Finds images with more than one loop device, at least one of them writable. Each device has its
 /// own page cache.
-fn twice(uses: &Uses) -> Vec<Problem> {
+fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
     let mut over: BTreeMap<&Owner, Vec<&LoopUse>> = BTreeMap::new();
-    for l in uses.loops.values() {
+    for l in loops.values() {
         match l.owner {
             Owner::Loop(_) | Owner::Deleted(_) => {}
             _ => over.entry(&l.owner).or_default().push(l),
