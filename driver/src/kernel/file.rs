@@ -221,9 +221,12 @@ fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
 /// True if files in this directory can be cloned. Tries it with two small unlinked files.
 pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
     let (from, to) = (scratch(dir, ".clone-from")?, scratch(dir, ".clone-to")?);
-    match (&from).write_all(&[1; 4096]) {
+    match (&from)
+        .write_all(&[1; 4096])
+        .map_err(on_file("write", &from))
+    {
         // The test also works on a full pool: an empty file can be cloned as well.
-        Err(e) if !is_full(&e) => return Err(on_file("write", &from)(e)),
+        Err(e) if !e.is_no_space() => return Err(e),
         _ => {}
     }
     match clone(&from, &to) {
@@ -231,10 +234,6 @@ pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
         Err(Error::Unsupported { .. }) => Ok(false),
         Err(e) => Err(e),
     }
-}
-
-fn is_full(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Creates a file in `dir` without a name (O_TMPFILE), or unlinks it before returning.

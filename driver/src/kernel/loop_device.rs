@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_device_is_told_from_one_as_it_was_attached() {
+    fn a_device_changed_by_its_user_is_recognised() {
         // Offset, limit, block size, device number of the backing block device → expected text.
         let table = [
             (0, 0, BLOCK_SIZE, 0, None),

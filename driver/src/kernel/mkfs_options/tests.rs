@@ -6,7 +6,7 @@ fn check(fs: FsType, words: &str) -> Result<(), String> {
 }
 
 #[test]
-fn what_changes_a_filesystem_alone_is_allowed() {
+fn options_that_change_only_the_filesystem_are_allowed() {
     use FsType::{Btrfs, Ext4, Xfs};
     for (fs, words) in [
         (Ext4, "-m 0"),
@@ -31,7 +31,7 @@ fn what_changes_a_filesystem_alone_is_allowed() {
 }
 
 #[test]
-fn what_reads_a_file_or_concerns_errors_is_refused() {
+fn options_that_read_files_or_concern_errors_are_refused() {
     use FsType::{Btrfs, Ext4, Xfs};
     for (fs, words, named) in [
         // Options that read files of the container or the node.
@@ -101,15 +101,13 @@ fn what_reads_a_file_or_concerns_errors_is_refused() {
     ] {
         let refused = check(fs, words).expect_err(words);
         assert!(refused.contains(named), "{fs} {words}: {refused}");
-        assert!(
-            refused.contains(fs.as_str()) || refused.ends_with("no value"),
-            "{refused}"
-        );
+        let complete = refused.contains(fs.as_str()) || refused.ends_with("no value");
+        assert!(complete, "{refused}");
     }
 }
 
 #[test]
-fn names_are_told_apart() {
+fn option_names_are_unambiguous() {
     for fs in FsType::ALL {
         for option in table(fs) {
             for name in option.names {
@@ -117,14 +115,9 @@ fn names_are_told_apart() {
                 assert!(long || name.len() == 2, "{fs} {name}");
                 // No other name begins with a short name: mkfs would read the rest as the short
                 // one's value.
-                let others = table(fs)
-                    .iter()
-                    .flat_map(|o| o.names)
-                    .filter(|n| *n != name);
-                assert!(
-                    others.into_iter().all(|n| long || !n.starts_with(name)),
-                    "{fs} {name}"
-                );
+                let mut others = table(fs).iter().flat_map(|o| o.names);
+                let unique = others.all(|n| long || n == name || !n.starts_with(name));
+                assert!(unique, "{fs} {name}");
             }
         }
     }

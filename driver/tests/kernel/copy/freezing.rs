@@ -320,7 +320,7 @@ fn a_copy_that_takes_too_long_gives_up_and_thaws() {
 
 /// A process died between freeze and thaw, and its frozen filesystem was unmounted or not.
 #[rstest]
-fn what_was_left_frozen_is_thawed(
+fn a_leftover_freeze_is_thawed(
     #[values(Ext4, Xfs, Btrfs)] inner: FsType,
     #[values("xfs", "ext4")] outer: &str,
 ) {

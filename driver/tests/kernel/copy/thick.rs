@@ -168,7 +168,7 @@ fn unsharing_goes_on_under_a_busy_loop_device() {
 
 /// btrfs clones no file that is copied on write into one that is not.
 #[test]
-fn what_cannot_be_cloned_is_copied() {
+fn a_file_that_cannot_be_cloned_is_copied() {
     let pool = Pool::new("btrfs+C", 1 << 30);
     let cow = pool.path("cow");
     std::fs::create_dir(&cow).unwrap();

@@ -56,7 +56,7 @@ fn arguments(
 }
 
 #[test]
-fn mkfs_is_told_what_it_needs() {
+fn mkfs_gets_the_options_of_the_spec() {
     use FsType::{Btrfs, Ext4, Xfs};
     for (fs, options, discard, force, uuid, want) in [
         (Ext4, &[][..], true, false, None, "-q -F -b 4096"),
@@ -202,13 +202,11 @@ fn both_streams_may_be_long() {
 }
 
 #[test]
-fn what_is_missing_names_its_package() {
+fn a_missing_filesystem_names_its_package() {
     for (fs, answer) in filesystems() {
         if let Err(why) = answer {
-            assert!(
-                why.contains("package") || why.contains("module"),
-                "{fs}: {why}"
-            );
+            let named = why.contains("package") || why.contains("module");
+            assert!(named, "{fs}: {why}");
         }
     }
 }

@@ -11,18 +11,6 @@ fn a_bad_option_is_named() {
 }
 
 #[test]
-fn a_target_is_no_symlink() {
-    let t = tempfile::tempdir().unwrap();
-    let (dir, link) = (t.path().join("dir"), t.path().join("link"));
-    std::fs::create_dir(&dir).unwrap();
-    std::os::unix::fs::symlink(&dir, &link).unwrap();
-    assert!(Target::open(&dir).is_ok());
-    assert!(matches!(Target::open(&link), Err(Error::Io { .. })));
-    let none = Target::open(&t.path().join("none"));
-    assert!(matches!(none, Err(Error::NotFound { .. })));
-}
-
-#[test]
 fn this_root_is_found_by_its_mount() {
     let root = Target::open(Path::new("/")).unwrap();
     let entry = entry_of(&root.0).unwrap().unwrap();
