@@ -213,6 +213,12 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|e| Error::io("open", path, e))
 }
 
+/// Size of an open block device, in bytes.
+fn device_size(device: &File, path: &Path) -> Result<u64> {
+    rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
+        .map_err(|e| Error::io("lseek", path, e.into()))
+}
+
 /// `/sys/block/loopN/…`.
 fn sysfs(minor: u32, attribute: &str) -> PathBuf {
     PathBuf::from(format!("/sys/block/loop{minor}/{attribute}"))

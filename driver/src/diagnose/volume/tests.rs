@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::*;
 use crate::diagnose::health::{Condition, VolumeFacts, of_volume};
 use crate::inspect::fsck::problem_of_volume;
-use crate::inspect::fsck::scene::{capability, mount_access, volume};
+use crate::inspect::fsck::scene::volume;
 use crate::inspect::inventory::PoolSurvey;
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
 use crate::storage::{Format, FreezeIntent, PoolId, PoolKind, Provisioning};
@@ -48,7 +48,7 @@ fn read_only_over(minor: u32, below: u32) -> LoopInfo {
 fn scene() -> Scene {
     let stage = Stage {
         path: "/stage".into(),
-        capability: capability(mount_access()),
+        capability: crate::testkit::mounted(),
         minor: Some(3),
         read_only_loops: Default::default(),
     };

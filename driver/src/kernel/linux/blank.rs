@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::device_size;
 use crate::kernel::{Error, Result};
 
 /// Bytes to read at each end.
@@ -25,7 +26,7 @@ const SIGNATURES: u64 = 256 << 10;
 /// Reads the places where signatures are. A device with read errors there is not blank, whatever a
 /// tool reports.
 pub(super) fn readable(device: &File, path: &Path) -> Result<()> {
-    let size = size(device, path)?;
+    let size = device_size(device, path)?;
     let mut buffer = Vec::new();
     for range in ends(size, SIGNATURES) {
         read(device, path, range, &mut buffer)?;
@@ -36,7 +37,7 @@ pub(super) fn readable(device: &File, path: &Path) -> Result<()> {
 /// Offset of the first nonzero byte that was read; `None` for a blank device.
 pub(crate) fn first_nonzero(device: &File, path: &Path) -> Result<Option<u64>> {
     let mut buffer = Vec::new();
-    for range in looked_at(size(device, path)?) {
+    for range in looked_at(device_size(device, path)?) {
         let start = range.start;
         read(device, path, range, &mut buffer)?;
         if let Some(at) = buffer.iter().position(|byte| *byte != 0) {
@@ -61,11 +62,6 @@ fn looked_at(size: u64) -> impl Iterator<Item = Range<u64>> {
 
 fn ends(size: u64, length: u64) -> [Range<u64>; 2] {
     [0..size.min(length), size.saturating_sub(length)..size]
-}
-
-fn size(device: &File, path: &Path) -> Result<u64> {
-    rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
-        .map_err(|e| Error::io("lseek", path, e.into()))
 }
 
 fn read(device: &File, path: &Path, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {

@@ -23,12 +23,6 @@ pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> 
     }
 }
 
-/// Size of a block device, in bytes.
-pub(super) fn device_size(device: &Path) -> Result<u64> {
-    rustix::fs::seek(open(device)?, rustix::fs::SeekFrom::End(0))
-        .map_err(|e| Error::io("lseek", device, e.into()))
-}
-
 /// Size of the ext4 on a device, mounted or not, in bytes.
 pub(super) fn ext4_size_on(device: &Path) -> Result<u64> {
     let mut block = [0; 4096];

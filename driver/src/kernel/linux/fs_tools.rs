@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{blank, fs, open};
+use super::{blank, device_size, fs, open};
 use crate::kernel::failpoint::effect;
 use crate::kernel::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
 
@@ -186,7 +186,7 @@ fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
 }
 
 pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
-    let wanted = fs::device_size(device)?;
+    let wanted = device_size(&open(device)?, device)?;
     if fs::size(mounted_at, device, fs)? >= wanted {
         return Ok(());
     }
@@ -225,7 +225,7 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
 
 pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
     match fs {
-        FsType::Ext4 if fs::ext4_size_on(device)? < fs::device_size(device)? => {
+        FsType::Ext4 if fs::ext4_size_on(device)? < device_size(&open(device)?, device)? => {
             effect("grow").map_err(|e| Error::io("grow", device, e))?;
             // resize2fs requires a full check just before.
             e2fsck(device, &["-f", "-p"])?;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use linux_raw_sys::loop_device::loop_info64;
 use loopdev::LoopControl;
-use rustix::fs::{CWD, FileType, Mode, SeekFrom};
+use rustix::fs::{CWD, FileType, Mode};
 
 use super::asking::{Asking, PATIENCE};
 use super::ioctl::{self, flags};
-use super::{Linux, read_attribute, sysfs};
+use super::{Linux, device_size, read_attribute, sysfs};
 use crate::kernel::failpoint::effect;
 use crate::kernel::{
     BLOCK_SIZE, Detached, Error, FileId, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, Result,
@@ -225,8 +225,7 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
         offset: status.lo_offset,
         size_limit: status.lo_sizelimit,
         label: String::from_utf8_lossy(label.unwrap_or_default()).into_owned(),
-        size_bytes: rustix::fs::seek(&device, SeekFrom::End(0))
-            .map_err(|e| Error::io("lseek", &path, e.into()))?,
+        size_bytes: device_size(&device, &path)?,
         block_size: rustix::fs::ioctl_blksszget(&device)
             .map_err(|e| Error::io("BLKSSZGET", &path, e.into()))?,
         read_only: status.lo_flags & flags::READ_ONLY != 0,

@@ -11,9 +11,10 @@ use crate::inspect::inventory::{
 };
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
 use crate::storage::{
-    Access, AccessMode, Capability, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind,
-    Provisioning, Settings, SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
+    Capability, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind, Provisioning,
+    Settings, SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
 };
+use crate::testkit::{mounted, raw};
 
 const SIZE: u64 = 1 << 30;
 const DEVICE: u64 = 77;
@@ -25,28 +26,13 @@ pub(crate) struct Scene {
     survey: Survey,
 }
 
-pub(crate) fn capability(access: Access) -> Capability {
-    Capability {
-        access,
-        mode: AccessMode::SingleNodeWriter,
-    }
-}
-
-pub(crate) fn mount_access() -> Access {
-    Access::Mount {
-        fs: FsType::Ext4,
-        flags: Vec::new(),
-        group: None,
-    }
-}
-
 pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Stage>) -> VolumeRecord {
     VolumeRecord {
         schema: 1,
         id: VolumeId::generate(pool),
         name: name.to_owned(),
         capacity_bytes: SIZE,
-        capabilities: vec![capability(mount_access())],
+        capabilities: vec![mounted()],
         parameters: BTreeMap::new(),
         mutable_parameters: BTreeMap::new(),
         settings: Settings {
@@ -67,10 +53,10 @@ pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Stage>) -> VolumeRe
     }
 }
 
-fn staged(access: Access, minor: u32) -> Option<Stage> {
+fn staged(capability: Capability, minor: u32) -> Option<Stage> {
     Some(Stage {
         path: PathBuf::from(STAGING),
-        capability: capability(access),
+        capability,
         minor: Some(minor),
         read_only_loops: BTreeMap::new(),
     })
@@ -107,8 +93,8 @@ impl Scene {
     pub(crate) fn new() -> Scene {
         let id = PoolId::generate();
         let (v, b) = (
-            volume(id, "v", staged(mount_access(), 3)),
-            volume(id, "b", staged(Access::Block, 4)),
+            volume(id, "v", staged(mounted(), 3)),
+            volume(id, "b", staged(raw(), 4)),
         );
         let group = GroupId::generate(id);
         let snapshot = SnapshotRecord {
