@@ -108,10 +108,8 @@ mod tests {
         let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
         let find =
             |image: Option<&Image>, loops: &[LoopInfo]| root(&spec, &state, image, loops, &mounts);
-        assert_eq!(
-            find(Some(&image), &[on_loop(3, file)]),
-            Ok(state.join("pools/fast"))
-        );
+        let found = find(Some(&image), &[on_loop(3, file)]);
+        assert_eq!(found, Ok(state.join("pools/fast")));
         for (image, loops, why) in [
             (None, vec![], "image is not there"),
             (Some(&image), vec![], "not attached"),

@@ -78,13 +78,9 @@ fn a_copy_carries_its_filesystem() {
     drop(image);
     std::fs::copy(b.dir.path().join("image"), b.dir.path().join("copy")).unwrap();
     let device = b.attach(&b.image("copy")).unwrap();
-    assert_eq!(
-        b.model.probe(&device.path()).unwrap(),
-        Probe::Filesystem {
-            fs: FsType::Ext4,
-            uuid: UUID.to_owned()
-        }
-    );
+    let (fs, uuid) = (FsType::Ext4, UUID.to_owned());
+    let probe = b.model.probe(&device.path()).unwrap();
+    assert_eq!(probe, Probe::Filesystem { fs, uuid });
 }
 
 #[test]

@@ -177,11 +177,8 @@ mod tests {
             (1, u32::MAX, true, None),
             (u64::MAX, 6, true, None),
         ] {
-            assert_eq!(
-                ext4_size(&superblock(blocks, log, wide)),
-                size,
-                "{blocks} {log}"
-            );
+            let found = ext4_size(&superblock(blocks, log, wide));
+            assert_eq!(found, size, "{blocks} {log}");
         }
         assert_eq!(ext4_size(&[0; 4096]), None);
     }

@@ -66,10 +66,8 @@ fn leaves_alone_what_could_be_data() {
     }
     assert_eq!(fs::read_to_string(of(&one.id, "volume.json")).unwrap(), "{");
     assert!(of(&one.id, "image").exists() && of(&two.id, "volume.json").exists());
-    assert_eq!(
-        fs::read_to_string(pool.join("volumes/notes")).unwrap(),
-        "mine"
-    );
+    let notes = fs::read_to_string(pool.join("volumes/notes"));
+    assert_eq!(notes.unwrap(), "mine");
 }
 
 #[test]
@@ -103,10 +101,8 @@ fn a_loop_over_a_deleted_image_is_found() {
     fs::remove_dir(&dir).unwrap();
     let found = look(&rig, false);
     assert_eq!(kinds(&found.problems), [Kind::LoopOverDeleted], "{found:?}");
-    assert_eq!(
-        found.problems[0].object,
-        device.path().display().to_string()
-    );
+    let object = device.path().display().to_string();
+    assert_eq!(found.problems[0].object, object);
     let info = rig.kernel.loop_info(device.minor).unwrap().unwrap();
     drop(device);
     rig.kernel.loop_release(&info).unwrap();

@@ -62,14 +62,10 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     };
     assert_eq!((fast.state, fast.kind), ("open", "image"));
     assert_eq!(fast.pid, Some(std::process::id()));
-    assert_eq!(
-        (fast.fs.as_deref(), fast.reflinks),
-        (Some("xfs"), Some(true))
-    );
-    assert_eq!(
-        fast.promised_bytes,
-        Some(64 * MI + snapshot.allocated_bytes)
-    );
+    let found = (fast.fs.as_deref(), fast.reflinks);
+    assert_eq!(found, (Some("xfs"), Some(true)));
+    let promised = 64 * MI + snapshot.allocated_bytes;
+    assert_eq!(fast.promised_bytes, Some(promised));
     assert_eq!((gone.state, gone.volumes), ("missing", 0));
     assert!(gone.why.as_ref().unwrap().contains("image"), "{gone:?}");
 
@@ -83,10 +79,8 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     assert_eq!(report.snapshots[0].id, snapshot.id.to_string());
     assert!(report.snapshots[0].source_exists);
     let over: Vec<_> = report.loops.iter().map(|l| l.over).collect();
-    assert!(
-        over.contains(&"pool") && over.contains(&"volume"),
-        "{over:?}"
-    );
+    let both = over.contains(&"pool") && over.contains(&"volume");
+    assert!(both, "{over:?}");
     let mounted = rig.options.state_dir.join("pools/fast");
     assert!(report.mounts.iter().any(|m| m.path == mounted));
     // The volume is not staged, so the loop device is an orphan.

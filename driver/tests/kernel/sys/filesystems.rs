@@ -31,10 +31,8 @@ fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: 
     };
     make(false).unwrap();
     let uuid = wanted.clone();
-    assert_eq!(
-        s.kernel.probe(&path).unwrap(),
-        Probe::Filesystem { fs, uuid }
-    );
+    let probe = s.kernel.probe(&path).unwrap();
+    assert_eq!(probe, Probe::Filesystem { fs, uuid });
     if fs != Ext4 {
         let message = make(false).unwrap_err().to_string();
         assert!(message.contains(&format!("mkfs.{fs}")), "{message}");

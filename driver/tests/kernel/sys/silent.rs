@@ -58,10 +58,8 @@ fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
     assert_eq!(elsewhere.unwrap(), Detached::Gone, "not this one");
     let minor = device.minor;
     assert!(s.kernel.loop_info(minor).unwrap().is_some());
-    assert_eq!(
-        s.kernel.loop_release(&silent).unwrap(),
-        Detached::WhenClosed
-    );
+    let released = s.kernel.loop_release(&silent).unwrap();
+    assert_eq!(released, Detached::WhenClosed);
     drop(device);
     drop(image);
     assert!(s.kernel.loops_holding(id, "vol-x").unwrap().is_empty());

@@ -1,6 +1,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::testkit::mkfs_spec;
 
 #[test]
 fn probes_are_read() {
@@ -34,25 +35,6 @@ fn probes_are_read() {
     ] {
         assert_eq!(parse_probe(output), want, "{output}");
     }
-}
-
-fn arguments(
-    fs: FsType,
-    options: &[&str],
-    discard: bool,
-    force: bool,
-    uuid: Option<&str>,
-) -> String {
-    let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    mkfs_arguments(&MkfsSpec {
-        device: Path::new("/dev/loop0"),
-        fs,
-        options: &options,
-        discard,
-        uuid,
-        force,
-    })
-    .join(" ")
 }
 
 #[test]
@@ -97,7 +79,15 @@ fn mkfs_gets_the_options_of_the_spec() {
         (Btrfs, &[], false, true, Some("u"), "-q -f -K -U u"),
         (Btrfs, &["-d", "single"], true, false, None, "-q -d single"),
     ] {
-        assert_eq!(arguments(fs, options, discard, force, uuid), want);
+        let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        let spec = MkfsSpec {
+            options: &options,
+            discard,
+            force,
+            uuid,
+            ..mkfs_spec(Path::new("/dev/loop0"), fs)
+        };
+        assert_eq!(mkfs_arguments(&spec).join(" "), want);
     }
 }
 
@@ -119,33 +109,15 @@ fn tools_find_nothing_in_their_working_directory() {
             .arg(&image)
             .run(&image)
             .unwrap();
-        let names: Vec<&str> = listed
-            .stdout
-            .lines()
-            .filter_map(|l| l.split('/').nth(5))
-            .collect();
-        assert_eq!(
-            output.code == 0,
-            planted == ".",
-            "{planted}: {}",
-            output.stderr
-        );
-        assert!(
-            names
-                .iter()
-                .all(|name| [".", "..", "lost+found"].contains(name)),
-            "{planted}: {names:?}"
-        );
+        let mut names = listed.stdout.lines().filter_map(|l| l.split('/').nth(5));
+        let done = output.code == 0;
+        assert_eq!(done, planted == ".", "{planted}: {}", output.stderr);
+        let empty = names.all(|name| [".", "..", "lost+found"].contains(&name));
+        assert!(empty, "{planted}: {}", listed.stdout);
     }
-    let write = Tool::new("touch", LOOK)
-        .arg("left")
-        .run(Path::new("/"))
-        .unwrap();
-    assert!(
-        write.stderr.contains("Read-only file system"),
-        "{}",
-        write.stderr
-    );
+    let write = Tool::new("touch", LOOK).arg("left").run(Path::new("/"));
+    let said = write.unwrap().stderr;
+    assert!(said.contains("Read-only file system"), "{said}");
 }
 
 #[test]
@@ -156,10 +128,8 @@ fn a_failing_tool_is_quoted() {
         .unwrap();
     assert_eq!(output.code, 8);
     let message = output.failed().to_string();
-    assert!(
-        message.starts_with("e2fsck /nonexistent: exit code 8: "),
-        "{message}"
-    );
+    let start = "e2fsck /nonexistent: exit code 8: ";
+    assert!(message.starts_with(start), "{message}");
     assert!(message.contains("No such file"), "{message}");
 }
 
@@ -183,12 +153,8 @@ fn a_slow_tool_is_ended() {
 #[test]
 fn the_environment_is_bare() {
     let output = Tool::new("env", LOOK).run(Path::new("/")).unwrap();
-    let names: Vec<&str> = output
-        .stdout
-        .lines()
-        .filter_map(|line| line.split('=').next())
-        .collect();
-    assert_eq!(names, ["LC_ALL", "PATH"]);
+    let names = output.stdout.lines().filter_map(|l| l.split('=').next());
+    assert_eq!(names.collect::<Vec<_>>(), ["LC_ALL", "PATH"]);
 }
 
 #[test]
