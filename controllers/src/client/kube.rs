@@ -43,8 +43,8 @@ pub use limit::Limit;
 /// path is missing. The message for an invalid object names the object and the field.
 const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
 
-/// Parts of the API server's messages for a patch with the UID of a deleted object whose name is in
-/// use again.
+/// Parts of the API server's messages for a patch with the UID of a deleted object, if a new object
+/// has its name.
 const OTHER_UID: [&str; 2] = [
     "metadata.uid: Invalid value",
     "Precondition failed: UID in precondition",

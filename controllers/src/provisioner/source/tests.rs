@@ -73,12 +73,12 @@ fn snapshots() {
     let deleting = || vec![("/metadata/deletionTimestamp", time())];
     let in_use = || {
         let finalizers = json!([SNAPSHOT_FINALIZER]);
-        vec![deleting(), vec![("/metadata/finalizers", finalizers)]].concat()
+        [deleting(), vec![("/metadata/finalizers", finalizers)]].concat()
     };
     let mode = |mode: &str| vec![("/spec/sourceVolumeMode", json!(mode))];
     let allowed = || {
         let annotations = json!({ALLOW_MODE_CHANGE: "True"});
-        vec![mode("Block"), vec![("/metadata/annotations", annotations)]].concat()
+        [mode("Block"), vec![("/metadata/annotations", annotations)]].concat()
     };
     let bound_to = |uid: &str| vec![("/spec/volumeSnapshotRef/uid", json!(uid))];
     let no_status = || vec![("/status", json!(null))];

@@ -206,7 +206,8 @@ mod tests {
     fn an_aim_is_decided_by_the_median_of_three_runs() {
         use Verdict::{FewRuns, Met, Missed, NoAim, Spread};
         let (floor, one_outlier) = ([10.0; 11], [[1.0; 10].as_slice(), &[90.0]].concat());
-        let cases: [(&str, Aim, &[f64], &[f64], Verdict); 17] = [
+        type Case = (&'static str, Aim, &'static [f64], &'static [f64], Verdict);
+        let cases: [Case; 17] = [
             ("no aim", Aim::None, &[1.0], &[], NoAim),
             ("no run", Aim::LessThan(5.0), &[], &[], FewRuns(0)),
             ("one run", Aim::LessThan(5.0), &[1.0], &[], FewRuns(1)),
