@@ -206,7 +206,7 @@ mod tests {
     fn an_aim_is_decided_by_the_median_of_three_runs() {
         use Verdict::{FewRuns, Met, Missed, NoAim, Spread};
         let (floor, one_outlier) = ([10.0; 11], [[1.0; 10].as_slice(), &[90.0]].concat());
-        type Case = (&'static str, Aim, &'static [f64], &'static [f64], Verdict);
+        type Case<'a> = (&'a str, Aim, &'a [f64], &'a [f64], Verdict);
         let cases: [Case; 17] = [
             ("no aim", Aim::None, &[1.0], &[], NoAim),
             ("no run", Aim::LessThan(5.0), &[], &[], FewRuns(0)),
