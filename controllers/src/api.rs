@@ -7,5 +7,6 @@ pub(crate) mod node;
 pub(crate) mod pv;
 pub(crate) mod pvc;
 pub mod quantity;
+pub mod scope;
 pub(crate) mod secret_template;
 pub(crate) mod topology;

@@ -17,12 +17,13 @@ use kube::ResourceExt;
 use tokio::sync::Notify;
 
 use crate::api::duration;
-use crate::cache::{Change, Index, Scope, Store};
+use crate::api::scope::Scope;
+use crate::cache::{Change, Index, Store};
 use crate::client::Kube;
 use crate::client::lease::lease_name;
-use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::csi::driver::ControllerCapability;
+use crate::queue::{Outcome, Queue};
 
 pub mod decide;
 mod publish;

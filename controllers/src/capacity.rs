@@ -16,11 +16,10 @@ use kube::Api;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
-use crate::api::boolean;
-use crate::api::duration;
+use crate::api::{boolean, duration};
 use crate::cache::{Change, Store, store};
-use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
+use crate::queue::{Outcome, Queue};
 
 mod owner;
 pub(crate) mod plan;

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::api::boolean;
-use crate::api::duration;
+use crate::api::{boolean, duration};
 use crate::capacity;
 use crate::controller::context::Common;
 use crate::provisioner;

@@ -3,11 +3,7 @@
 
 mod builder;
 pub mod context;
-pub mod metrics;
 pub mod owner;
-pub mod queue;
-pub(crate) mod tasks;
 
 pub use builder::Controller;
 pub use context::Context;
-pub use metrics::Metrics;

@@ -19,9 +19,8 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 
-use crate::api::boolean;
-use crate::api::duration;
-use crate::cache::Scope;
+use crate::api::scope::Scope;
+use crate::api::{boolean, duration};
 use crate::client::EventKind;
 use crate::controller::Context;
 use crate::csi::driver::{ControllerCapability, NodeCapability};

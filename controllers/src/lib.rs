@@ -16,10 +16,12 @@ pub mod csi;
 pub mod health;
 pub mod liveness;
 pub mod manager;
+pub mod metrics;
 pub mod node_cleanup;
 pub mod orphaned_volumes;
 pub mod placement;
 pub mod provisioner;
+pub mod queue;
 pub mod registrar;
 pub mod resizer;
 pub mod roles;
@@ -29,3 +31,4 @@ pub mod snapshots;
 pub mod snapshotter;
 #[cfg(test)]
 mod testing;
+mod watch_scope;

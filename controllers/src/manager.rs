@@ -13,7 +13,8 @@ use std::time::Duration;
 use hostloop_proto::csi;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Caches, Scope, Width, watch_scope};
+use crate::api::scope::Scope;
+use crate::cache::{Caches, WatchScope};
 use crate::cli::LeaderTasks;
 use crate::client::kube::{Limit, connect};
 use crate::client::{Events, Kube};
@@ -23,6 +24,7 @@ use crate::csi::{Driver, Failure};
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::roles::Role;
+use crate::watch_scope;
 
 mod controllers;
 mod elections;
@@ -197,7 +199,7 @@ async fn begin_loops(
         checks.add("leader election", move || view.leaders());
     }
     if !watch_scope::is_narrow(&setup.args, &leader) {
-        caches.set_width(Width::Whole);
+        caches.set_width(WatchScope::Whole);
     }
     let context = Context {
         driver: Arc::new(driver),

@@ -26,8 +26,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use crate::api::duration;
-use crate::api::pv;
+use crate::api::{duration, pv};
 use crate::attacher::{self, ListError, Published};
 use crate::cache::store::fraction;
 use crate::client::{ApiError, EventKind, Kube};

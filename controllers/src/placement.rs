@@ -37,14 +37,12 @@ use tokio::time::Instant;
 use crate::api::pvc;
 use crate::cache::{Change, Index, Store};
 use crate::capacity;
-use crate::cli::Args;
 use crate::client::Kube;
 use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::provisioner::naming::Naming;
 use crate::provisioner::source_protection;
-use crate::roles::Role;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 mod cluster_view;
@@ -104,9 +102,8 @@ pub struct Options {
 
 impl Options {
     /// Reads the options from the command line.
-    pub(crate) fn new(args: &Args, metrics: Metrics) -> Self {
-        let is_enabled = args.capacity.enable_capacity.unwrap_or(true);
-        let table = args.placement.placement_table.clone();
+    pub(crate) fn new(flags: &Flags, capacity: bool, naming: Naming, metrics: Metrics) -> Self {
+        let table = flags.placement_table.clone();
         let table = table.filter(|name| !name.is_empty()).and_then(|name| {
             let namespace = capacity::namespace();
             if namespace.is_none() {
@@ -118,8 +115,8 @@ impl Options {
             })
         });
         Options {
-            capacity: is_enabled && args.controllers.has(Role::Capacity),
-            naming: Naming::new(&args.provisioner),
+            capacity,
+            naming,
             table,
             metrics,
         }

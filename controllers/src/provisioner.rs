@@ -17,14 +17,13 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
-use crate::api::boolean;
-use crate::api::duration;
-use crate::api::pvc;
-use crate::cache::{Change, Index, Scope};
+use crate::api::scope::Scope;
+use crate::api::{boolean, duration, pvc};
+use crate::cache::{Change, Index};
 use crate::client::Kube;
-use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::csi::driver::ControllerCapability;
+use crate::queue::{Outcome, Queue};
 
 mod access;
 mod apply;

@@ -17,16 +17,14 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::api::boolean;
-use crate::api::duration;
 use crate::api::pv::{self, AccessModesError};
-use crate::api::pvc;
+use crate::api::{boolean, duration, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
-use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::csi::Failure;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
+use crate::queue::{Outcome, Queue};
 use crate::secrets::SecretError;
 
 pub mod claim;
@@ -105,7 +103,7 @@ enum ResizeError {
     #[error(transparent)]
     AccessModes(#[from] AccessModesError),
     /// The CSI call failed.
-    #[error("{}", pv::rpc_error(.0))]
+    #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
     /// Another process is responsible now.
     #[error("another process has taken over")]

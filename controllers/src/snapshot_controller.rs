@@ -16,16 +16,16 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use crate::api::boolean;
-use crate::api::duration;
+use crate::api::{boolean, duration};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
-use crate::controller::queue::{Outcome, Queue};
+use crate::queue::{Outcome, Queue};
+use crate::snapshot_controller::crds::ensure_crds;
 use crate::snapshots::content::Content;
-use crate::snapshots::crds::ensure_crds;
 
 mod apply;
+mod crds;
 mod decide;
 mod gather;
 mod group;

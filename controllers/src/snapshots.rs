@@ -12,8 +12,15 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::client::kube::kinds;
+
 pub(crate) mod content;
-pub mod crds;
+
+kinds! {
+    cluster: VolumeSnapshotClass, VolumeSnapshotContent, VolumeGroupSnapshotClass,
+        VolumeGroupSnapshotContent;
+    namespaced: VolumeSnapshot, VolumeGroupSnapshot,
+}
 
 /// What happens to the snapshot when its objects are deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

@@ -45,7 +45,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::{Change, Scope};
+use crate::api::scope::Scope;
+use crate::cache::Change;
 use crate::client::Resource;
 use crate::controller::{Context, Controller};
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Caches, Scope, Store};
+use crate::api::scope::Scope;
+use crate::cache::{Caches, Store};
 use crate::client::events::Event;
 use crate::client::{Events, Kube, Leadership, Resource};
+use crate::controller::Context;
 use crate::controller::context::Common;
-use crate::controller::{Context, Metrics};
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, Service};
+use crate::metrics::Metrics;
 
 mod api;
 mod conformance;

@@ -12,7 +12,6 @@ use hostloop_controllers::api::duration;
 
 use crate::kernel::FsType;
 use crate::storage::config;
-use crate::{inspect::fsck, inspect::status};
 
 mod feature_flags;
 mod pools;
@@ -47,9 +46,47 @@ pub enum Command {
     /// Run the Kubernetes controllers in front of any CSI driver
     Controllers(Box<ControllersArgs>),
     /// Show pools, volumes, snapshots, loop devices and mounts, and those without an owner
-    Status(status::Options),
+    Status(StatusArgs),
     /// Check the records of the pools against disk and kernel, and repair them on request
-    Fsck(fsck::Options),
+    Fsck(FsckArgs),
+}
+
+/// Arguments of `hostloop status`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Reads disk and kernel itself and changes nothing: the driver may be running or \
+                  not. The fields of --json are stable."
+)]
+pub struct StatusArgs {
+    /// The configured pools
+    #[command(flatten)]
+    pub pools: PoolArgs,
+
+    /// Print JSON instead of tables
+    #[arg(long, env = "HOSTLOOP_JSON")]
+    pub json: bool,
+}
+
+/// Arguments of `hostloop fsck`.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Looking needs no lock and changes nothing; repairing needs the pools for itself: \
+                  stop the driver first.\n\
+                  Exit code: 0 nothing is wrong, 1 problems found, 2 problems found and all of \
+                  them repaired, 3 it could not be done."
+)]
+pub struct FsckArgs {
+    /// The configured pools
+    #[command(flatten)]
+    pub pools: PoolArgs,
+
+    /// Repair what can be repaired without losing anything
+    #[arg(long, env = "HOSTLOOP_REPAIR")]
+    pub repair: bool,
+
+    /// Print JSON instead of sentences
+    #[arg(long, env = "HOSTLOOP_JSON")]
+    pub json: bool,
 }
 
 const SERVE_EXAMPLES: &str = "\

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
+use tonic::Status;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-
-use crate::csi::Failure;
 
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,9 +86,9 @@ pub(crate) fn capability(
 }
 
 /// Formats a failed call as Go programs do in events and statuses.
-pub(crate) fn rpc_error(failure: &Failure) -> String {
-    let code = code_name(failure.code());
-    let message = failure.status.message();
+pub(crate) fn rpc_error(status: &Status) -> String {
+    let code = code_name(status.code());
+    let message = status.message();
     format!("rpc error: code = {code} desc = {message}")
 }
 
@@ -184,11 +183,8 @@ mod tests {
 
     #[test]
     fn errors_as_go_says_them() {
-        let failure = Failure {
-            call: "ControllerPublishVolume",
-            status: tonic::Status::cancelled("no more"),
-        };
-        let said = rpc_error(&failure);
+        let status = Status::cancelled("no more");
+        let said = rpc_error(&status);
         assert_eq!(said, "rpc error: code = Canceled desc = no more");
     }
 }

@@ -6,8 +6,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use crate::cache::Scope;
-use crate::cache::scope::SELECTED_NODE;
+use crate::api::scope::{SELECTED_NODE, Scope};
 
 use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
 use crate::api::quantity;

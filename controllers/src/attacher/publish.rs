@@ -30,7 +30,7 @@ pub enum PublishError {
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The CSI call failed.
-    #[error("{}", pv::rpc_error(.0))]
+    #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
     /// Another process is responsible now.
     #[error("another process has taken over")]

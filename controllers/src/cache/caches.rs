@@ -18,12 +18,12 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::store::{
-    Encoding, Index, Range, Selectors, Store, Subscription, WatchError, Width,
+    Encoding, Index, Range, Selectors, Store, Subscription, WatchError, WatchScope,
 };
 use crate::client::kube::Resource;
-use crate::controller::Metrics;
+use crate::metrics::Metrics;
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,
@@ -40,7 +40,7 @@ pub struct Caches {
     node: Option<String>,
     /// True if a label assigns every content to its node.
     contents_labelled: bool,
-    width: watch::Sender<Width>,
+    width: watch::Sender<WatchScope>,
     /// The cluster-wide caches, while they are in use.
     wide: Mutex<Weak<Shared>>,
     shared: Arc<Shared>,
@@ -241,7 +241,7 @@ impl Caches {
     pub fn of_node(client: Client, stop: CancellationToken, node: &str) -> Self {
         Caches {
             node: Some(node.to_owned()),
-            width: watch::Sender::new(Width::Narrow),
+            width: watch::Sender::new(WatchScope::Narrow),
             ..Caches::new(client, stop)
         }
     }
@@ -312,12 +312,12 @@ impl Caches {
     }
 
     /// The current width of the node's watches.
-    pub fn width(&self) -> Width {
+    pub fn width(&self) -> WatchScope {
         *self.width.borrow()
     }
 
     /// Widens or narrows the watches that a label narrows to the node.
-    pub fn set_width(&self, width: Width) {
+    pub fn set_width(&self, width: WatchScope) {
         self.width.send_replace(width);
     }
 

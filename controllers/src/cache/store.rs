@@ -33,7 +33,7 @@ pub use index::Index;
 use index::IndexState;
 pub use run::Range;
 pub(crate) use run::{config, fraction};
-pub use select::{Selector, Selectors, Width};
+pub use select::{Selector, Selectors, WatchScope};
 
 /// Namespace (empty for cluster-scoped kinds), [`BETWEEN`] and name. Indexes share the allocation.
 type Key = Arc<str>;

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::quantity;
-use crate::cache::scope::{MAX_LABEL, hash};
+use crate::api::scope::{MAX_LABEL, hash};
 use crate::csi::pools;
 
 /// The label that names the driver.

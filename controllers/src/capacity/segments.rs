@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
-use crate::cache::{Caches, Change, Scope};
+use crate::api::scope::Scope;
+use crate::cache::{Caches, Change};
 
 type Segment = BTreeMap<String, String>;
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use super::*;
-use crate::cache::Scope;
+use crate::api::scope::Scope;
 use crate::client::Kube;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Driver, Pools};

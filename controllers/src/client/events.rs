@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::kube::Resource;
-use crate::controller::metrics::Metrics;
+use crate::metrics::Metrics;
 use send::{Backlog, Sender};
 
 /// The queue limit for warnings, and for normal events.

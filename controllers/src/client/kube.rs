@@ -23,15 +23,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::controller::metrics::Metrics;
-use crate::snapshots::{
-    VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
-    VolumeSnapshotClass, VolumeSnapshotContent,
-};
+use crate::metrics::Metrics;
 
 mod bytes_received;
 mod client;
-mod find;
 mod limit;
 mod list;
 
@@ -80,27 +75,28 @@ pub trait Resource:
     }
 }
 
+/// Implements [`Resource`] for kinds.
 macro_rules! kinds {
     (cluster: $($cluster:ty),+; namespaced: $($namespaced:ty),+ $(,)?) => {
-        $(impl Resource for $cluster {
-            fn api(client: Client, _: &str) -> Api<Self> { Api::all(client) }
-            fn everywhere(client: Client) -> Api<Self> { Api::all(client) }
+        $(impl $crate::client::Resource for $cluster {
+            fn api(client: kube::Client, _: &str) -> kube::Api<Self> { kube::Api::all(client) }
+            fn everywhere(client: kube::Client) -> kube::Api<Self> { kube::Api::all(client) }
         })+
-        $(impl Resource for $namespaced {
-            fn api(client: Client, namespace: &str) -> Api<Self> {
-                Api::namespaced(client, namespace)
+        $(impl $crate::client::Resource for $namespaced {
+            fn api(client: kube::Client, namespace: &str) -> kube::Api<Self> {
+                kube::Api::namespaced(client, namespace)
             }
-            fn everywhere(client: Client) -> Api<Self> { Api::all(client) }
+            fn everywhere(client: kube::Client) -> kube::Api<Self> { kube::Api::all(client) }
         })+
     };
 }
+pub(crate) use kinds;
 
 kinds! {
-    cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass, VolumeAttachment,
-        VolumeAttributesClass, VolumeSnapshotClass, VolumeSnapshotContent,
-        VolumeGroupSnapshotClass, VolumeGroupSnapshotContent;
+    cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass,
+        VolumeAttachment, VolumeAttributesClass;
     namespaced: ConfigMap, PersistentVolumeClaim, Pod, ReplicaSet, StatefulSet, DaemonSet, Secret,
-        CSIStorageCapacity, VolumeSnapshot, VolumeGroupSnapshot,
+        CSIStorageCapacity,
 }
 
 /// Why a call failed.
@@ -431,7 +427,11 @@ impl Kube {
             }),
             Ok(answer) => answer.map_err(|error| ApiError::new(call.to_string(), error)),
         };
-        self.metrics.api_call(call.verb, &call.kind, &answer);
+        self.metrics.api_call(
+            call.verb,
+            &call.kind,
+            answer.as_ref().err().map_or("ok", ApiError::word),
+        );
         if !matches!(
             answer,
             Err(ApiError::Timeout { .. } | ApiError::Failed { .. })

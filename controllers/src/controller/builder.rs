@@ -9,9 +9,9 @@ use futures::future::{BoxFuture, join_all};
 use tokio::time::{Instant, sleep};
 
 use super::Context;
-use super::queue::{Outcome, Queue};
 use crate::cache::{Change, Store};
 use crate::client::Resource;
+use crate::queue::{Outcome, Queue};
 
 /// A controller under construction. It does nothing before [`Controller::run`].
 ///

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Metrics;
-use super::queue::{Backoff, Queue};
+use crate::api::scope::Scope;
+use crate::cache::Caches;
 use crate::cache::caches::Wide;
-use crate::cache::{Caches, Scope};
 use crate::client::{Events, Kube, Leadership};
 use crate::csi::{Driver, Pools, Room};
+use crate::metrics::Metrics;
+use crate::queue::{Backoff, Queue};
 
 /// The context that every controller receives. Clones share it.
 #[derive(Clone, Debug)]

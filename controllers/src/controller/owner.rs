@@ -6,7 +6,7 @@ use hostloop_proto::csi::ControllerGetVolumeRequest;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use tonic::Code;
 
-use crate::cache::Scope;
+use crate::api::scope::Scope;
 use crate::controller::Context;
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Failure, Pools};

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
 
-use crate::controller::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// The largest accepted answer in bytes. A list of all volumes of a large node exceeds the usual 4
 /// MiB.

@@ -11,7 +11,6 @@ use super::error::Error;
 use super::leader_tasks;
 use super::tasks::Tasks;
 use super::telemetry::Counts;
-use crate::cache::watch_scope;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::Leadership;
 use crate::controller::Context;
@@ -19,6 +18,7 @@ use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability as Can, NodeCapability};
 use crate::orphaned_volumes::{self, Inventory};
 use crate::roles::{self, Role};
+use crate::watch_scope;
 use crate::{attacher, capacity, health, provisioner, resizer, snapshot_controller, snapshotter};
 
 /// The inputs of a controller, besides its context.

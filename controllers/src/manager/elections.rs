@@ -8,11 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
 use super::telemetry::Telemetry;
-use crate::cache::Scope;
+use crate::api::scope::Scope;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::Leadership;
 use crate::client::lease::{LeaseConfig, hold, lease_name, observe};
-use crate::controller::{Context, Metrics};
+use crate::controller::Context;
+use crate::metrics::Metrics;
 
 /// Acquires leases on demand.
 pub(super) struct Elections {

@@ -105,7 +105,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::controller::Metrics;
+    use crate::metrics::Metrics;
     use crate::testing::{Api, Fault};
 
     fn kube(api: &Api) -> Kube {

@@ -9,8 +9,9 @@ use tokio::task::JoinSet;
 
 use crate::cli::Args;
 use crate::controller::Context;
-use crate::controller::tasks::finish;
 use crate::csi::driver::ControllerCapability;
+use crate::provisioner::naming::Naming;
+use crate::queue::tasks::finish;
 use crate::roles::Role;
 use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};
 
@@ -29,7 +30,10 @@ pub(crate) async fn run(
         .then(|| capacity::of_all(&context))
         .flatten();
     if picked.has(Role::Placement) {
-        let options = placement::Options::new(&args, placing);
+        let capacity =
+            args.capacity.enable_capacity.unwrap_or(true) && args.controllers.has(Role::Capacity);
+        let naming = Naming::new(&args.provisioner);
+        let options = placement::Options::new(&args.placement, capacity, naming, placing);
         let capacities = capacities.clone();
         parts.spawn(placement::run(context.clone(), options, capacities));
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
-use crate::controller::Metrics;
 use crate::csi::{Csi, Driver, Pools};
+use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
 
 /// The inputs of the loops.

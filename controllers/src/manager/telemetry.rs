@@ -8,7 +8,7 @@ use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
 use crate::client::Leadership;
-use crate::controller::Metrics;
+use crate::metrics::Metrics;
 use crate::{capacity, health, orphaned_volumes, placement, provisioner, snapshot_controller};
 
 /// Upstream's grace for a lease that could not be renewed.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Tidier;
 use super::decide::{Action, Leftover, is_out_of_service};
-use crate::cache::scope::{NODE_LABEL, SELECTED_NODE};
+use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::provisioner::finalizers;
 use crate::snapshots::content::Content;

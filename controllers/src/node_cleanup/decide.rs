@@ -253,7 +253,7 @@ fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
 }
 
 fn managed_by<K: Resource>(places: &Places, content: &K) -> Option<String> {
-    let node = content.labels().get(crate::cache::scope::MANAGED_BY)?;
+    let node = content.labels().get(crate::api::scope::MANAGED_BY)?;
     places.absent_by_label(node)
 }
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
 use crate::api::node::node_of;
-use crate::cache::scope::{MAX_LABEL, node_label};
+use crate::api::scope::{MAX_LABEL, node_label};
 use crate::capacity::plan;
 
 type Segments = BTreeMap<String, String>;

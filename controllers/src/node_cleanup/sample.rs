@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::cache::scope::{MANAGED_BY, SELECTED_NODE};
+use crate::api::scope::{MANAGED_BY, SELECTED_NODE};
 use crate::client::Resource;
 use crate::testing::DRIVER;
 

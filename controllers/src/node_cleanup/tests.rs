@@ -74,7 +74,7 @@ const NOTHING: &[&str] = &[];
 #[tokio::test(start_paused = true)]
 async fn what_a_gone_node_left_is_tidied_up() {
     let mut bench = bench();
-    let labelled = json!({"metadata": {"labels": {crate::cache::scope::NODE_LABEL: "n2"}}});
+    let labelled = json!({"metadata": {"labels": {crate::api::scope::NODE_LABEL: "n2"}}});
     bench.fill("n2");
     bench.add(
         |caches| caches.claims(),
@@ -260,7 +260,7 @@ async fn a_claim_that_has_changed_is_left_alone() {
     bench.after(0).await;
     assert_eq!(bench.after(GRACE).await.len(), 1);
     let now = bench.world.api.get("claims/c").expect("a claim");
-    let selected = &now["metadata"]["annotations"][crate::cache::scope::SELECTED_NODE];
+    let selected = &now["metadata"]["annotations"][crate::api::scope::SELECTED_NODE];
     assert_eq!(*selected, "n1");
     assert_eq!(bench.world.events(), NOTHING);
 }

@@ -7,7 +7,8 @@ use tokio::time::advance;
 use tonic::Status;
 
 use super::*;
-use crate::cache::{Scope, Store};
+use crate::api::scope::Scope;
+use crate::cache::Store;
 use crate::client::Resource;
 use crate::testing::{Call, DRIVER, NODE_ID, World, options};
 

@@ -15,9 +15,8 @@ use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
 use super::{Candidates, Placement, lock};
-use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
-use crate::api::topology;
+use crate::api::{pv, topology};
 use crate::snapshots::VolumeSnapshotContent;
 
 /// How long to wait for the first capacity object of a class.

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
-use crate::cache::scope::{NODE_LABEL, node_label};
+use crate::api::scope::{NODE_LABEL, node_label};
 
 /// State of a claim and its objects.
 #[derive(Clone, Copy, Debug)]

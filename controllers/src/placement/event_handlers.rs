@@ -13,9 +13,9 @@ use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::cache::Change;
 use crate::client::Resource;
-use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::provisioner::source_protection;
+use crate::queue::{Outcome, Queue};
 
 /// Minimum time between two reconciles of all waiting claims, or of all objects: changes are
 /// frequent.

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::Placement;
 use super::source_location::SourceLocation;
-use crate::cache::scope::{MANAGED_BY, node_label};
-use crate::controller::queue::Outcome;
+use crate::api::scope::{MANAGED_BY, node_label};
+use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshotter::status_of_failure;
 

@@ -10,10 +10,10 @@ use super::Placement;
 use super::decide::is_labelled;
 use super::source_location::SourceLocation;
 use crate::api::pv;
+use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::Store;
-use crate::cache::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::client::{ApiError, Resource};
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 use crate::snapshots::VolumeSnapshotContent;
 
 /// The node to label a volume with: the one node it is on. `None` if the label is right already.

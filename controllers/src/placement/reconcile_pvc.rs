@@ -18,9 +18,9 @@ use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
 use super::{Placement, lock, room};
 use crate::api::pvc::{self, DataSource};
-use crate::cache::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::{ApiError, EventKind};
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 
 const PROVISIONING: &str = "Provisioning";
 const FAILED: &str = "ProvisioningFailed";

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::room::Room;
-use crate::controller::queue::Backoff;
+use crate::queue::Backoff;
 
 /// After this time, a node has updated its capacity object for a new volume: it does every minute.
 const SETTLED: Duration = Duration::from_secs(150);

@@ -7,9 +7,8 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::node::nodes_of;
-use crate::api::pv;
-use crate::api::pvc;
-use crate::cache::scope::{MANAGED_BY, node_label};
+use crate::api::scope::{MANAGED_BY, node_label};
+use crate::api::{pv, pvc};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 /// Where a volume or a snapshot is.

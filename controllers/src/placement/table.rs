@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::reservations::Reservations;
 use super::select_node::Candidate;
-use crate::cache::scope::node_label;
+use crate::api::scope::node_label;
 
 /// The number of turns: two hexadecimal digits.
 const TURNS: usize = 256;

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::names::{PROVISIONED_BY, PROVISIONER};
-use crate::cache::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
+use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::Leadership;
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 use crate::testing::{DRIVER, World};
 
 mod labels;

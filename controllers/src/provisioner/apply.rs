@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::cache::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::ApiError;
-use crate::controller::queue::Outcome;
 use crate::csi::{Call, Class, Failure, class};
+use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
 

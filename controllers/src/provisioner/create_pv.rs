@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::client::ApiError;
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 
 use super::Provisioner;
 use super::decide;

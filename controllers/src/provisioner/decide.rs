@@ -15,8 +15,8 @@ use kube::ResourceExt;
 
 use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
 use crate::api::pvc::{self, ClaimContext, DataSource};
+use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
-use crate::cache::Scope;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Driver, Pools};
 

@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::api::pv;
 use crate::client::ApiError;
 use crate::controller::owner::Ownership;
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 use crate::secrets::{Credentials, TemplateError};
 
 use super::Provisioner;

@@ -9,8 +9,8 @@ use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 
 use crate::api::pvc::{self, ClaimContext, DataSource};
+use crate::api::scope::Scope;
 use crate::api::topology::NodeTopology;
-use crate::cache::Scope;
 use crate::client::ApiError;
 
 use super::Provisioner;

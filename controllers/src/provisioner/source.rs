@@ -7,17 +7,15 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use crate::cache::Scope;
-use crate::cache::scope::MANAGED_BY;
+use crate::api::scope::{MANAGED_BY, Scope};
 use crate::controller::owner::{Ownership, owner};
 use crate::csi::Pools;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use crate::snapshotter;
 
-use crate::api::boolean;
 use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::api::quantity;
+use crate::api::{boolean, quantity};
 
 /// A source that cannot be used, or cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -12,9 +12,9 @@ use kube::ResourceExt;
 
 use crate::cache::{Change, Index};
 use crate::client::{ApiError, Kube};
-use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::csi::driver::ControllerCapability;
+use crate::queue::{Outcome, Queue};
 use crate::snapshots::VolumeSnapshot;
 
 use super::finalizers;

@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::*;
 use crate::api::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
-use crate::cache::scope::SELECTED_NODE;
+use crate::api::scope::SELECTED_NODE;
 use crate::client::Leadership;
 use crate::csi::Driver;
 use crate::csi::driver::Service;

@@ -17,10 +17,7 @@ use crate::api::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };
-use crate::api::pv;
-use crate::api::pvc;
-use crate::api::quantity;
-use crate::api::topology;
+use crate::api::{pv, pvc, quantity, topology};
 
 /// A CreateVolume response that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

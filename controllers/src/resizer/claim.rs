@@ -10,8 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::api::pvc;
-use crate::api::quantity;
+use crate::api::{pvc, quantity};
 
 /// The name of the resource that is resized.
 pub const STORAGE: &str = "storage";

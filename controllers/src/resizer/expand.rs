@@ -17,10 +17,9 @@ use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
 use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
-use crate::api::pv;
-use crate::api::quantity;
-use crate::controller::queue::Outcome;
+use crate::api::{pv, quantity};
 use crate::csi::{Call, Class, Failure, class};
+use crate::queue::Outcome;
 
 /// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";

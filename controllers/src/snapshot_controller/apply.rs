@@ -13,7 +13,7 @@ use super::status::StatusChange;
 use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 use crate::snapshots::SnapshotError;
 use crate::snapshots::content::{Class, Content};
 

@@ -12,8 +12,8 @@ use kube::{Resource, ResourceExt};
 use super::kind::{self, Kind};
 use super::names::{self, BindState};
 use super::status::StatusChange;
+use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
-use crate::cache::scope::{MANAGED_BY, node_label};
 use crate::client::Resource as _;
 use crate::snapshots::content::{Class, Content};
 

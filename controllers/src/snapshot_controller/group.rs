@@ -16,7 +16,7 @@ use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
 use crate::client::Resource;
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 use crate::snapshots::content::GROUP;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,

@@ -13,13 +13,13 @@ use super::decide::{Step, next_step};
 use super::owner;
 use super::parameters::ParameterError;
 use super::status;
-use crate::cache::scope::MANAGED_BY;
-use crate::cache::{Scope, Store};
+use crate::api::scope::{MANAGED_BY, Scope};
+use crate::cache::Store;
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
-use crate::controller::queue::Outcome;
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
+use crate::queue::Outcome;
 use crate::secrets::{SecretError, TemplateError};
 use crate::snapshots::content::Content;
 

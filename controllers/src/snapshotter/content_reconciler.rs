@@ -13,8 +13,8 @@ use super::owner::{self, Ownership};
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
 use crate::cache::{Caches, Store};
-use crate::controller::queue::Outcome;
 use crate::csi::{Call, Class, Failure, class};
+use crate::queue::Outcome;
 use crate::secrets::{self, Credentials};
 use crate::snapshots::content::{Class as SnapshotClass, Content};
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-use crate::cache::Scope;
-use crate::cache::scope::{MANAGED_BY, node_label};
+use crate::api::scope::{MANAGED_BY, Scope, node_label};
 pub(super) use crate::controller::owner::Ownership;
 use crate::csi::Pools;
 

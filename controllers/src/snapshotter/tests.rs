@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use super::*;
-use crate::controller::queue::Outcome;
+use crate::queue::Outcome;
 use rig::{Rig, class, content, deleted, mark, patch, status};
 
 mod groups;

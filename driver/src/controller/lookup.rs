@@ -11,8 +11,9 @@ use std::sync::Arc;
 use super::{Controller, Error, Result};
 use crate::csi::validate;
 use crate::storage::id::NotAnId;
-use crate::storage::{self, GroupId, GroupRecord, SnapshotId, SnapshotRecord};
-use crate::storage::{VolumeHandle, VolumeRecord};
+use crate::storage::{
+    self, GroupId, GroupRecord, SnapshotId, SnapshotRecord, VolumeHandle, VolumeRecord,
+};
 
 /// The maximum number of characters of an invalid ID in a message.
 const SHOWN: usize = 64;

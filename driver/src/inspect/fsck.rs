@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::PoolArgs;
+use crate::cli::FsckArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::status::color::{self, GOOD, QUIET, paint};
 use crate::inspect::status::humanize::count;
@@ -29,28 +29,6 @@ pub use checks::{check, lasting};
 #[cfg(test)]
 pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
 pub use problem::{Kind, Problem, Repair, Severity};
-
-/// Arguments of `hostloop fsck`.
-#[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Looking needs no lock and changes nothing; repairing needs the pools for itself: \
-                  stop the driver first.\n\
-                  Exit code: 0 nothing is wrong, 1 problems found, 2 problems found and all of \
-                  them repaired, 3 it could not be done."
-)]
-pub struct Options {
-    /// The configured pools
-    #[command(flatten)]
-    pub pools: PoolArgs,
-
-    /// Repair what can be repaired without losing anything
-    #[arg(long, env = "HOSTLOOP_REPAIR")]
-    pub repair: bool,
-
-    /// Print JSON instead of sentences
-    #[arg(long, env = "HOSTLOOP_JSON")]
-    pub json: bool,
-}
 
 /// Exit code: nothing is wrong. (Notes may have been printed.)
 pub const CLEAN: u8 = 0;
@@ -91,17 +69,13 @@ impl Outcome {
 
 /// Checks, repairs if requested, and prints the result. Blocks. Prints an error, too, and returns
 /// its own exit code.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(args: &FsckArgs) -> ExitCode {
     let kernel = Arc::new(Linux::new());
-    let outcome = options
-        .pools
-        .specs()
-        .map_err(Error::from)
-        .and_then(|specs| {
-            let outcome = examine(&specs, &options.pools.options(), kernel, options.repair)?;
-            print(&outcome, options.json, |o| lines(o, options.repair))?;
-            Ok(outcome)
-        });
+    let outcome = args.pools.specs().map_err(Error::from).and_then(|specs| {
+        let outcome = examine(&specs, &args.pools.options(), kernel, args.repair)?;
+        print(&outcome, args.json, |o| lines(o, args.repair))?;
+        Ok(outcome)
+    });
     match outcome {
         Ok(outcome) => ExitCode::from(outcome.code()),
         Err(error) => {

@@ -6,7 +6,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cli::PoolArgs;
+use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
@@ -19,32 +19,16 @@ pub mod table;
 
 pub use report::Report;
 
-/// Arguments of `hostloop status`.
-#[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Reads disk and kernel itself and changes nothing: the driver may be running or \
-                  not. The fields of --json are stable."
-)]
-pub struct Options {
-    /// The configured pools
-    #[command(flatten)]
-    pub pools: PoolArgs,
-
-    /// Print JSON instead of tables
-    #[arg(long, env = "HOSTLOOP_JSON")]
-    pub json: bool,
-}
-
 /// Takes a survey and prints it. Blocks.
-pub fn run(options: &Options) -> Result<ExitCode, Error> {
-    let specs = options.pools.specs()?;
+pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
+    let specs = args.pools.specs()?;
     let report = Report::of(&Survey::take(
         &specs,
-        &options.pools.state_dir(),
+        &args.pools.state_dir(),
         &Linux::new(),
     )?);
     let text = |report: &Report| render::text(report, terminal_width(), now_ns());
-    print(&report, options.json, text)?;
+    print(&report, args.json, text)?;
     Ok(ExitCode::SUCCESS)
 }
 

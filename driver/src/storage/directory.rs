@@ -16,8 +16,7 @@ use super::record_io::{self, Record};
 use super::scan::Image;
 use super::sync::lock;
 use super::{GroupId, Result};
-use crate::kernel::file;
-use crate::kernel::{self, FileId};
+use crate::kernel::{self, FileId, file};
 
 /// The name of the image file in an entry's directory.
 pub(super) const IMAGE: &str = "image";

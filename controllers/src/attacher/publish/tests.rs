@@ -5,8 +5,8 @@ use serde_json::json;
 use tonic::Status;
 
 use super::*;
-use crate::controller::queue::Outcome;
 use crate::csi::driver::ControllerCapability::{self, *};
+use crate::queue::Outcome;
 use crate::testing::{Call, DRIVER, World};
 
 const FINALIZER: &str = "external-attacher/csi-example";
@@ -267,7 +267,7 @@ async fn attachments_of_other_processes_are_left_alone() {
     setup.add(json!({"spec": {"attacher": "other"}}));
     assert_eq!(setup.work().await, Outcome::Done);
     setup.add(json!({"spec": {"nodeName": "n2"}}));
-    setup.attacher.context.scope = crate::cache::Scope::Node {
+    setup.attacher.context.scope = crate::api::scope::Scope::Node {
         name: "n1".to_owned(),
         segments: Default::default(),
     };
@@ -276,7 +276,7 @@ async fn attachments_of_other_processes_are_left_alone() {
     setup.add(json!({}));
     let (_until, leader) = crate::client::Leadership::elected();
     setup.attacher.context.leader = leader;
-    setup.attacher.context.scope = crate::cache::Scope::Cluster;
+    setup.attacher.context.scope = crate::api::scope::Scope::Cluster;
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), [""; 0]);
     assert_eq!(setup.world.script.calls(), []);
@@ -284,7 +284,7 @@ async fn attachments_of_other_processes_are_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn the_attacher_starts_if_there_can_be_attachments() {
-    use crate::cache::Scope;
+    use crate::api::scope::Scope;
     let driver = |version: u32, required: Option<bool>| {
         serde_json::from_value(json!({
             "metadata": {"name": DRIVER, "resourceVersion": version.to_string()},

@@ -93,7 +93,7 @@ async fn attachments_that_differ_are_queued() {
 
 #[tokio::test]
 async fn volumes_outside_the_watch_are_compared_if_they_are_of_this_node() {
-    use crate::cache::Scope;
+    use crate::api::scope::Scope;
     use crate::cache::store::Selector;
     use crate::csi::Pools;
     for (handle, forced) in [("vol-a1-0", true), ("vol-b2-0", false)] {

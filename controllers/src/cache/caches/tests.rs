@@ -124,13 +124,13 @@ async fn watches_become_wider_and_narrower() {
         (vec!["ours".to_owned()], false)
     );
     api.lists();
-    caches.set_width(Width::Whole);
+    caches.set_width(WatchScope::Whole);
     until(|| claims.is_whole()).await;
     assert_eq!(names(&claims), ["bare", "ours", "theirs"]);
     assert!(gone.lock().unwrap().is_empty());
     // The object is deleted while the watch selects everything, so the deletion is reported.
     api.take("claims/theirs");
-    caches.set_width(Width::Narrow);
+    caches.set_width(WatchScope::Narrow);
     until(|| names(&claims) == ["ours"]).await;
     assert!(!claims.is_whole());
     let mut gone = gone.lock().unwrap().clone();
@@ -145,10 +145,10 @@ async fn what_is_not_in_sight_is_asked_for() {
     let api = Api::default();
     api.put(claim("theirs", Some("n2")));
     let kube = Kube::new(api.client(), None, Arc::default(), "test");
-    for (width, found) in [(Width::Narrow, true), (Width::Whole, false)] {
+    for (width, found) in [(WatchScope::Narrow, true), (WatchScope::Whole, false)] {
         let caches = Caches::unwatched();
         let claims = caches.claims();
-        if width == Width::Narrow {
+        if width == WatchScope::Narrow {
             claims.note_selected(Selectors::by_label(NODE_LABEL, "n1".to_owned()).narrow);
         }
         let theirs = kube.find(&claims, "ns", "theirs").await.expect("an answer");

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
-use super::{Selectors, Store, Width};
+use super::{Selectors, Store, WatchScope};
 use crate::client::Resource;
-use crate::controller::Metrics;
-use crate::controller::queue::Backoff;
+use crate::metrics::Metrics;
+use crate::queue::Backoff;
 
 /// The wait after the first failure of a watch. It doubles with each further failure.
 const RETRY: Duration = Duration::from_millis(500);
@@ -37,24 +37,24 @@ pub struct Range {
     /// The selector for each width.
     pub selectors: Selectors,
     /// The current width. The watch restarts if a new width changes the selector.
-    pub width: watch::Receiver<Width>,
+    pub width: watch::Receiver<WatchScope>,
 }
 
 impl Default for Range {
     fn default() -> Self {
         Range {
             selectors: Selectors::default(),
-            width: watch::channel(Width::Whole).1,
+            width: watch::channel(WatchScope::Whole).1,
         }
     }
 }
 
 impl Range {
     /// Waits until the width selects something else than `from` does.
-    async fn changed(&mut self, from: Width) {
+    async fn changed(&mut self, from: WatchScope) {
         let now = self.selectors.at(from).clone();
         let selectors = &self.selectors;
-        let other = |width: &Width| *selectors.at(*width) != now;
+        let other = |width: &WatchScope| *selectors.at(*width) != now;
         if self.width.wait_for(other).await.is_err() {
             // The sender is gone, so the width no longer changes.
             std::future::pending::<()>().await;

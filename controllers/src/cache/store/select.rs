@@ -6,7 +6,7 @@ use crate::client::Resource;
 
 /// How many objects a node's watches select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Width {
+pub enum WatchScope {
     /// All objects of the kinds that a label would narrow.
     #[default]
     Whole,
@@ -73,14 +73,14 @@ impl Selector {
 /// The selectors for each width.
 #[derive(Clone, Debug, Default)]
 pub struct Selectors {
-    /// At [`Width::Whole`].
+    /// At [`WatchScope::Whole`].
     pub whole: Selector,
-    /// At [`Width::Narrow`].
+    /// At [`WatchScope::Narrow`].
     pub narrow: Selector,
 }
 
 impl Selectors {
-    /// Selects by label at [`Width::Narrow`], and everything at [`Width::Whole`].
+    /// Selects by label at [`WatchScope::Narrow`], and everything at [`WatchScope::Whole`].
     pub fn by_label(key: &'static str, value: String) -> Self {
         Selectors {
             whole: Selector::all(),
@@ -98,10 +98,10 @@ impl Selectors {
     }
 
     /// Returns the selector for a width.
-    pub fn at(&self, width: Width) -> &Selector {
+    pub fn at(&self, width: WatchScope) -> &Selector {
         match width {
-            Width::Whole => &self.whole,
-            Width::Narrow => &self.narrow,
+            WatchScope::Whole => &self.whole,
+            WatchScope::Narrow => &self.narrow,
         }
     }
 }

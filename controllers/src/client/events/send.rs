@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, Kind};
-use crate::cache::scope::hash;
-use crate::controller::metrics::Metrics;
+use crate::api::scope::hash;
+use crate::metrics::Metrics;
 
 /// A normal event waits until there has been no newer one for this long.
 const QUIET: Duration = Duration::from_secs(5);

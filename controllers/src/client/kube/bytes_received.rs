@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-use crate::controller::Metrics;
+use crate::metrics::Metrics;
 
 /// A layer that counts the bytes a client's connections receive.
 pub(super) struct Received(pub(super) Arc<Metrics>);

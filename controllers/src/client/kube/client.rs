@@ -14,7 +14,7 @@ use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::bytes_received::Received;
-use crate::controller::Metrics;
+use crate::metrics::Metrics;
 
 type Answer = Response<hyper::body::Incoming>;
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::terms::{ObservedLease, Step, step};
 use super::{LeaderObservation, Leadership, LeaseConfig, See, Until, is_refused};
-use crate::controller::metrics::Metrics;
+use crate::metrics::Metrics;
 
 /// Starts a task that acquires and renews a lease until `stop`, and then releases it. The client
 /// should have no rate limit and no retries.

@@ -3,7 +3,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::controller::metrics::Metrics;
+use crate::metrics::Metrics;
 use crate::testing::{Api, Fault};
 
 fn lease(holder: &str, renewed: u32, version: u32) -> Lease {

@@ -165,7 +165,7 @@ fn a_volume_that_an_attachment_names_stays() {
 fn claims() {
     let annotated = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
     let driver = |value| annotated("volume.kubernetes.io/storage-provisioner", value);
-    let selected = |value| annotated(crate::cache::scope::SELECTED_NODE, value);
+    let selected = |value| annotated(crate::api::scope::SELECTED_NODE, value);
     let phase = |phase: &str| json!({"status": {"phase": phase}});
     check(
         |seen, value| seen.claims.push(value),
@@ -249,7 +249,7 @@ fn contents() {
 }
 
 fn label(node: &str) -> Value {
-    json!({"metadata": {"labels": {crate::cache::scope::MANAGED_BY: node}}})
+    json!({"metadata": {"labels": {crate::api::scope::MANAGED_BY: node}}})
 }
 
 #[test]

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::names::PROVISIONER;
-use crate::cache::scope::SELECTED_NODE;
+use crate::api::scope::SELECTED_NODE;
 
 const NOW: &str = "Immediate";
 const LATE: &str = "WaitForFirstConsumer";

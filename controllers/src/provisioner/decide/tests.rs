@@ -7,7 +7,7 @@ use crate::csi::Csi;
 use super::super::error::State;
 use super::*;
 use crate::api::names::PROVISIONER;
-use crate::cache::scope::SELECTED_NODE;
+use crate::api::scope::SELECTED_NODE;
 
 mod decisions;
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::decide::tests::changed;
 use super::*;
-use crate::cache::scope::MANAGED_BY;
+use crate::api::scope::MANAGED_BY;
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")

@@ -1,6 +1,6 @@
 //! Tests of a node that watches only its own objects.
 
-use crate::cache::scope::NODE_LABEL;
+use crate::api::scope::NODE_LABEL;
 use crate::cache::store::Selector;
 
 use super::*;

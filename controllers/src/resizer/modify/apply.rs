@@ -21,8 +21,8 @@ use super::{
 use crate::api::pv;
 use crate::cache::Change;
 use crate::controller::Controller;
-use crate::controller::queue::Outcome;
 use crate::csi::{Class, Failure};
+use crate::queue::Outcome;
 
 /// A VolumeAttributesClass that a claim names.
 enum Target {
@@ -281,7 +281,7 @@ impl Resizer {
             memory.uncertain = uncertain;
             memory.modify_after = None;
         });
-        let error = pv::rpc_error(failure);
+        let error = pv::rpc_error(&failure.status);
         let end = match uncertain {
             true => "; it may be going on",
             false => "",

@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Facts, Failure, GroupStep};
-use crate::cache::scope::MANAGED_BY;
+use crate::api::scope::MANAGED_BY;
 use crate::snapshot_controller::names::{self, BindState};
 use crate::snapshots::content::{GROUP, GROUP_HANDLE, SINGLE};
 use crate::snapshots::{

@@ -12,12 +12,11 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use super::{Groups, Kind, Part, Reconciler, Shared, Singles, options, read};
-use crate::cache::Scope;
-use crate::cache::scope::MANAGED_BY;
+use crate::api::scope::{MANAGED_BY, Scope};
 use crate::client::Leadership;
-use crate::controller::queue::Outcome;
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Driver, Pools};
+use crate::queue::Outcome;
 use crate::snapshots::content::Content;
 use crate::testing::{Api, DRIVER, World, connect};
 

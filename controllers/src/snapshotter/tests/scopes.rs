@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cache::scope::MANAGED_BY;
+use crate::api::scope::MANAGED_BY;
 use crate::csi::Pools;
 use crate::testing::DRIVER;
 

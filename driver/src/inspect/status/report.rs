@@ -11,8 +11,10 @@ use crate::inspect::inventory::{
     Contents, Image, LoopUse, PoolSurvey, Survey, loop_uses, mounts, readable,
 };
 use crate::kernel::{MountEntry, loop_path};
-use crate::storage::{Access, Format, FreezeIntent, PoolKind, Provisioning, Source};
-use crate::storage::{GroupRecord, SnapshotRecord, VolumeRecord};
+use crate::storage::{
+    Access, Format, FreezeIntent, GroupRecord, PoolKind, Provisioning, SnapshotRecord, Source,
+    VolumeRecord,
+};
 
 /// The whole output of `hostloop status`.
 #[derive(Clone, Debug, Serialize)]

@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::pvc::{self, ClaimContext};
-use crate::cache::Scope;
-use crate::cache::scope::SELECTED_NODE;
+use crate::api::scope::{SELECTED_NODE, Scope};
 
 /// For each key, every value in these tests, and values that no node has.
 const UNIVERSE: [(&str, &[&str]); 3] = [

@@ -15,7 +15,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::controller::tasks::{finish, unless_panicked};
+use crate::queue::tasks::{finish, unless_panicked};
+
+pub(crate) mod tasks;
 
 /// The delay of failed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

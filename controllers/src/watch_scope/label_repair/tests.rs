@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cache::Scope;
+use crate::api::scope::Scope;
 use crate::cache::store::Selector;
 use crate::csi::Pools;
 use crate::csi::driver::ControllerCapability;
@@ -16,7 +16,7 @@ fn world() -> World {
         segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
     };
     world.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
-    world.context.caches.set_width(Width::Narrow);
+    world.context.caches.set_width(WatchScope::Narrow);
     world
 }
 
@@ -95,7 +95,7 @@ async fn a_node_labels_what_is_its_own() {
     search.round().await;
     assert!(world.api.writes().is_empty());
     // While the watches see everything, no labels are needed.
-    world.context.caches.set_width(Width::Whole);
+    world.context.caches.set_width(WatchScope::Whole);
     world.api.lists();
     search.round().await;
     assert!(world.api.lists().is_empty());

@@ -1,6 +1,6 @@
 //! Decides how much of the cluster a node watches, when every node has its own controllers.
 //!
-//! The node watches only objects with its label [`NODE_LABEL`](crate::cache::scope::NODE_LABEL),
+//! The node watches only objects with its label [`NODE_LABEL`](crate::api::scope::NODE_LABEL),
 //! or `managed-by` for snapshot contents. So a change that concerns one node is not sent to a
 //! hundred. The leader writes the labels. Two fallbacks cover a missing leader:
 //!

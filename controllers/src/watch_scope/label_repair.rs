@@ -9,9 +9,9 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crate::api::pvc::is_assigned;
-use crate::cache::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::store::fraction;
-use crate::cache::{Store, Width};
+use crate::cache::{Store, WatchScope};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::controller::owner::Ownership;
@@ -56,7 +56,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     async fn round(&self) {
-        if self.context.caches.width() == Width::Whole {
+        if self.context.caches.width() == WatchScope::Whole {
             // The watches see everything.
             return;
         }

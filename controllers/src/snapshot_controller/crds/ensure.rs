@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(200);
 ///
 /// Every account can list what is served. The right to create definitions is only needed if one is
 /// missing.
-pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
+pub(crate) async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
     let mut made = Vec::new();
     for crd in crds() {
         if is_served(kube, &crd).await? {

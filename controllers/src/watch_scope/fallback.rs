@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::cache::Width;
+use crate::cache::WatchScope;
 use crate::cache::store::fraction;
 use crate::client::lease::LeaderObservation;
 use crate::controller::Context;
@@ -14,10 +14,10 @@ use crate::controller::Context;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// When to change the watch scope if nothing else changes, and to what. `chance` is in 0..1.
-fn due(width: Width, sight: LeaderObservation, chance: f64) -> Option<(Instant, Width)> {
+fn due(width: WatchScope, sight: LeaderObservation, chance: f64) -> Option<(Instant, WatchScope)> {
     let other = match (width, sight.led) {
-        (Width::Narrow, false) => Width::Whole,
-        (Width::Whole, true) => Width::Narrow,
+        (WatchScope::Narrow, false) => WatchScope::Whole,
+        (WatchScope::Whole, true) => WatchScope::Narrow,
         _ => return None,
     };
     let wait = PATIENCE + PATIENCE.mul_f64(chance);
@@ -64,7 +64,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn widths_follow_leaders_late() {
-        use Width::{Narrow, Whole};
+        use WatchScope::{Narrow, Whole};
         let since = Instant::now();
         for (width, led, chance, expected) in [
             (Narrow, true, 0.0, None),
@@ -85,7 +85,7 @@ mod tests {
         let (_until, sight, leader) = Leadership::seen();
         let mut context = World::new(&[]).context;
         context.caches = Arc::new(Caches::unwatched());
-        context.caches.set_width(Width::Narrow);
+        context.caches.set_width(WatchScope::Narrow);
         context.leader = leader;
         let seen = |led| {
             let since = Instant::now();
@@ -97,17 +97,17 @@ mod tests {
         wait(50).await;
         seen(true);
         wait(300).await;
-        assert_eq!(caches.width(), Width::Narrow);
+        assert_eq!(caches.width(), WatchScope::Narrow);
         seen(false);
         wait(55).await;
-        assert_eq!(caches.width(), Width::Narrow);
+        assert_eq!(caches.width(), WatchScope::Narrow);
         wait(70).await;
-        assert_eq!(caches.width(), Width::Whole);
+        assert_eq!(caches.width(), WatchScope::Whole);
         seen(true);
         wait(55).await;
-        assert_eq!(caches.width(), Width::Whole);
+        assert_eq!(caches.width(), WatchScope::Whole);
         wait(70).await;
-        assert_eq!(caches.width(), Width::Narrow);
+        assert_eq!(caches.width(), WatchScope::Narrow);
         running.abort();
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 
 mod ensure;
 
-pub use ensure::ensure_crds;
+pub(crate) use ensure::ensure_crds;
 
 /// The files, single kinds first.
 const FILES: [&str; 6] = [

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ApiError, Kube, Resource};
 use crate::cache::Store;
+use crate::client::{ApiError, Kube, Resource};
 
 impl Kube {
     /// Returns an object from the store. If the store has only a part of the kind and lacks the
