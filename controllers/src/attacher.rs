@@ -116,41 +116,27 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
             Change::Deleted(old) => old.spec.source.persistent_volume_name.clone(),
             Change::Applied { .. } => None,
         })
-        .feed(
-            &attacher.volumes,
-            volume_queue,
-            move |change| match change {
-                Change::Applied { new, .. } if of_volumes.keeps(new) => Some(new.name_any()),
-                _ => None,
-            },
-        )
-        .work(
-            "csi-attacher-va",
-            queue,
-            workers,
-            |this, name: String| async move { this.attachment(&name).await },
-        )
-        .work(
-            "csi-attacher-pv",
-            volume_queue,
-            workers,
-            |this, name: String| async move { this.volume(&name).await },
-        )
+        .feed(&attacher.volumes, volume_queue, move |change| match change {
+            Change::Applied { new, .. } if of_volumes.keeps(new) => Some(new.name_any()),
+            _ => None,
+        })
+        .work("csi-attacher-va", queue, workers, |this, name: String| async move {
+            this.attachment(&name).await
+        })
+        .work("csi-attacher-pv", volume_queue, workers, |this, name: String| async move {
+            this.volume(&name).await
+        })
         .resync(options.resync, queue, |this| {
             let all = this.attachments.all().into_iter();
             all.map(|attachment| attachment.name_any())
         })
         .resync(options.resync, volume_queue, |this| {
             let rules = this.rules.clone();
-            let kept = this
-                .volumes
-                .each()
-                .filter(move |volume| rules.keeps(volume));
+            let kept = this.volumes.each().filter(move |volume| rules.keeps(volume));
             kept.map(|volume| volume.name_any())
         })
         .beside(move |this| async move {
-            this.reconcile(options.reconcile_sync, options.max_entries)
-                .await;
+            this.reconcile(options.reconcile_sync, options.max_entries).await;
         })
         .run()
         .await;

@@ -72,21 +72,11 @@ pub struct Options {
     pub capacity_ownerref_level: i32,
 
     /// Requests per second for these objects; 0 leaves limiting to the server
-    #[arg(
-        long,
-        env = "HOSTLOOP_KUBE_API_CAPACITY_QPS",
-        value_name = "N",
-        default_value_t = 1.0
-    )]
+    #[arg(long, env = "HOSTLOOP_KUBE_API_CAPACITY_QPS", value_name = "N", default_value_t = 1.0)]
     pub kube_api_capacity_qps: f64,
 
     /// Burst of requests for these objects after a quiet time
-    #[arg(
-        long,
-        env = "HOSTLOOP_KUBE_API_CAPACITY_BURST",
-        value_name = "N",
-        default_value_t = 5
-    )]
+    #[arg(long, env = "HOSTLOOP_KUBE_API_CAPACITY_BURST", value_name = "N", default_value_t = 5)]
     pub kube_api_capacity_burst: u32,
 }
 
@@ -118,21 +108,9 @@ impl Metrics {
     /// Registers the gauges.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         for (name, help, gauge) in [
-            (
-                "csistoragecapacities_desired_goal",
-                "Objects there should be",
-                &self.goal,
-            ),
-            (
-                "csistoragecapacities_desired_current",
-                "Of these, that there are",
-                &self.current,
-            ),
-            (
-                "csistoragecapacities_obsolete",
-                "Objects there should not be",
-                &self.obsolete,
-            ),
+            ("csistoragecapacities_desired_goal", "Objects there should be", &self.goal),
+            ("csistoragecapacities_desired_current", "Of these, that there are", &self.current),
+            ("csistoragecapacities_obsolete", "Objects there should not be", &self.obsolete),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -151,14 +129,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());
     let objects = of_ours(&context, &namespace, &writer);
-    let pass = Pass::new(
-        context.clone(),
-        &options,
-        metrics,
-        namespace,
-        owner,
-        objects.clone(),
-    );
+    let pass = Pass::new(context.clone(), &options, metrics, namespace, owner, objects.clone());
     let (poll, queue) = (options.capacity_poll_interval, context.queue());
     queue.add(Precision::Exact);
     context.room.attend();
@@ -225,10 +196,7 @@ fn environment(name: &str) -> Option<String> {
 
 /// Watches only this writer's objects: those of other nodes may be many.
 fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStorageCapacity> {
-    let labels = format!(
-        "{DRIVER}={},{MANAGED_BY}={}",
-        writer.driver, writer.managed_by
-    );
+    let labels = format!("{DRIVER}={},{MANAGED_BY}={}", writer.driver, writer.managed_by);
     watch(context, namespace, &labels)
 }
 

@@ -137,21 +137,11 @@ pub struct ApiArgs {
     pub kubeconfig: Option<PathBuf>,
 
     /// The limit of requests per second; 0 leaves limiting to the server
-    #[arg(
-        long,
-        env = "HOSTLOOP_KUBE_API_QPS",
-        value_name = "N",
-        default_value_t = 0.0
-    )]
+    #[arg(long, env = "HOSTLOOP_KUBE_API_QPS", value_name = "N", default_value_t = 0.0)]
     pub kube_api_qps: f64,
 
     /// The burst of requests after a quiet time, if --kube-api-qps is set
-    #[arg(
-        long,
-        env = "HOSTLOOP_KUBE_API_BURST",
-        value_name = "N",
-        default_value_t = 0
-    )]
+    #[arg(long, env = "HOSTLOOP_KUBE_API_BURST", value_name = "N", default_value_t = 0)]
     pub kube_api_burst: u32,
 }
 
@@ -169,12 +159,7 @@ pub struct ElectionArgs {
 
     /// Where the cluster-wide tasks run: placement, labels, cleanup after deleted nodes, source
     /// protection, the snapshot-controller
-    #[arg(
-        long,
-        env = "HOSTLOOP_LEADER_TASKS",
-        value_name = "WHERE",
-        default_value = "elected"
-    )]
+    #[arg(long, env = "HOSTLOOP_LEADER_TASKS", value_name = "WHERE", default_value = "elected")]
     pub leader_tasks: LeaderTasks,
 
     /// The namespace of the leases [default: the pod's]
@@ -252,12 +237,7 @@ pub struct KubeletArgs {
     pub kubelet_registration_path: Option<PathBuf>,
 
     /// The port of the liveness endpoint /healthz
-    #[arg(
-        long,
-        env = "HOSTLOOP_HEALTH_PORT",
-        value_name = "PORT",
-        default_value_t = 9808
-    )]
+    #[arg(long, env = "HOSTLOOP_HEALTH_PORT", value_name = "PORT", default_value_t = 9808)]
     pub health_port: u16,
 
     /// Timeout of the driver's Probe

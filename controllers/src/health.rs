@@ -100,16 +100,8 @@ pub async fn run(context: Context, options: Options, conditions: Conditions) {
     if !volumes && !storage {
         tracing::info!(driver = driver.name, "the driver reports no health");
     }
-    let interval = if lists {
-        options.list_interval
-    } else {
-        options.monitor_interval
-    };
-    let watcher = Watcher {
-        context: context.clone(),
-        conditions,
-        lists,
-    };
+    let interval = if lists { options.list_interval } else { options.monitor_interval };
+    let watcher = Watcher { context: context.clone(), conditions, lists };
     let of_volumes = async {
         if volumes {
             watcher.volumes(interval).await;
@@ -176,9 +168,8 @@ impl Watcher {
                 }
             },
         };
-        let changes = self
-            .conditions
-            .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
+        let changes =
+            self.conditions.volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
@@ -190,10 +181,8 @@ impl Watcher {
     /// The findings of all volumes, from ControllerListVolumeHealth.
     async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, Failure> {
         // Volumes that the driver does not list are healthy.
-        let mut found: HashMap<String, Vec<Finding>> = volumes
-            .iter()
-            .map(|volume| (volume.handle.clone(), Vec::new()))
-            .collect();
+        let mut found: HashMap<String, Vec<Finding>> =
+            volumes.iter().map(|volume| (volume.handle.clone(), Vec::new())).collect();
         let mut token = String::new();
         loop {
             let request = csi::ControllerListVolumeHealthRequest {
@@ -202,9 +191,7 @@ impl Watcher {
                 ..csi::ControllerListVolumeHealthRequest::default()
             };
             let csi = &self.context.driver.csi;
-            let page = csi
-                .controller_list_volume_health(request, self.timeout())
-                .await?;
+            let page = csi.controller_list_volume_health(request, self.timeout()).await?;
             for entry in page.entries {
                 if let Some(findings) = found.get_mut(&entry.volume_id) {
                     findings.extend(entry.health_statuses.into_iter().map(Finding::from));
@@ -244,19 +231,14 @@ impl Watcher {
         let request = csi::NodeGetStorageHealthRequest::default();
         let csi = &self.context.driver.csi;
         let found = match csi.node_get_storage_health(request, self.timeout()).await {
-            Ok(answer) => answer
-                .backend_health
-                .into_iter()
-                .map(Finding::from)
-                .collect::<Vec<_>>(),
+            Ok(answer) => answer.backend_health.into_iter().map(Finding::from).collect::<Vec<_>>(),
             Err(failure) => {
                 tracing::warn!(%failure, "the storage's health is not known");
                 return;
             }
         };
-        let change = self
-            .conditions
-            .storage(|known| decide::judge_one(known, &found, Instant::now()));
+        let change =
+            self.conditions.storage(|known| decide::judge_one(known, &found, Instant::now()));
         let Some(change) = change else { return };
         match &change {
             Change::Abnormal(what) => tracing::warn!(what, "the storage is not well"),
@@ -271,15 +253,11 @@ impl Watcher {
     fn emit(&self, about: ObjectReference, what: &str, change: Change) {
         let (kind, word, message) = match change {
             Change::Abnormal(message) => (EventKind::Warning, "Abnormal", message),
-            Change::Normal => (
-                EventKind::Normal,
-                "Normal",
-                format!("The {} is well again", what.to_lowercase()),
-            ),
+            Change::Normal => {
+                (EventKind::Normal, "Normal", format!("The {} is well again", what.to_lowercase()))
+            }
         };
-        self.context
-            .events
-            .emit(about, kind, &format!("{what}Condition{word}"), message);
+        self.context.events.emit(about, kind, &format!("{what}Condition{word}"), message);
     }
 
     fn timeout(&self) -> Duration {

@@ -57,9 +57,7 @@ pub struct Checks(Arc<RwLock<Vec<(String, Check)>>>);
 impl fmt::Debug for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        f.debug_set()
-            .entries(checks.iter().map(|(name, _)| name))
-            .finish()
+        f.debug_set().entries(checks.iter().map(|(name, _)| name)).finish()
     }
 }
 
@@ -95,10 +93,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            address: SocketAddr::from(([0, 0, 0, 0], PORT)),
-            probe_timeout: PROBE_TIMEOUT,
-        }
+        Options { address: SocketAddr::from(([0, 0, 0, 0], PORT)), probe_timeout: PROBE_TIMEOUT }
     }
 }
 
@@ -109,10 +104,7 @@ pub async fn run(
     checks: Checks,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let Options {
-        address,
-        probe_timeout,
-    } = options;
+    let Options { address, probe_timeout } = options;
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| Error::Listen { address, source })?;
     serve(listener, Liveness::new(csi, probe_timeout, checks), stop).await
@@ -124,9 +116,7 @@ pub async fn serve(
     liveness: Liveness,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let router = Router::new()
-        .route("/healthz", get(healthz))
-        .with_state(liveness);
+    let router = Router::new().route("/healthz", get(healthz)).with_state(liveness);
     let served =
         axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
     let overdue = async {
@@ -165,23 +155,14 @@ type Probing = BoxFuture<'static, Result<(), String>>;
 impl Liveness {
     /// `csi` is the driver to probe, if this process has one.
     pub fn new(csi: Option<Csi>, timeout: Duration, checks: Checks) -> Self {
-        Liveness {
-            csi,
-            timeout,
-            checks,
-            running: Arc::default(),
-        }
+        Liveness { csi, timeout, checks, running: Arc::default() }
     }
 
     /// Runs all checks and the Probe. The error has one line for each failure.
     pub async fn look(&self) -> Result<(), String> {
         let mut failures = self.checks.failures();
         failures.extend(self.probe().await.err());
-        if failures.is_empty() {
-            Ok(())
-        } else {
-            Err(failures.join("\n"))
-        }
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
     }
 
     /// Joins the running Probe call, or starts one. At most one call runs, so frequent requests or

@@ -105,17 +105,12 @@ fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, t
             health,
         };
         let registered = registrar::run(options, csi.clone(), stop.clone());
-        tasks.begin("the registrar", async {
-            registered.await.map_err(|error| error.to_string())
-        });
+        tasks.begin("the registrar", async { registered.await.map_err(|error| error.to_string()) });
     }
     if args.controllers.has(Role::Liveness) {
         let address = SocketAddr::new(everywhere(), kubelet.health_port);
         let (csi, checks) = (csi.cloned(), checks.clone());
-        let options = liveness::Options {
-            address,
-            probe_timeout: kubelet.probe_timeout,
-        };
+        let options = liveness::Options { address, probe_timeout: kubelet.probe_timeout };
         let stop = stop.clone();
         tasks.begin("the liveness endpoint", async move {
             let served = liveness::run(options, csi, checks, stop);
@@ -186,13 +181,8 @@ async fn begin_loops(
         sending.await;
         Ok(())
     });
-    let mut elections = Elections::new(
-        &setup.args,
-        client,
-        metrics.clone(),
-        view.clone(),
-        stop.clone(),
-    );
+    let mut elections =
+        Elections::new(&setup.args, client, metrics.clone(), view.clone(), stop.clone());
     let leader = elections.of_nodes(&driver.name, &scope, &mut tasks);
     if leader_tasks == LeaderTasks::Only {
         let view = view.clone();
@@ -214,11 +204,8 @@ async fn begin_loops(
         stop,
         common: setup.args.common(&setup.default_fstype),
     };
-    let inputs = controllers::Inputs {
-        args: setup.args,
-        counts: view.counts(),
-        inventory: setup.inventory,
-    };
+    let inputs =
+        controllers::Inputs { args: setup.args, counts: view.counts(), inventory: setup.inventory };
     let manager = controllers::Manager {
         inputs,
         context: &context,
@@ -234,10 +221,8 @@ async fn begin_loops(
 fn watch_over(checks: &Checks, caches: &Arc<Caches>, kube: &Kube) {
     let (caches, kube) = (caches.clone(), kube.clone());
     checks.add("watches", move || {
-        let stale = caches
-            .troubles()
-            .into_iter()
-            .find(|(_, trouble)| trouble.since.elapsed() > STALE);
+        let stale =
+            caches.troubles().into_iter().find(|(_, trouble)| trouble.since.elapsed() > STALE);
         match stale {
             Some((kind, trouble)) if kube.answered_within(STALE) => Err(format!(
                 "watching {kind} has failed since {:?}: {}",
@@ -256,27 +241,17 @@ async fn node_scope(
 ) -> Result<Scope, Error> {
     let asked = async {
         loop {
-            match driver
-                .csi
-                .node_get_info(csi::NodeGetInfoRequest {}, DEADLINE)
-                .await
-            {
+            match driver.csi.node_get_info(csi::NodeGetInfoRequest {}, DEADLINE).await {
                 Ok(info) => return info,
                 Err(error) => warn_of(&error),
             }
             tokio::time::sleep(RETRY).await;
         }
     };
-    let info = stop
-        .run_until_cancelled(asked)
-        .await
-        .ok_or(DriverError::Stopped)?;
+    let info = stop.run_until_cancelled(asked).await.ok_or(DriverError::Stopped)?;
     let segments = info.accessible_topology.map(|topology| topology.segments);
     let segments: BTreeMap<String, String> = segments.unwrap_or_default().into_iter().collect();
-    Ok(Scope::Node {
-        name: name.unwrap_or(info.node_id),
-        segments,
-    })
+    Ok(Scope::Node { name: name.unwrap_or(info.node_id), segments })
 }
 
 fn warn_of(error: &Failure) {

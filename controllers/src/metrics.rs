@@ -147,18 +147,12 @@ impl Metrics {
             method_name: method,
             grpc_status_code: code_name(code),
         };
-        self.calls
-            .get_or_create(&labels)
-            .observe(took.as_secs_f64());
+        self.calls.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// Counts an answered request to the API server. `result` is `ok` or the kind of the error.
     pub fn api_call(&self, verb: &'static str, kind: &str, result: &'static str) {
-        let labels = ApiLabels {
-            verb,
-            kind: kind.to_owned(),
-            result,
-        };
+        let labels = ApiLabels { verb, kind: kind.to_owned(), result };
         self.api.get_or_create(&labels).inc();
     }
 
@@ -186,9 +180,7 @@ impl Metrics {
 
     /// Counts a key that was worked on, with its outcome and duration.
     pub fn worked(&self, queue: &'static str, outcome: Outcome, took: Duration) {
-        let labels = Named {
-            name: queue.to_owned(),
-        };
+        let labels = Named { name: queue.to_owned() };
         self.work.get_or_create(&labels).observe(took.as_secs_f64());
         if matches!(outcome, Outcome::Failed | Outcome::RetryAfter(_)) {
             self.retries.get_or_create(&labels).inc();
@@ -208,9 +200,7 @@ impl Metrics {
 
     /// Records whether a lease is held.
     pub fn leads(&self, lease: &str, leads: bool) {
-        let labels = Named {
-            name: lease.to_owned(),
-        };
+        let labels = Named { name: lease.to_owned() };
         self.leads.get_or_create(&labels).set(leads.into());
     }
 }
@@ -224,18 +214,9 @@ impl Collector for Queues {
         let queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();
         drop(queues);
-        let depths = read
-            .iter()
-            .map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));
-        encode(
-            &mut encoder,
-            "workqueue_depth",
-            "Keys that wait to be worked on",
-            depths,
-        )?;
-        let adds = read
-            .iter()
-            .map(|(name, stats)| (*name, ConstCounter::new(stats.adds)));
+        let depths = read.iter().map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));
+        encode(&mut encoder, "workqueue_depth", "Keys that wait to be worked on", depths)?;
+        let adds = read.iter().map(|(name, stats)| (*name, ConstCounter::new(stats.adds)));
         encode(&mut encoder, "workqueue_adds", "Keys that were added", adds)
     }
 }
@@ -264,17 +245,9 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        metrics.csi_call(
-            "/csi.v1.Identity/Probe",
-            Code::Unavailable,
-            Duration::from_millis(50),
-        );
+        metrics.csi_call("/csi.v1.Identity/Probe", Code::Unavailable, Duration::from_millis(50));
         metrics.introduce("d.example");
-        metrics.csi_call(
-            "/csi.v1.Controller/CreateVolume",
-            Code::Ok,
-            Duration::from_secs(2),
-        );
+        metrics.csi_call("/csi.v1.Controller/CreateVolume", Code::Ok, Duration::from_secs(2));
         metrics.watch_queue("claims", Box::new(|| Stats { ready: 3, adds: 9 }));
         metrics.worked("claims", Outcome::Failed, Duration::from_millis(1));
         metrics.leads("d-example", true);
@@ -298,10 +271,7 @@ mod tests {
             "hostloop_events_lost_total 1",
             "hostloop_api_requests_total{verb=\"patch\",kind=\"PersistentVolume\",result=\"ok\"} 1",
         ] {
-            assert!(
-                text.lines().any(|known| known == line),
-                "{line} is not in\n{text}"
-            );
+            assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }
     }
 }

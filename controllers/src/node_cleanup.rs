@@ -193,8 +193,7 @@ impl Tidier {
         }
         self.reported_now = 0;
         let now = Instant::now();
-        self.reported
-            .retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
+        self.reported.retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();
         let csi_nodes = caches.csi_nodes().all();
@@ -207,10 +206,7 @@ impl Tidier {
         let due = self.absent.due(named, now, self.grace);
         for node in due {
             let of_node = leftovers.iter().filter(|leftover| leftover.node == node);
-            if !self
-                .tidy(&node, of_node.cloned().collect(), Fate::Gone)
-                .await
-            {
+            if !self.tidy(&node, of_node.cloned().collect(), Fate::Gone).await {
                 return;
             }
         }

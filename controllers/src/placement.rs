@@ -109,17 +109,9 @@ impl Options {
             if namespace.is_none() {
                 tracing::warn!("--placement-table needs the pod's namespace: no table is kept");
             }
-            Some(Place {
-                namespace: namespace?,
-                name,
-            })
+            Some(Place { namespace: namespace?, name })
         });
-        Options {
-            capacity,
-            naming,
-            table,
-            metrics,
-        }
+        Options { capacity, naming, table, metrics }
     }
 }
 
@@ -235,17 +227,13 @@ impl Placement {
             contents: takes_snapshots(&context.driver).then(|| {
                 let of =
                     |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();
-                caches
-                    .contents()
-                    .index(move |content| of(content).into_iter().collect())
+                caches.contents().index(move |content| of(content).into_iter().collect())
             }),
             groups: takes_groups(&context.driver).then(|| {
                 let of = |content: &VolumeGroupSnapshotContent| {
                     content.spec.source.volume_handles.clone()
                 };
-                caches
-                    .group_contents()
-                    .index(move |content| of(content).unwrap_or_default())
+                caches.group_contents().index(move |content| of(content).unwrap_or_default())
             }),
             reservations: Mutex::default(),
             last_events: Mutex::default(),

@@ -61,12 +61,7 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
     /// Prefix of volume names
-    #[arg(
-        long,
-        env = "HOSTLOOP_VOLUME_NAME_PREFIX",
-        value_name = "PREFIX",
-        default_value = "pvc"
-    )]
+    #[arg(long, env = "HOSTLOOP_VOLUME_NAME_PREFIX", value_name = "PREFIX", default_value = "pvc")]
     pub volume_name_prefix: String,
 
     /// Number of digits of the claim's UID in volume names; if negative, the whole UID with dashes
@@ -276,54 +271,30 @@ impl Provisioner {
                 this.synced().await;
                 this.require_live_checks();
             })
-            .feed(
-                &caches.claims(),
-                &self.claim_queue,
-                move |change| match change {
-                    Change::Applied { new, .. } => to_provision(new, &for_claims),
-                    Change::Deleted(old) => old.uid(),
-                },
-            )
-            .feed(
-                &caches.volumes(),
-                &self.volume_queue,
-                move |change| match change {
-                    Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
-                    Change::Deleted(_) => None,
-                },
-            )
-            .feed(&caches.classes(), &self.class_queue, |change| {
-                Some(change.object().name_any())
+            .feed(&caches.claims(), &self.claim_queue, move |change| match change {
+                Change::Applied { new, .. } => to_provision(new, &for_claims),
+                Change::Deleted(old) => old.uid(),
             })
-            .work(
-                "claims",
-                &self.claim_queue,
-                workers,
-                |this, uid: String| async move { this.claim(&uid).await },
-            )
-            .work(
-                "volumes",
-                &self.volume_queue,
-                workers,
-                |this, name: String| async move { this.volume(&name).await },
-            )
-            .work(
-                "unsaved",
-                &self.pending_pvs,
-                workers,
-                |this, name: String| async move { this.pending_pv(&name).await },
-            )
-            .work(
-                "classes",
-                &self.class_queue,
-                1,
-                |this, name: String| async move {
-                    let claims = this.by_class.get(&name);
-                    let uids = claims.iter().filter_map(|claim| claim.uid());
-                    uids.for_each(|uid| this.claim_queue.add(uid));
-                    Outcome::Done
-                },
-            )
+            .feed(&caches.volumes(), &self.volume_queue, move |change| match change {
+                Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
+                Change::Deleted(_) => None,
+            })
+            .feed(&caches.classes(), &self.class_queue, |change| Some(change.object().name_any()))
+            .work("claims", &self.claim_queue, workers, |this, uid: String| async move {
+                this.claim(&uid).await
+            })
+            .work("volumes", &self.volume_queue, workers, |this, name: String| async move {
+                this.volume(&name).await
+            })
+            .work("unsaved", &self.pending_pvs, workers, |this, name: String| async move {
+                this.pending_pv(&name).await
+            })
+            .work("classes", &self.class_queue, 1, |this, name: String| async move {
+                let claims = this.by_class.get(&name);
+                let uids = claims.iter().filter_map(|claim| claim.uid());
+                uids.for_each(|uid| this.claim_queue.add(uid));
+                Outcome::Done
+            })
             .beside(|this| async move { this.refill().await });
         if self.attachments.is_some() {
             let attachments = caches.attachments();

@@ -92,11 +92,7 @@ pub struct Queue<K> {
 
 impl<K> Clone for Queue<K> {
     fn clone(&self) -> Self {
-        Queue {
-            state: self.state.clone(),
-            changed: self.changed.clone(),
-            backoff: self.backoff,
-        }
+        Queue { state: self.state.clone(), changed: self.changed.clone(), backoff: self.backoff }
     }
 }
 
@@ -119,11 +115,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             count: 0,
             closed: false,
         };
-        Queue {
-            state: Arc::new(Mutex::new(state)),
-            changed: Arc::default(),
-            backoff,
-        }
+        Queue { state: Arc::new(Mutex::new(state)), changed: Arc::default(), backoff }
     }
 
     /// Queues a key for the next free worker.
@@ -155,11 +147,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     if !state.ready.is_empty() || !state.waiting.is_empty() {
                         self.changed.notify_one();
                     }
-                    return Some(Item {
-                        queue: self.clone(),
-                        key,
-                        ended: false,
-                    });
+                    return Some(Item { queue: self.clone(), key, ended: false });
                 }
                 state.waiting.keys().next().map(|(at, _)| *at)
             };
@@ -209,10 +197,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn stats(&self) -> Stats {
         let mut state = self.lock();
         state.advance(Instant::now());
-        Stats {
-            ready: state.ready.len(),
-            adds: state.adds,
-        }
+        Stats { ready: state.ready.len(), adds: state.adds }
     }
 
     /// The number of failures in a row of a key.
@@ -239,9 +224,7 @@ impl<K: Clone + Eq + Hash> Item<K> {
     fn give_back(&mut self, outcome: Outcome) {
         self.ended = true;
         let backoff = self.queue.backoff;
-        self.queue
-            .lock()
-            .end(&self.key, outcome, &backoff, Instant::now());
+        self.queue.lock().end(&self.key, outcome, &backoff, Instant::now());
         self.queue.changed.notify_one();
     }
 }
@@ -292,8 +275,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             None => {}
         }
         self.count += 1;
-        self.places
-            .insert(key.clone(), Place::Waiting(at, self.count));
+        self.places.insert(key.clone(), Place::Waiting(at, self.count));
         self.waiting.insert((at, self.count), key);
     }
 
@@ -311,10 +293,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     fn take(&mut self) -> Option<K> {
         let key = self.ready.pop_front()?;
-        let running = Place::Running {
-            again: false,
-            at: None,
-        };
+        let running = Place::Running { again: false, at: None };
         self.places.insert(key.clone(), running);
         Some(key)
     }

@@ -162,18 +162,14 @@ async fn ready(csi: &Csi) -> String {
 }
 
 async fn ask(csi: &Csi) -> Result<String, String> {
-    let info = csi
-        .get_plugin_info(csi::GetPluginInfoRequest {}, ASK_DEADLINE)
-        .await;
+    let info = csi.get_plugin_info(csi::GetPluginInfoRequest {}, ASK_DEADLINE).await;
     let info = info.map_err(|error| error.to_string())?;
     let probe = csi.probe(csi::ProbeRequest {}, ASK_DEADLINE).await;
     if probe.map_err(|error| error.to_string())?.ready == Some(false) {
         return Err("Probe: not ready".to_owned());
     }
     // Kubelet calls NodeGetInfo next, and rejects a driver that can't answer yet.
-    let node = csi
-        .node_get_info(csi::NodeGetInfoRequest {}, ASK_DEADLINE)
-        .await;
+    let node = csi.node_get_info(csi::NodeGetInfoRequest {}, ASK_DEADLINE).await;
     match node {
         Err(error) if error.code() == Code::Unavailable => Err(error.to_string()),
         _ => Ok(info.name),
@@ -182,20 +178,13 @@ async fn ask(csi: &Csi) -> Result<String, String> {
 
 /// Checks that the name is the expected one, and can be part of a file name.
 fn check_name(name: &str, expected: Option<&str>) -> Result<(), Error> {
-    let bad = |why: String| Error::Name {
-        name: name.to_owned(),
-        why,
-    };
+    let bad = |why: String| Error::Name { name: name.to_owned(), why };
     if let Some(expected) = expected.filter(|expected| *expected != name) {
         return Err(bad(format!("{expected} is expected")));
     }
-    let letters = name
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
     let ends = [name.bytes().next(), name.bytes().last()];
-    let ends = ends
-        .iter()
-        .all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()));
+    let ends = ends.iter().all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()));
     if !letters || !ends {
         let rule = "a name has letters, digits, `-` and `.`, and begins and ends with one of the \
                     former two";

@@ -50,12 +50,7 @@ const SLOW: Duration = Duration::from_secs(300);
 #[group(skip)]
 pub struct Options {
     /// How many claims the resizer works on at once, unless --worker-threads is given
-    #[arg(
-        long = "workers",
-        env = "HOSTLOOP_WORKERS",
-        value_name = "N",
-        default_value_t = 10
-    )]
+    #[arg(long = "workers", env = "HOSTLOOP_WORKERS", value_name = "N", default_value_t = 10)]
     pub workers: usize,
     /// Timeout of a ControllerExpandVolume, unless --timeout is given
     #[arg(
@@ -219,12 +214,9 @@ impl Resizer {
                     None
                 }
             })
-            .work(
-                "resizer",
-                &self.queue,
-                self.workers(),
-                |this, key| async move { this.expand_claim(&key).await },
-            )
+            .work("resizer", &self.queue, self.workers(), |this, key| async move {
+                this.expand_claim(&key).await
+            })
             .resync(self.resync(), &self.queue, |this| {
                 this.claims.each().map(|claim| key_of(&claim))
             })

@@ -61,11 +61,7 @@ pub(crate) async fn read(
     match kube.get::<Secret>(&namespace, &name).await {
         Ok(Some(secret)) => texts(secret, &namespace, &name),
         Ok(None) => Err(SecretError::Missing { namespace, name }),
-        Err(source) => Err(SecretError::Unreadable {
-            namespace,
-            name,
-            source,
-        }),
+        Err(source) => Err(SecretError::Unreadable { namespace, name, source }),
     }
 }
 
@@ -98,10 +94,7 @@ mod tests {
         let read = texts(secret(b"hush"), "ns", "s").unwrap();
         assert_eq!(read["key"], "hush");
         let error = texts(secret(b"\xff\xfe"), "ns", "s").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            r#"secret ns/s: the value of "key" is not text"#
-        );
+        assert_eq!(error.to_string(), r#"secret ns/s: the value of "key" is not text"#);
         assert!(texts(Secret::default(), "ns", "s").unwrap().is_empty());
     }
 }

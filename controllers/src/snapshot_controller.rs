@@ -154,10 +154,7 @@ struct Controller {
 
 /// Runs the controller until the process stops; it reconciles only while it leads.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Infallible> {
-    let watches = Watches::new(
-        context.caches.clone(),
-        options.enable_distributed_snapshotting,
-    );
+    let watches = Watches::new(context.caches.clone(), options.enable_distributed_snapshotting);
     let controller = Controller {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
         queue: Queue::new(context.common.backoff()),
@@ -464,10 +461,7 @@ const RECHECK: Duration = Duration::from_secs(10);
 const STEPS: usize = 100;
 
 fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
-    K::key(
-        snapshot.namespace().unwrap_or_default(),
-        snapshot.name_any(),
-    )
+    K::key(snapshot.namespace().unwrap_or_default(), snapshot.name_any())
 }
 
 /// True if a claim is bound and was not bound before, according to the cache.

@@ -90,11 +90,7 @@ pub struct VolumeSnapshotStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
     /// The minimum size of a restored volume, as a quantity.
-    #[serde(
-        default,
-        deserialize_with = "quantity",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "quantity", skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<String>,
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -387,13 +383,5 @@ macro_rules! specless {
     };
 }
 
-specless!(
-    VolumeSnapshotClass,
-    "snapshot.storage.k8s.io",
-    "volumesnapshotclasses"
-);
-specless!(
-    VolumeGroupSnapshotClass,
-    "groupsnapshot.storage.k8s.io",
-    "volumegroupsnapshotclasses"
-);
+specless!(VolumeSnapshotClass, "snapshot.storage.k8s.io", "volumesnapshotclasses");
+specless!(VolumeGroupSnapshotClass, "groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses");

@@ -78,11 +78,7 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[group(skip)]
 pub struct Options {
     /// Prefix of snapshot names
-    #[arg(
-        long,
-        env = "HOSTLOOP_SNAPSHOT_NAME_PREFIX",
-        default_value = "snapshot"
-    )]
+    #[arg(long, env = "HOSTLOOP_SNAPSHOT_NAME_PREFIX", default_value = "snapshot")]
     pub snapshot_name_prefix: String,
     /// Number of characters of the VolumeSnapshot's UID (without dashes) in snapshot names; -1
     /// means the whole UID with dashes
@@ -94,11 +90,7 @@ pub struct Options {
     )]
     pub snapshot_name_uuid_length: i32,
     /// Prefix of group snapshot names
-    #[arg(
-        long,
-        env = "HOSTLOOP_GROUPSNAPSHOT_NAME_PREFIX",
-        default_value = "groupsnapshot"
-    )]
+    #[arg(long, env = "HOSTLOOP_GROUPSNAPSHOT_NAME_PREFIX", default_value = "groupsnapshot")]
     pub groupsnapshot_name_prefix: String,
     /// Number of characters of the VolumeGroupSnapshot's UID (without dashes) in group snapshot
     /// names; -1 means the whole UID with dashes
@@ -128,10 +120,7 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (flag, length) in [
             ("snapshot-name-uuid-length", self.snapshot_name_uuid_length),
-            (
-                "groupsnapshot-name-uuid-length",
-                self.groupsnapshot_name_uuid_length,
-            ),
+            ("groupsnapshot-name-uuid-length", self.groupsnapshot_name_uuid_length),
         ] {
             if length != -1 && length < 1 {
                 return Err(Error::NameLength { flag, length });
@@ -191,27 +180,18 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     let (seen, all, with_volumes) = (contents.clone(), contents.clone(), context.clone());
     Controller::new(context, Arc::new(Reconciler::<K>::new(shared)))
         .after(|_| async move {
-            tokio::join!(
-                seen.synced(),
-                classes.synced(),
-                volumes_synced(&with_volumes)
-            );
+            tokio::join!(seen.synced(), classes.synced(), volumes_synced(&with_volumes));
         })
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
-                let matters = old
-                    .as_ref()
-                    .is_none_or(|old| decide::matters(&**old, &**new));
+                let matters = old.as_ref().is_none_or(|old| decide::matters(&**old, &**new));
                 matters.then(|| name(new.as_ref()))
             }
             Change::Deleted(_) => None,
         })
-        .work(
-            queue_name,
-            &queue,
-            workers(context),
-            |this, name: String| async move { this.reconcile(&name).await },
-        )
+        .work(queue_name, &queue, workers(context), |this, name: String| async move {
+            this.reconcile(&name).await
+        })
         .resync(period, &queue, move |_| {
             all.all().into_iter().map(|content| name(content.as_ref()))
         })

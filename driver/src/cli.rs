@@ -24,12 +24,7 @@ pub use values::{Cap, HttpEndpoint, Segment};
 
 /// Kubernetes volumes that are files on a node's own storage, each behind a loop device.
 #[derive(Debug, Parser)]
-#[command(
-    name = "hostloop",
-    version,
-    max_term_width = 100,
-    propagate_version = true
-)]
+#[command(name = "hostloop", version, max_term_width = 100, propagate_version = true)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
@@ -277,12 +272,7 @@ pub struct LimitArgs {
     pub max_volumes_per_node: u64,
 
     /// Maximum number of volumes published to this node at once; 0 means no limit
-    #[arg(
-        long,
-        env = "HOSTLOOP_ATTACH_LIMIT",
-        value_name = "N",
-        default_value_t = 0
-    )]
+    #[arg(long, env = "HOSTLOOP_ATTACH_LIMIT", value_name = "N", default_value_t = 0)]
     pub attach_limit: u64,
 
     /// NodeExpandVolume rejects sizes above this [default: no limit]
@@ -306,12 +296,7 @@ pub struct LimitArgs {
     pub max_inline_size: u64,
 
     /// Maximum number of inline volumes on this node; 0 rejects all of them
-    #[arg(
-        long,
-        env = "HOSTLOOP_MAX_INLINE_VOLUMES",
-        value_name = "N",
-        default_value_t = 64
-    )]
+    #[arg(long, env = "HOSTLOOP_MAX_INLINE_VOLUMES", value_name = "N", default_value_t = 64)]
     pub max_inline_volumes: usize,
 
     /// Maximum total size of this node's inline volumes
@@ -352,12 +337,7 @@ pub struct VolumeArgs {
     /// Topology keys and values to add for this node, as rack=r1,zone=z1; repeat the flag, or
     /// separate them by commas. Volumes are tied to all of them, and kubelet labels the node with
     /// them
-    #[arg(
-        long,
-        env = "HOSTLOOP_TOPOLOGY",
-        value_name = "KEY=VALUE,...",
-        value_delimiter = ','
-    )]
+    #[arg(long, env = "HOSTLOOP_TOPOLOGY", value_name = "KEY=VALUE,...", value_delimiter = ',')]
     pub topology: Vec<Segment>,
 
     /// Mutable parameters that the driver accepts [default: all that it knows]
@@ -396,22 +376,12 @@ pub enum BlockType {
 #[command(next_help_heading = "Logging and HTTP")]
 pub struct WatchArgs {
     /// The format of log lines
-    #[arg(
-        long,
-        env = "HOSTLOOP_LOG_FORMAT",
-        value_name = "FORMAT",
-        default_value = "text"
-    )]
+    #[arg(long, env = "HOSTLOOP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
     /// error, warn, info, debug or trace, optionally per module, as in
     /// info,hostloop_driver::storage=debug
-    #[arg(
-        long,
-        env = "HOSTLOOP_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info"
-    )]
+    #[arg(long, env = "HOSTLOOP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 
     /// The verbosity flag of Go programs, for existing manifests: 5 and above means debug.

@@ -96,9 +96,7 @@ impl Server {
         S: Stream<Item = io::Result<C>>,
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        self.router()
-            .serve_with_incoming_shutdown(connections, stop)
-            .await
+        self.router().serve_with_incoming_shutdown(connections, stop).await
     }
 
     fn router(&self) -> Router {

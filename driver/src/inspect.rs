@@ -39,7 +39,5 @@ fn print<T: Serialize>(
         serde_json::to_writer_pretty(&mut out, result)?;
         return writeln!(out);
     }
-    lines(result)
-        .iter()
-        .try_for_each(|line| writeln!(out, "{line}"))
+    lines(result).iter().try_for_each(|line| writeln!(out, "{line}"))
 }

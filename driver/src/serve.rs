@@ -166,10 +166,8 @@ async fn work(
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
         Loops::beside(&server, pools.clone(), args, &settings.endpoint, labels)
     });
-    let shown = http::Shown {
-        services: Some(server.shown()),
-        loops: loops.as_ref().map(Loops::view),
-    };
+    let shown =
+        http::Shown { services: Some(server.shown()), loops: loops.as_ref().map(Loops::view) };
     show(settings.http, shown, &stop, &mut roles).await?;
     for slot in 0..pools.count() {
         let tending = tend(pools.clone(), slot, stop.clone());
@@ -247,24 +245,17 @@ async fn show(
     let listener = TcpListener::bind(&address).await;
     let listener = listener.map_err(|source| Error::Http { address, source })?;
     let serving = http::serve(listener, shown, stop.clone().cancelled_owned());
-    roles.start("the HTTP endpoint", async {
-        serving.await.map_err(|error| error.to_string())
-    });
+    roles.start("the HTTP endpoint", async { serving.await.map_err(|error| error.to_string()) });
     Ok(())
 }
 
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has
 /// its own task, so a hanging pool delays no other.
 async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
-    while stop
-        .run_until_cancelled(tokio::time::sleep(SEARCH))
-        .await
-        .is_some()
-    {
+    while stop.run_until_cancelled(tokio::time::sleep(SEARCH)).await.is_some() {
         let pools = pools.clone();
-        let looked = stop
-            .run_until_cancelled(tokio::task::spawn_blocking(move || pools.tend(slot)))
-            .await;
+        let looked =
+            stop.run_until_cancelled(tokio::task::spawn_blocking(move || pools.tend(slot))).await;
         if let Some(Err(error)) = looked {
             return Err(error.to_string());
         }
@@ -310,10 +301,7 @@ impl Roles {
         self.0.spawn(async move {
             // A separate task, so that a panic is reported with the role's name.
             let ended = tokio::spawn(work).await;
-            (
-                role,
-                ended.unwrap_or_else(|panicked| Err(panicked.to_string())),
-            )
+            (role, ended.unwrap_or_else(|panicked| Err(panicked.to_string())))
         });
     }
 
@@ -326,14 +314,9 @@ impl Roles {
         match self.0.join_next().await {
             Some(Ok((role, ended))) => Error::Role {
                 role,
-                why: ended
-                    .err()
-                    .unwrap_or_else(|| "it stopped without a request".to_owned()),
+                why: ended.err().unwrap_or_else(|| "it stopped without a request".to_owned()),
             },
-            Some(Err(error)) => Error::Role {
-                role: "a role",
-                why: error.to_string(),
-            },
+            Some(Err(error)) => Error::Role { role: "a role", why: error.to_string() },
             None => std::future::pending().await,
         }
     }

@@ -138,10 +138,7 @@ pub struct Slot {
 impl Slot {
     /// The open pool, or [`Error::Unavailable`] if it is missing.
     fn pool(&self) -> Result<Arc<Pool>> {
-        self.state.clone().map_err(|why| Error::Unavailable {
-            name: self.spec.name.clone(),
-            why,
-        })
+        self.state.clone().map_err(|why| Error::Unavailable { name: self.spec.name.clone(), why })
     }
 }
 
@@ -204,8 +201,7 @@ impl Pools {
             None => slots.first(),
             Some(name) => slots.iter().find(|s| s.spec.name == name),
         };
-        slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?
-            .pool()
+        slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?.pool()
     }
 
     /// The names of the pools that allow inline volumes: those with the option `inline`, or the
@@ -246,10 +242,7 @@ impl Pools {
             }
             VolumeHandle::Inline(name) => {
                 let found = self.find(|index| index.inline(name));
-                found.map_or_else(
-                    || self.none_missing(|_| true).and_then(|()| Err(none())),
-                    Ok,
-                )
+                found.map_or_else(|| self.none_missing(|_| true).and_then(|()| Err(none())), Ok)
             }
         }
     }
@@ -311,17 +304,12 @@ impl Pools {
     }
 
     fn find<T>(&self, look: impl Fn(&Index) -> Option<T>) -> Option<T> {
-        self.pools()
-            .iter()
-            .find_map(|pool| look(&read(&pool.index)))
+        self.pools().iter().find_map(|pool| look(&read(&pool.index)))
     }
 
     fn all<T>(&self, list: impl Fn(&Index) -> Vec<T>) -> Vec<T> {
         let pools = self.pools();
-        pools
-            .iter()
-            .flat_map(|pool| list(&read(&pool.index)))
-            .collect()
+        pools.iter().flat_map(|pool| list(&read(&pool.index))).collect()
     }
 
     /// The configured name of the pool with this identity, for messages to people.
@@ -333,10 +321,7 @@ impl Pools {
 
     /// Problems in the open pools that an operator should know about.
     pub fn findings(&self) -> Vec<Issue> {
-        self.pools()
-            .iter()
-            .flat_map(|pool| pool.findings())
-            .collect()
+        self.pools().iter().flat_map(|pool| pool.findings()).collect()
     }
 }
 
@@ -377,10 +362,7 @@ impl Pool {
         let pool = self.clone();
         self.look.begin(move || {
             let reading = pool.alive().and_then(|()| {
-                Ok(Reading {
-                    usage: pool.usage()?,
-                    capacity: pool.capacity(Provisioning::Thin)?,
-                })
+                Ok(Reading { usage: pool.usage()?, capacity: pool.capacity(Provisioning::Thin)? })
             });
             reading.map_err(|e| match e {
                 Error::Unavailable { why, .. } => why,
@@ -400,10 +382,7 @@ impl Pool {
 
     /// Checks that `pool.json` reads back with the pool's identity. The error says why it does not.
     pub fn alive(&self) -> Result<()> {
-        let unavailable = |why: String| Error::Unavailable {
-            name: self.name().to_owned(),
-            why,
-        };
+        let unavailable = |why: String| Error::Unavailable { name: self.name().to_owned(), why };
         match open::identity(self.layout.root()) {
             Ok(Some(id)) if id == self.id => Ok(()),
             Ok(Some(id)) => Err(unavailable(format!("it has become pool {id}"))),
@@ -424,11 +403,7 @@ impl Pool {
     }
 
     fn note(&self, about: About, holds: Holds, what: impl Into<String>) {
-        let finding = Issue {
-            pool: self.name().to_owned(),
-            about,
-            what: what.into(),
-        };
+        let finding = Issue { pool: self.name().to_owned(), about, what: what.into() };
         tracing::warn!(pool = %finding.pool, about = %finding.about, "{}", finding.what);
         lock(&self.findings).push(Noted { finding, holds });
     }

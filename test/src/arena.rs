@@ -128,11 +128,7 @@ impl Arena {
             let csi = self.csi.as_ref().expect("a driver runs");
             if let Err(status) = self.world.apply(driver, csi, *step).await {
                 let died = self.driver_mut().wait_ended(AFTERMATH).is_some();
-                return if died {
-                    Ended::Died(at)
-                } else {
-                    Ended::Failed(at, status)
-                };
+                return if died { Ended::Died(at) } else { Ended::Failed(at, status) };
             }
         }
         match self.driver_mut().wait_ended(AFTERMATH) {
@@ -158,10 +154,7 @@ impl Arena {
         let falling = self.scenario.act.get(at).and_then(|step| step.takes_down());
         let falling: Vec<_> = falling.into_iter().collect();
         let (driver, csi) = (self.driver.as_ref(), self.csi.as_ref());
-        let (driver, csi) = (
-            driver.expect("it was started"),
-            csi.expect("it was started"),
-        );
+        let (driver, csi) = (driver.expect("it was started"), csi.expect("it was started"));
         self.world.restore(driver, csi, &falling).await;
     }
 

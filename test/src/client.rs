@@ -136,9 +136,7 @@ impl Csi {
         let endpoint = Endpoint::from_shared(format!("unix://{}", text(socket)))
             .expect("a socket's path makes an endpoint");
         let channel = endpoint.connect().await;
-        Csi {
-            channel: channel.expect("the driver serves"),
-        }
+        Csi { channel: channel.expect("the driver serves") }
     }
 
     /// Sends a call. A call without an answer fails the test.
@@ -149,9 +147,7 @@ impl Csi {
 
     /// Sends a call that must succeed.
     pub async fn ok<C: Call>(&self, request: C) -> C::Answer {
-        self.call(request)
-            .await
-            .unwrap_or_else(|status| panic!("{}: {status:?}", C::NAME))
+        self.call(request).await.unwrap_or_else(|status| panic!("{}: {status:?}", C::NAME))
     }
 
     /// IDs of all volumes.
@@ -171,10 +167,7 @@ impl Csi {
 
 /// A capability to mount, with the mode.
 pub fn mounted(fs: &str, mode: Mode) -> csi::VolumeCapability {
-    let mount = MountVolume {
-        fs_type: fs.to_owned(),
-        ..Default::default()
-    };
+    let mount = MountVolume { fs_type: fs.to_owned(), ..Default::default() };
     capability(AccessType::Mount(mount), mode)
 }
 
@@ -193,10 +186,7 @@ fn capability(access: AccessType, mode: Mode) -> csi::VolumeCapability {
 /// A capacity range that requires at least this many bytes.
 pub fn at_least(bytes: u64) -> Option<csi::CapacityRange> {
     let required_bytes = i64::try_from(bytes).expect("sizes of tests are small");
-    Some(csi::CapacityRange {
-        required_bytes,
-        limit_bytes: 0,
-    })
+    Some(csi::CapacityRange { required_bytes, limit_bytes: 0 })
 }
 
 /// A map of strings.

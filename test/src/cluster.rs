@@ -55,18 +55,12 @@ pub struct Options {
 impl Options {
     /// One node, with everything that is needed to run pods.
     pub fn one_node() -> Options {
-        Options {
-            nodes: 1,
-            ..Options::default()
-        }
+        Options { nodes: 1, ..Options::default() }
     }
 
     /// Two nodes. The second is like a node of kind: see `scripts/cluster`.
     pub fn two_nodes() -> Options {
-        Options {
-            nodes: 2,
-            ..Options::default()
-        }
+        Options { nodes: 2, ..Options::default() }
     }
 
     fn arguments(&self) -> Vec<String> {
@@ -181,8 +175,7 @@ impl Cluster {
 
     /// [`Cluster::try_kubectl`], but an error fails the test.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
-        self.try_kubectl(arguments)
-            .unwrap_or_else(|why| panic!("{why}"))
+        self.try_kubectl(arguments).unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Applies a manifest and returns the error if the API server rejects it.
@@ -199,8 +192,7 @@ impl Cluster {
     /// error.
     pub fn delete(&self, yaml: &str) {
         let arguments = ["delete", "--ignore-not-found", "--timeout=120s", "-f", "-"];
-        self.run("kubectl", &arguments, yaml)
-            .unwrap_or_else(|why| panic!("{why}"));
+        self.run("kubectl", &arguments, yaml).unwrap_or_else(|why| panic!("{why}"));
     }
 
     /// Waits until a pod is ready; panics with its description on a timeout.
@@ -210,10 +202,7 @@ impl Cluster {
         let waited = self.try_kubectl(&[&wait[..], &["--timeout=120s"]].concat());
         if let Err(why) = waited {
             let seen = self.try_kubectl(&["describe", "-n", namespace, &named]);
-            panic!(
-                "{why}\nseen last:\n{}",
-                seen.unwrap_or_else(|unseen| unseen)
-            );
+            panic!("{why}\nseen last:\n{}", seen.unwrap_or_else(|unseen| unseen));
         }
     }
 
@@ -224,20 +213,12 @@ impl Cluster {
 
     /// [`Cluster::try_exec`], but an error fails the test.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> String {
-        self.try_exec(namespace, pod, command)
-            .unwrap_or_else(|why| panic!("{why}"))
+        self.try_exec(namespace, pod, command).unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// The output of a pod's containers; `pod` may also be a selector, `-l=app=x`.
     pub fn logs(&self, namespace: &str, pod: &str) -> String {
-        self.kubectl(&[
-            "logs",
-            "-n",
-            namespace,
-            pod,
-            "--all-containers",
-            "--tail=-1",
-        ])
+        self.kubectl(&["logs", "-n", namespace, pod, "--all-containers", "--tail=-1"])
     }
 
     /// The cluster's running processes and their locations, from `scripts/cluster`.
@@ -281,8 +262,7 @@ impl Cluster {
     }
 
     fn part(&self, command: &str, argument: &str) {
-        self.run(command, &[argument], "")
-            .unwrap_or_else(|why| panic!("{why}"));
+        self.run(command, &[argument], "").unwrap_or_else(|why| panic!("{why}"));
     }
 
     fn run(&self, command: &str, arguments: &[&str], input: &str) -> Result<String, String> {
@@ -296,18 +276,13 @@ impl Cluster {
         // The script may end before it reads all input. Its exit status reports the reason.
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
-        let output = child
-            .wait_with_output()
-            .expect("scripts/cluster can be run");
+        let output = child.wait_with_output().expect("scripts/cluster can be run");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
             return Ok(printed);
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!(
-            "{command} {}: {printed}{said}",
-            arguments.join(" ")
-        ))
+        Err(format!("{command} {}: {printed}{said}", arguments.join(" ")))
     }
 }
 

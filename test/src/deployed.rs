@@ -39,10 +39,7 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
         &[
             ("'hostloop.csi.dev'", &format!("'{driver}'")),
             ("hostloop-claims", &format!("{name}-claims")),
-            (
-                "namespace: hostloop\n",
-                &format!("namespace: {namespace}\n"),
-            ),
+            ("namespace: hostloop\n", &format!("namespace: {namespace}\n")),
         ],
     );
     let table = format!(
@@ -67,9 +64,7 @@ pub fn leases(account: &str, name: &str, namespace: &str) -> String {
 }
 
 fn read(file: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy")
-        .join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 

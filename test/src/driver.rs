@@ -89,10 +89,7 @@ impl<'a> DriverSpec<'a> {
     pub fn start(self) -> Driver {
         match self.try_start() {
             Ok(driver) => driver,
-            Err(dead) => panic!(
-                "the driver ended before it served: {}\n{}",
-                dead.status, dead.log
-            ),
+            Err(dead) => panic!("the driver ended before it served: {}\n{}", dead.status, dead.log),
         }
     }
 
@@ -104,10 +101,7 @@ impl<'a> DriverSpec<'a> {
         let log = self.scratch.path().join(format!("driver-{number}.log"));
         let socket = self.scratch.path().join("csi.sock");
         let mut driver = Driver {
-            child: self
-                .command(&socket, &log)
-                .spawn()
-                .expect("the driver's binary starts"),
+            child: self.command(&socket, &log).spawn().expect("the driver's binary starts"),
             pid: Pid::from_raw(0),
             socket,
             log,
@@ -117,10 +111,7 @@ impl<'a> DriverSpec<'a> {
         driver.pid = Pid::from_raw(i32::try_from(driver.child.id()).expect("a PID"));
         match driver.wait_serving() {
             None => Ok(driver),
-            Some(status) => Err(Dead {
-                status,
-                log: driver.tail(),
-            }),
+            Some(status) => Err(Dead { status, log: driver.tail() }),
         }
     }
 
@@ -167,20 +158,12 @@ pub fn binary() -> PathBuf {
 /// The driver with fail points: `HOSTLOOP_FAILPOINTS_BIN`, or the debug build of this workspace
 /// that is saved under another name.
 pub fn failpoints_binary() -> PathBuf {
-    built(
-        "HOSTLOOP_FAILPOINTS_BIN",
-        "hostloop-failpoints",
-        "scripts/test --only harness",
-    )
+    built("HOSTLOOP_FAILPOINTS_BIN", "hostloop-failpoints", "scripts/test --only harness")
 }
 
 fn built(variable: &str, name: &str, how: &str) -> PathBuf {
     let path = std::env::var_os(variable).map_or_else(
-        || {
-            Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../target/debug")
-                .join(name)
-        },
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug").join(name),
         PathBuf::from,
     );
     assert!(
@@ -326,11 +309,7 @@ impl Driver {
         let Some(status) = status else {
             panic!("the driver ignores SIGTERM:\n{}", self.tail());
         };
-        assert!(
-            status.success(),
-            "the driver ended with {status}:\n{}",
-            self.tail()
-        );
+        assert!(status.success(), "the driver ended with {status}:\n{}", self.tail());
         assert!(!self.socket.exists(), "the driver left its socket behind");
     }
 }

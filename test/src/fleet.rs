@@ -113,10 +113,7 @@ impl FleetSpec {
             let metrics = format!("{}:9809", address(network, number));
             let mut args = vec![
                 format!("--csi-address={}", driver.endpoint()),
-                format!(
-                    "--kubeconfig={}",
-                    kubeconfigs[number % kubeconfigs.len()].display()
-                ),
+                format!("--kubeconfig={}", kubeconfigs[number % kubeconfigs.len()].display()),
                 format!("--controllers={}", self.controllers),
                 format!("--node-name={node}"),
                 format!("--http-endpoint={metrics}"),
@@ -185,11 +182,7 @@ impl FleetSpec {
 /// All of 127.0.0.0/8 is this machine. Each process uses its own part of it.
 fn address(network: u8, number: usize) -> String {
     let process = 64 + std::process::id() % 128;
-    format!(
-        "127.{process}.{}.{}",
-        usize::from(network),
-        1 + number % 250
-    )
+    format!("127.{process}.{}.{}", usize::from(network), 1 + number % 250)
 }
 
 /// Nodes with controllers. Dropping the fleet kills the controllers; [`Fleet::down`] removes
@@ -271,22 +264,14 @@ impl Fleet {
     pub async fn ready(&self, limit: Duration) {
         let published = async || {
             self.assert_running();
-            let objects = self
-                .objects
-                .list("CSIStorageCapacity", &self.namespace)
-                .await;
+            let objects = self.objects.list("CSIStorageCapacity", &self.namespace).await;
             let class = self.class(Binding::Wait);
             let of_class = objects.iter().filter(|o| o["storageClassName"] == class);
-            let nodes: std::collections::BTreeSet<_> = of_class
-                .map(|o| o["nodeTopology"]["matchLabels"][&self.key].to_string())
-                .collect();
+            let nodes: std::collections::BTreeSet<_> =
+                of_class.map(|o| o["nodeTopology"]["matchLabels"][&self.key].to_string()).collect();
             match nodes.len() == self.members.len() {
                 true => Ok(()),
-                false => Err(format!(
-                    "{} of {} published",
-                    nodes.len(),
-                    self.members.len()
-                )),
+                false => Err(format!("{} of {} published", nodes.len(), self.members.len())),
             }
         };
         let what = format!("{}: the room of each node", self.name);
@@ -295,9 +280,7 @@ impl Fleet {
 
     /// Panics if a controllers process has ended unexpectedly.
     pub fn assert_running(&self) {
-        self.members
-            .iter()
-            .for_each(|member| member.assert_running());
+        self.members.iter().for_each(|member| member.assert_running());
         self.controller.iter().for_each(Pod::assert_running);
     }
 

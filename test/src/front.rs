@@ -152,20 +152,14 @@ impl Front {
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
-        self.controllers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Panics if the controllers have ended, so that no test waits for them.
     pub(crate) fn assert_running(&self) {
         let ended = self.running().as_mut().and_then(Controllers::ended);
         if let Some(status) = ended {
-            panic!(
-                "{}: the controllers ended with {status}:\n{}",
-                self.name,
-                self.log()
-            );
+            panic!("{}: the controllers ended with {status}:\n{}", self.name, self.log());
         }
     }
 
@@ -301,10 +295,7 @@ impl Front {
             let left = self.left_in_cluster().await;
             (left.is_empty() && self.driver.left() == Default::default()).then_some(())
         };
-        if wait::until(Duration::from_secs(30), nothing)
-            .await
-            .is_none()
-        {
+        if wait::until(Duration::from_secs(30), nothing).await.is_none() {
             let (cluster, driver) = (self.left_in_cluster().await, self.driver.left());
             panic!("{}: left are {cluster:?} and {driver:?}", self.name);
         }
@@ -315,17 +306,10 @@ impl Front {
         }
         let log = self.log();
         for bad in [SECRET, "panicked", "is forbidden: User"] {
-            assert!(
-                !log.contains(bad),
-                "{}: {bad:?} is in the log:\n{log}",
-                self.name
-            );
+            assert!(!log.contains(bad), "{}: {bad:?} is in the log:\n{log}", self.name);
         }
         for event in self.objects.list("Event", &self.namespace).await {
-            assert!(
-                !event.to_string().contains(SECRET),
-                "a secret is in {event}"
-            );
+            assert!(!event.to_string().contains(SECRET), "a secret is in {event}");
         }
         self.remove_surroundings().await;
     }
@@ -335,10 +319,7 @@ impl Front {
         let mut left = Vec::new();
         for (kind, field) in objects::DRIVERS_KINDS {
             for object in self.objects.list(kind, "").await {
-                if object
-                    .pointer(field)
-                    .is_some_and(|v| *v == self.driver_name)
-                {
+                if object.pointer(field).is_some_and(|v| *v == self.driver_name) {
                     left.push(format!("{kind} {}", object["metadata"]["name"]));
                 }
             }

@@ -62,10 +62,7 @@ impl fmt::Display for Leak {
             Leak::Process { pid, command } => write!(f, "process {pid}: {command}"),
             Leak::File(path) => write!(f, "file {}", path.display()),
             Leak::Bytes { pool, before, now } => {
-                write!(
-                    f,
-                    "pool {pool}: {now} bytes in use, {before} at the beginning"
-                )
+                write!(f, "pool {pool}: {now} bytes in use, {before} at the beginning")
             }
         }
     }
@@ -148,21 +145,13 @@ impl Leaks {
     pub fn now(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
         let mut leaks = self.kernel_leaks(driver);
         for pool in pools {
-            leaks.extend(
-                files_in(&driver.view(pool.root()))
-                    .into_iter()
-                    .map(Leak::File),
-            );
+            leaks.extend(files_in(&driver.view(pool.root())).into_iter().map(Leak::File));
             let before = self.bytes.iter().find(|(name, _)| *name == pool.name);
             let now = pool.used_bytes(|path| driver.view(path));
             if let Some((name, before)) = before
                 && now > before + SLACK_BYTES
             {
-                leaks.push(Leak::Bytes {
-                    pool: name.clone(),
-                    before: *before,
-                    now,
-                });
+                leaks.push(Leak::Bytes { pool: name.clone(), before: *before, now });
             }
         }
         leaks
@@ -172,17 +161,11 @@ impl Leaks {
         let devices = loops::beneath(&self.scratch);
         let processes = processes(&self.scratch, &devices, driver.pid());
         let (mut old_loops, mut old_mounts) = (self.loops.clone(), self.mounts.clone());
-        let new_loops = devices
-            .into_iter()
-            .filter(|l| !take(&mut old_loops, &file_key(l)));
-        let new_mounts = mounts(&self.scratch, driver)
-            .into_iter()
-            .filter(|mount| !take(&mut old_mounts, mount));
+        let new_loops = devices.into_iter().filter(|l| !take(&mut old_loops, &file_key(l)));
+        let new_mounts =
+            mounts(&self.scratch, driver).into_iter().filter(|mount| !take(&mut old_mounts, mount));
         new_loops
-            .map(|l| Leak::Loop {
-                device: format!("/dev/loop{}", l.minor),
-                backing: l.backing,
-            })
+            .map(|l| Leak::Loop { device: format!("/dev/loop{}", l.minor), backing: l.backing })
             .chain(new_mounts.map(Leak::Mount))
             .chain(processes)
             .collect()
@@ -203,10 +186,7 @@ pub fn files_in(root: &Path) -> Vec<PathBuf> {
 fn mounts(scratch: &Path, driver: &Driver) -> Vec<PathBuf> {
     let table = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/mountinfo"));
     let mut mounts = mount_points(&table(std::process::id()).unwrap_or_default(), scratch);
-    mounts.extend(mount_points(
-        &table(driver.pid()).unwrap_or_default(),
-        scratch,
-    ));
+    mounts.extend(mount_points(&table(driver.pid()).unwrap_or_default(), scratch));
     mounts
 }
 
@@ -263,24 +243,16 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 /// the process that holds its namespace are not listed.
 fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<Leak> {
     let scratch = scratch.to_string_lossy();
-    let devices: Vec<_> = devices
-        .iter()
-        .map(|l| format!("/dev/loop{}", l.minor))
-        .collect();
+    let devices: Vec<_> = devices.iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != driver && *pid != std::process::id())
         .filter_map(|pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            let words: Vec<_> = line
-                .split(|b| *b == 0)
-                .map(|w| String::from_utf8_lossy(w).into_owned())
-                .collect();
+            let words: Vec<_> =
+                line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
             let named = |word: &String| word.contains(&*scratch) || devices.contains(word);
-            words.iter().any(named).then(|| Leak::Process {
-                pid,
-                command: words.join(" "),
-            })
+            words.iter().any(named).then(|| Leak::Process { pid, command: words.join(" ") })
         })
         .collect()
 }

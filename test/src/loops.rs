@@ -60,11 +60,7 @@ pub fn all() -> Vec<Loop> {
         return Vec::new();
     }
     let listing: Listing = serde_json::from_str(&listed).expect("losetup prints JSON");
-    listing
-        .loopdevices
-        .into_iter()
-        .filter_map(read_row)
-        .collect()
+    listing.loopdevices.into_iter().filter_map(read_row).collect()
 }
 
 fn read_row(row: Row) -> Option<Loop> {

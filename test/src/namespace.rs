@@ -24,14 +24,7 @@ impl Namespace {
     pub fn new(scratch: &Scratch) -> Namespace {
         let unshare = machine::which("unshare").expect("unshare was required");
         let holder = Command::new(unshare)
-            .args([
-                "--mount",
-                "--propagation",
-                "private",
-                "--",
-                "sleep",
-                "infinity",
-            ])
+            .args(["--mount", "--propagation", "private", "--", "sleep", "infinity"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -65,9 +58,7 @@ impl Namespace {
 
     /// The path outside of a file inside. It is valid for as long as this namespace lives.
     pub fn view(&self, path: &Path) -> PathBuf {
-        let inside = path
-            .strip_prefix("/")
-            .expect("paths of a namespace are absolute");
+        let inside = path.strip_prefix("/").expect("paths of a namespace are absolute");
         PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(inside)
     }
 

@@ -28,13 +28,8 @@ pub enum PoolKind {
 
 impl PoolKind {
     /// All kinds.
-    pub const ALL: [PoolKind; 5] = [
-        PoolKind::Ext4,
-        PoolKind::Xfs,
-        PoolKind::Btrfs,
-        PoolKind::Image,
-        PoolKind::Device,
-    ];
+    pub const ALL: [PoolKind; 5] =
+        [PoolKind::Ext4, PoolKind::Xfs, PoolKind::Btrfs, PoolKind::Image, PoolKind::Device];
 
     /// A short name.
     pub fn name(self) -> &'static str {
@@ -93,11 +88,7 @@ impl PoolFixture {
             };
         }
         // The filesystem under an image needs a little more space than the image.
-        let under = if kind == PoolKind::Image {
-            bytes + bytes / 16 + GIB
-        } else {
-            bytes
-        };
+        let under = if kind == PoolKind::Image { bytes + bytes / 16 + GIB } else { bytes };
         let mount = scratch.dir(&format!("{name}.mnt"));
         mount_fresh(kind, &sparse_loop(&image, under), &mount);
         // The pool is not the filesystem's root, because ext4 has a lost+found there.
@@ -107,13 +98,7 @@ impl PoolFixture {
             PoolKind::Image => (format!("{},image={bytes}", text(&directory)), mounted_at),
             _ => (text(&directory).to_owned(), directory),
         };
-        PoolFixture {
-            kind,
-            name: name.to_owned(),
-            argument,
-            mount: Some(mount),
-            root,
-        }
+        PoolFixture { kind, name: name.to_owned(), argument, mount: Some(mount), root }
     }
 
     /// The value for `--pool`.
@@ -154,16 +139,9 @@ pub fn used_bytes(dir: &Path) -> u64 {
 /// A loop device over a new sparse file.
 pub fn sparse_loop(image: &Path, bytes: u64) -> PathBuf {
     let file = File::create_new(image).unwrap_or_else(|e| panic!("{}: {e}", image.display()));
-    file.set_len(bytes)
-        .expect("a sparse file of this size can be made");
+    file.set_len(bytes).expect("a sparse file of this size can be made");
     // 4096-byte sectors allow direct I/O on every layer.
-    let args = [
-        "--find",
-        "--show",
-        "--direct-io=on",
-        "--sector-size=4096",
-        text(image),
-    ];
+    let args = ["--find", "--show", "--direct-io=on", "--sector-size=4096", text(image)];
     // Another process on this machine may take the free device first, so retry.
     let found = (0..20).find_map(|_| machine::try_run("losetup", &args).ok());
     PathBuf::from(found.unwrap_or_else(|| machine::run("losetup", &args)))

@@ -21,14 +21,8 @@ impl Scratch {
             .tempdir()
             .expect("a temporary directory can be made");
         // The path is resolved, so that it matches the kernel's tables.
-        let path = dir
-            .path()
-            .canonicalize()
-            .expect("the new directory is there");
-        Scratch {
-            dir: Some(dir),
-            path,
-        }
+        let path = dir.path().canonicalize().expect("the new directory is there");
+        Scratch { dir: Some(dir), path }
     }
 
     /// The directory's path.
@@ -71,9 +65,7 @@ impl Scratch {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!(
-                    "still there: mounts {mounts:?}, loop devices {left:?}"
-                ));
+                return Err(format!("still there: mounts {mounts:?}, loop devices {left:?}"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }

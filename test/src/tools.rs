@@ -17,10 +17,7 @@ pub fn csi_sanity() -> PathBuf {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools");
     let go_mod = std::fs::read_to_string(module.join("go.mod")).expect("test/tools has a go.mod");
     let version = version_of(&go_mod, CSI_TEST).expect("go.mod names csi-test's version");
-    let dir = cache()
-        .join("tools")
-        .join(format!("csi-sanity-{version}"))
-        .join("bin");
+    let dir = cache().join("tools").join(format!("csi-sanity-{version}")).join("bin");
     let tool = dir.join("csi-sanity");
     if !tool.is_file() {
         std::fs::create_dir_all(&dir).expect("the cache directory can be made");
@@ -32,10 +29,7 @@ pub fn csi_sanity() -> PathBuf {
             .args(["build", "-o", text(&part), CSI_SANITY])
             .current_dir(&module)
             .status();
-        assert!(
-            built.is_ok_and(|s| s.success()),
-            "csi-sanity could not be built"
-        );
+        assert!(built.is_ok_and(|s| s.success()), "csi-sanity could not be built");
         std::fs::rename(&part, &tool).expect("the built tool can be moved into place");
     }
     tool
@@ -53,9 +47,7 @@ pub fn sidecars() -> PathBuf {
 
 fn cache() -> PathBuf {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(home);
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     base.expect("HOME says where the cache is").join("hostloop")
 }
 

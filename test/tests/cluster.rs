@@ -25,10 +25,7 @@ fn traces(name: &str) -> Vec<String> {
         machine::run("find", &["/var/tmp", "-maxdepth", "2"]),
     ];
     let lines = tables.iter().flat_map(|table| table.lines());
-    lines
-        .filter(|line| line.contains(name) && !line.starts_with('Z'))
-        .map(str::to_owned)
-        .collect()
+    lines.filter(|line| line.contains(name) && !line.starts_with('Z')).map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,14 +195,12 @@ impl Elsewhere {
         let at = self.scratch.path().join("mounted");
         assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
         machine::run("umount", &[machine::text(&at)]);
-        wait_for(
-            "the mount's end",
-            Duration::from_secs(15),
-            async || match &loops::beneath(self.scratch.path())[..] {
+        wait_for("the mount's end", Duration::from_secs(15), async || {
+            match &loops::beneath(self.scratch.path())[..] {
                 [] => Ok(()),
                 left => Err(format!("{left:?}")),
-            },
-        )
+            }
+        })
         .await;
     }
 }
@@ -256,14 +251,10 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     cluster.pod_ready("default", "mounts");
     let shown = Path::new(&kubelet_dir).join("shown");
     let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
-    wait_for(
-        "the pod's mount",
-        Duration::from_secs(30),
-        async || match has(&second) {
-            true => Ok(()),
-            false => Err("it is not there".to_owned()),
-        },
-    )
+    wait_for("the pod's mount", Duration::from_secs(30), async || match has(&second) {
+        true => Ok(()),
+        false => Err("it is not there".to_owned()),
+    })
     .await;
     assert!(!has(&first));
     let own_root = second.try_run(&["stat", "--format=%n", machine::text(&shown)]);

@@ -44,11 +44,7 @@ pub(crate) fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, 
     if set.contains("ReadWriteMany") {
         return Ok(Mode::MultiNodeMultiWriter);
     }
-    match (
-        set.contains("ReadOnlyMany"),
-        set.contains("ReadWriteOnce"),
-        multi_writer,
-    ) {
+    match (set.contains("ReadOnlyMany"), set.contains("ReadWriteOnce"), multi_writer) {
         (true, true, _) => Err(AccessModesError::ReadersAndWriter),
         (true, false, _) => Ok(Mode::MultiNodeReaderOnly),
         (false, true, true) => Ok(Mode::SingleNodeMultiWriter),
@@ -110,41 +106,17 @@ mod tests {
     fn access_modes_in_one() {
         use AccessModesError::*;
         for (modes, plain, multi_writer) in [
-            (
-                "ReadWriteOnce",
-                Ok(Mode::SingleNodeWriter),
-                Ok(Mode::SingleNodeMultiWriter),
-            ),
-            (
-                "ReadWriteOncePod",
-                Ok(Mode::SingleNodeWriter),
-                Ok(Mode::SingleNodeSingleWriter),
-            ),
-            (
-                "ReadOnlyMany",
-                Ok(Mode::MultiNodeReaderOnly),
-                Ok(Mode::MultiNodeReaderOnly),
-            ),
-            (
-                "ReadWriteMany",
-                Ok(Mode::MultiNodeMultiWriter),
-                Ok(Mode::MultiNodeMultiWriter),
-            ),
+            ("ReadWriteOnce", Ok(Mode::SingleNodeWriter), Ok(Mode::SingleNodeMultiWriter)),
+            ("ReadWriteOncePod", Ok(Mode::SingleNodeWriter), Ok(Mode::SingleNodeSingleWriter)),
+            ("ReadOnlyMany", Ok(Mode::MultiNodeReaderOnly), Ok(Mode::MultiNodeReaderOnly)),
+            ("ReadWriteMany", Ok(Mode::MultiNodeMultiWriter), Ok(Mode::MultiNodeMultiWriter)),
             (
                 "ReadWriteMany ReadOnlyMany ReadWriteOnce",
                 Ok(Mode::MultiNodeMultiWriter),
                 Ok(Mode::MultiNodeMultiWriter),
             ),
-            (
-                "ReadOnlyMany ReadWriteOnce",
-                Err(ReadersAndWriter),
-                Err(ReadersAndWriter),
-            ),
-            (
-                "ReadWriteOncePod ReadWriteMany",
-                Err(OncePodAndOthers),
-                Err(OncePodAndOthers),
-            ),
+            ("ReadOnlyMany ReadWriteOnce", Err(ReadersAndWriter), Err(ReadersAndWriter)),
+            ("ReadWriteOncePod ReadWriteMany", Err(OncePodAndOthers), Err(OncePodAndOthers)),
             (
                 "Other",
                 Err(Unknown(vec!["Other".to_owned()])),

@@ -30,20 +30,14 @@ pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
 
 /// The class annotation or field as written. "" means no class, and opts out of the default class.
 pub(crate) fn written_class(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let field = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.storage_class_name.as_ref());
+    let field = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
     let annotated = claim.annotations().get(CLASS_BETA);
     annotated.or(field).map(String::as_str)
 }
 
 /// The PersistentVolume that a claim names or is bound to.
 pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let name = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.volume_name.as_deref());
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     name.filter(|name| !name.is_empty())
 }
 
@@ -55,10 +49,7 @@ pub(crate) fn pending_class(claim: &PersistentVolumeClaim) -> Vec<String> {
 
 /// The volume mode, `Filesystem` by default.
 pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
-    let mode = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.volume_mode.as_deref());
+    let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
     mode.unwrap_or(FILESYSTEM)
 }
 
@@ -86,10 +77,7 @@ pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
 
 /// True if the claim is not bound to a volume yet, according to its phase.
 pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
-    let phase = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
     phase.is_none_or(|phase| phase == "Pending")
 }
 

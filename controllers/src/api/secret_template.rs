@@ -27,19 +27,9 @@ pub(crate) enum TemplateError {
     #[error("the class has both parameters {new} and {old}: remove {old}")]
     Twice { new: String, old: String },
     #[error("the class parameter {key}: {template:?} has ${{{token}}}; it can have only {known}")]
-    Token {
-        key: String,
-        template: String,
-        token: String,
-        known: String,
-    },
+    Token { key: String, template: String, token: String, known: String },
     #[error("the class parameter {key}: {template:?} makes {result:?}, which is not {rule}")]
-    Name {
-        key: String,
-        template: String,
-        result: String,
-        rule: &'static str,
-    },
+    Name { key: String, template: String, result: String, rule: &'static str },
 }
 
 /// The variables that templates can use.
@@ -65,9 +55,7 @@ impl<'a> Variables<'a> {
             return Some(value);
         }
         let annotations = self.annotations.filter(|_| !in_namespace)?;
-        let key = token
-            .strip_prefix(ANNOTATION.0)?
-            .strip_suffix(ANNOTATION.1)?;
+        let key = token.strip_prefix(ANNOTATION.0)?.strip_suffix(ANNOTATION.1)?;
         annotations.get(key).map(String::as_str)
     }
 
@@ -77,9 +65,7 @@ impl<'a> Variables<'a> {
         let mut known: Vec<_> = allowed.map(|(name, ..)| format!("${{{name}}}")).collect();
         if self.annotations.is_some() && !in_namespace {
             let (before, after) = ANNOTATION;
-            known.push(format!(
-                "${{{before}KEY{after}}} of an annotation the claim has"
-            ));
+            known.push(format!("${{{before}KEY{after}}} of an annotation the claim has"));
         }
         let last = known.pop().unwrap_or_default();
         match known[..] {
@@ -98,17 +84,12 @@ fn template<'a>(
     let given = |key: &'a str| Some((key, parameters.get(key)?.as_str()));
     let found = match (given(new), old.and_then(given)) {
         (Some(_), Some((old, _))) => {
-            return Err(TemplateError::Twice {
-                new: new.to_owned(),
-                old: old.to_owned(),
-            });
+            return Err(TemplateError::Twice { new: new.to_owned(), old: old.to_owned() });
         }
         (found, older) => found.or(older),
     };
     match found {
-        Some((key, "")) => Err(TemplateError::Empty {
-            key: key.to_owned(),
-        }),
+        Some((key, "")) => Err(TemplateError::Empty { key: key.to_owned() }),
         found => Ok(found),
     }
 }
@@ -155,10 +136,7 @@ impl<'a> Templates<'a> {
             let rule = "a secret's name (a DNS-1123 subdomain)";
             return Err(wrong(self.name, &name, rule));
         }
-        Ok(SecretReference {
-            namespace: Some(namespace),
-            name: Some(name),
-        })
+        Ok(SecretReference { namespace: Some(namespace), name: Some(name) })
     }
 }
 
@@ -191,13 +169,8 @@ pub(crate) fn of_snapshot_class(
         (&*tokens[1], it.name, false),
         (&*tokens[2], it.namespace, true),
     ];
-    let variables = Variables {
-        list: &list,
-        annotations: None,
-    };
-    templates
-        .map(|templates| templates.resolve(variables))
-        .transpose()
+    let variables = Variables { list: &list, annotations: None };
+    templates.map(|templates| templates.resolve(variables)).transpose()
 }
 
 /// Replaces `${token}` and `$token`.
@@ -229,9 +202,7 @@ fn expand(
 /// Splits the text after a `$` into a token and the rest. A braced token may contain anything;
 /// without braces it ends where a shell variable would. An unclosed brace gives an unknown token.
 fn token(text: &str) -> (&str, &str) {
-    let braced = text
-        .strip_prefix('{')
-        .and_then(|inner| inner.split_once('}'));
+    let braced = text.strip_prefix('{').and_then(|inner| inner.split_once('}'));
     braced.unwrap_or_else(|| {
         let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         text.split_at(end.unwrap_or(text.len()))
@@ -271,10 +242,7 @@ mod tests {
             (&[("oldNs", "a")], Err("has the parameter oldNs but not n:")),
             (&[("n", ""), ("ns", "")], Err("parameter n is empty")),
             (&[("n", "a"), ("ns", "")], Err("parameter ns is empty")),
-            (
-                &[("n", "a"), ("ns", "b"), ("oldN", "a")],
-                Err("remove oldN"),
-            ),
+            (&[("n", "a"), ("ns", "b"), ("oldN", "a")], Err("remove oldN")),
         ];
         for (parameters, expected) in cases {
             let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -310,10 +278,7 @@ mod tests {
             ("a..b", None, None),
             ("-a", None, None),
         ] {
-            let variables = Variables {
-                list: &[("w", "w", true)],
-                annotations: None,
-            };
+            let variables = Variables { list: &[("w", "w", true)], annotations: None };
             let good = ("key", "good");
             let of = |name, namespace| Templates { name, namespace }.resolve(variables);
             let made = of(("key", template), good).ok().and_then(|made| made.name);
@@ -326,12 +291,7 @@ mod tests {
 
     #[test]
     fn secrets_of_snapshot_classes() {
-        let it = |kind| SnapshotVariables {
-            kind,
-            content: "con",
-            name: "vs",
-            namespace: "team",
-        };
+        let it = |kind| SnapshotVariables { kind, content: "con", name: "vs", namespace: "team" };
         let single = |name, namespace| ("volumesnapshot", name, namespace);
         for ((kind, name, namespace), expected) in [
             (single(None, None), Ok(None)),
@@ -371,26 +331,14 @@ mod tests {
                      ${volumesnapshot.name} and ${volumesnapshot.namespace}"),
             ),
             (single(Some("$x-y"), Some("n")), Err("has ${x}")),
-            (
-                single(Some("${pvc.name}"), Some("n")),
-                Err("has ${pvc.name}"),
-            ),
+            (single(Some("${pvc.name}"), Some("n")), Err("has ${pvc.name}")),
             // Without braces, a token ends before the dot.
-            (
-                single(Some("$volumesnapshot.name"), Some("n")),
-                Err("has ${volumesnapshot}"),
-            ),
+            (single(Some("$volumesnapshot.name"), Some("n")), Err("has ${volumesnapshot}")),
             (single(Some("$"), Some("n")), Err("has ${}")),
-            (
-                single(Some("${volumesnapshot.name"), Some("n")),
-                Err("has ${}"),
-            ),
+            (single(Some("${volumesnapshot.name"), Some("n")), Err("has ${}")),
             (single(Some("Big"), Some("n")), Err("not a secret's name")),
             (single(Some("a..b"), Some("n")), Err("not a secret's name")),
-            (
-                single(Some("s"), Some("a.b")),
-                Err("not a namespace's name"),
-            ),
+            (single(Some("s"), Some("a.b")), Err("not a namespace's name")),
         ] {
             let mut parameters = BTreeMap::from([("other".to_owned(), "x".to_owned())]);
             for (end, value) in [("name", name), ("namespace", namespace)] {

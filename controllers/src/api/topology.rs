@@ -44,9 +44,7 @@ impl NodeTopology {
 
     /// The node's values of these labels; `None` unless it has all of them.
     fn segment<'a>(&self, keys: impl IntoIterator<Item = &'a String>) -> Option<Segment> {
-        keys.into_iter()
-            .map(|key| Some((key.clone(), self.labels.get(key)?.clone())))
-            .collect()
+        keys.into_iter().map(|key| Some((key.clone(), self.labels.get(key)?.clone()))).collect()
     }
 }
 
@@ -153,10 +151,7 @@ pub(crate) fn requirement(
     let mut seen = match before.filter(|seen| seen.is_of(ask.selected)) {
         Some(seen) => seen.clone(),
         None => RequirementInputs {
-            selected: ask
-                .selected
-                .map(|node| selected(node, ask.nodes))
-                .transpose()?,
+            selected: ask.selected.map(|node| selected(node, ask.nodes)).transpose()?,
             terms: Vec::new(),
         },
     };
@@ -230,15 +225,10 @@ fn everywhere(nodes: &[NodeTopology]) -> Result<Vec<Segment>, TopologyError> {
     if sets.is_empty() {
         return Err(TopologyError::Nowhere);
     }
-    let terms: Vec<_> = sets
-        .iter()
-        .flat_map(|keys| with_keys(nodes, keys))
-        .collect();
+    let terms: Vec<_> = sets.iter().flat_map(|keys| with_keys(nodes, keys)).collect();
     if terms.is_empty() {
         let keys: Vec<_> = sets.into_iter().map(listed).collect();
-        return Err(TopologyError::Unlabelled {
-            keys: keys.join("; "),
-        });
+        return Err(TopologyError::Unlabelled { keys: keys.join("; ") });
     }
     Ok(terms)
 }
@@ -266,10 +256,7 @@ fn selected(node: &str, nodes: &[NodeTopology]) -> Result<(String, Segment), Top
     }
     match place.segment(&place.keys) {
         Some(segment) => Ok((node, segment)),
-        None => Err(TopologyError::NoLabels {
-            node,
-            keys: listed(&place.keys),
-        }),
+        None => Err(TopologyError::NoLabels { node, keys: listed(&place.keys) }),
     }
 }
 
@@ -283,17 +270,13 @@ fn not_allowed(node: &str, segment: &Segment, allowed: &[Segment]) -> TopologyEr
 }
 
 fn shown(segment: &Segment) -> String {
-    let pairs: Vec<_> = segment
-        .iter()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
+    let pairs: Vec<_> = segment.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.join(", ")
 }
 
 /// True if a segment contains all key-value pairs of a term.
 fn is_within(place: &Segment, term: &Segment) -> bool {
-    term.iter()
-        .all(|(key, value)| place.get(key) == Some(value))
+    term.iter().all(|(key, value)| place.get(key) == Some(value))
 }
 
 /// Expands `allowedTopologies` to all allowed combinations of values.
@@ -353,9 +336,8 @@ fn spread(claim: &str) -> u32 {
 
 /// The FNV-1 hash, 32 bits.
 fn fnv(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
-        hash.wrapping_mul(0x0100_0193) ^ u32::from(byte)
-    })
+    text.bytes()
+        .fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
 }
 
 /// The node affinity of a volume with this accessible topology; `None` if all nodes can access it.
@@ -376,9 +358,7 @@ pub(crate) fn affinity(accessible: &[Topology]) -> Option<VolumeNodeAffinity> {
         })
         .collect();
     (!terms.is_empty()).then_some(VolumeNodeAffinity {
-        required: Some(NodeSelector {
-            node_selector_terms: terms,
-        }),
+        required: Some(NodeSelector { node_selector_terms: terms }),
     })
 }
 

@@ -174,10 +174,7 @@ impl Rules {
             return Err(Trouble::Deleting(volume.name_any()));
         }
         let capability = pv::capability(source.spec, self.multi_writer, &self.default_fstype)
-            .map_err(|error| Trouble::AccessModes {
-                volume: source.name.clone(),
-                source: error,
-            })?;
+            .map_err(|error| Trouble::AccessModes { volume: source.name.clone(), source: error })?;
         let node = &attachment.spec.node_name;
         let node_id = self.node_id(node, seen.csi_node)?;
         let request = ControllerPublishVolumeRequest {
@@ -205,10 +202,7 @@ impl Rules {
             node_id: node_id.to_owned(),
             secrets: Default::default(),
         };
-        Ok(Detach {
-            request,
-            secret: source.csi.controller_publish_secret_ref.clone(),
-        })
+        Ok(Detach { request, secret: source.csi.controller_publish_secret_ref.clone() })
     }
 
     /// Returns the volume of an attachment.
@@ -230,10 +224,7 @@ impl Rules {
         let found = spec.and_then(|spec| Some((spec, spec.csi.as_ref()?)));
         let (spec, csi) = found.ok_or_else(|| Trouble::NotCsi(name.clone()))?;
         if csi.driver != self.driver {
-            return Err(Trouble::OtherDriver {
-                volume: name,
-                driver: csi.driver.clone(),
-            });
+            return Err(Trouble::OtherDriver { volume: name, driver: csi.driver.clone() });
         }
         Ok(Source { name, spec, csi })
     }
@@ -245,17 +236,10 @@ impl Rules {
         csi_node: Option<&'a CSINode>,
     ) -> Result<&'a str, Trouble> {
         let csi_node = csi_node.ok_or_else(|| Trouble::NoNode(node.to_owned()))?;
-        let driver = csi_node
-            .spec
-            .drivers
-            .iter()
-            .find(|driver| driver.name == self.driver);
+        let driver = csi_node.spec.drivers.iter().find(|driver| driver.name == self.driver);
         match driver {
             Some(driver) => Ok(&driver.node_id),
-            None => Err(Trouble::NotOnNode {
-                node: node.to_owned(),
-                driver: self.driver.clone(),
-            }),
+            None => Err(Trouble::NotOnNode { node: node.to_owned(), driver: self.driver.clone() }),
         }
     }
 
@@ -266,11 +250,10 @@ impl Rules {
         attachment: &'a VolumeAttachment,
         csi_node: Option<&'a CSINode>,
     ) -> Result<&'a str, Trouble> {
-        self.node_id(&attachment.spec.node_name, csi_node)
-            .or_else(|trouble| {
-                let remembered = attachment.annotations().get(NODE_ID);
-                remembered.map(String::as_str).ok_or(trouble)
-            })
+        self.node_id(&attachment.spec.node_name, csi_node).or_else(|trouble| {
+            let remembered = attachment.annotations().get(NODE_ID);
+            remembered.map(String::as_str).ok_or(trouble)
+        })
     }
 
     /// Adds the finalizer and the node ID where they are missing. The patch replaces the whole list
@@ -380,10 +363,7 @@ impl Rules {
 
 /// True if the attachment's status says that it is attached.
 pub fn is_attached(attachment: &VolumeAttachment) -> bool {
-    attachment
-        .status
-        .as_ref()
-        .is_some_and(|status| status.attached)
+    attachment.status.as_ref().is_some_and(|status| status.attached)
 }
 
 /// The attachment name that the attach-detach controller uses and kubelet waits for.
@@ -392,11 +372,7 @@ pub fn expected_name(handle: &str, driver: &str, node: &str) -> String {
     for part in [handle, driver, node] {
         hash.update(part.as_bytes());
     }
-    let digits: String = hash
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("csi-{digits}")
 }
 

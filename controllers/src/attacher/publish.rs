@@ -141,14 +141,10 @@ impl Attacher {
         };
         let attachment = prepared.as_ref().unwrap_or(attachment);
         self.ours()?;
-        let request = ControllerPublishVolumeRequest {
-            secrets,
-            ..how.request
-        };
+        let request = ControllerPublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;
         let answer = csi.controller_publish_volume(request, self.timeout).await?;
-        self.mark_attached(attachment, &answer.publish_context)
-            .await?;
+        self.mark_attached(attachment, &answer.publish_context).await?;
         tracing::info!(attachment = attachment.name_any(), "attached");
         Ok(())
     }
@@ -212,13 +208,9 @@ impl Attacher {
     async fn detach(&self, attachment: &VolumeAttachment, how: Detach) -> Result<(), PublishError> {
         let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
         self.ours()?;
-        let request = ControllerUnpublishVolumeRequest {
-            secrets,
-            ..how.request
-        };
+        let request = ControllerUnpublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;
-        csi.controller_unpublish_volume(request, self.timeout)
-            .await?;
+        csi.controller_unpublish_volume(request, self.timeout).await?;
         self.mark_detached(attachment).await?;
         tracing::info!(attachment = attachment.name_any(), "detached");
         Ok(())
@@ -288,10 +280,8 @@ fn attached_patch(
     if status.attached && status.attach_error.is_none() && known == *context {
         return None;
     }
-    let mut metadata: BTreeMap<&String, Value> = context
-        .iter()
-        .map(|(key, value)| (key, json!(value)))
-        .collect();
+    let mut metadata: BTreeMap<&String, Value> =
+        context.iter().map(|(key, value)| (key, json!(value))).collect();
     for key in known.keys() {
         metadata.entry(key).or_insert(Value::Null);
     }
@@ -309,10 +299,7 @@ fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
     let status = attachment.status.as_ref()?;
     let clean = !status.attached
         && status.detach_error.is_none()
-        && status
-            .attachment_metadata
-            .as_ref()
-            .is_none_or(BTreeMap::is_empty);
+        && status.attachment_metadata.as_ref().is_none_or(BTreeMap::is_empty);
     if clean {
         return None;
     }

@@ -68,10 +68,7 @@ impl Attacher {
                 },
             };
             // The driver on this node does not list volumes of other nodes.
-            if volume
-                .as_ref()
-                .is_some_and(|volume| !self.context.may_have(volume))
-            {
+            if volume.as_ref().is_some_and(|volume| !self.context.may_have(volume)) {
                 continue;
             }
             let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
@@ -139,9 +136,7 @@ pub(crate) async fn list(
             token = page.next_token;
         }
     };
-    tokio::time::timeout(deadline, pages)
-        .await
-        .unwrap_or(Err(ListError::Late(deadline)))
+    tokio::time::timeout(deadline, pages).await.unwrap_or(Err(ListError::Late(deadline)))
 }
 
 #[cfg(test)]

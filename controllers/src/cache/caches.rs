@@ -192,14 +192,7 @@ watches! {
 }
 
 /// Kinds that every API server serves and that most loops need.
-const REQUIRED: [&str; 6] = [
-    "claims",
-    "volumes",
-    "nodes",
-    "csi_nodes",
-    "classes",
-    "attachments",
-];
+const REQUIRED: [&str; 6] = ["claims", "volumes", "nodes", "csi_nodes", "classes", "attachments"];
 
 impl fmt::Debug for Caches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,12 +222,7 @@ fn by_name(_: &Caches, node: &str) -> Selectors {
 impl Caches {
     /// Cluster-wide caches. No watch has started yet.
     pub fn new(client: Client, stop: CancellationToken) -> Self {
-        Caches {
-            client: Some(client),
-            shared: Shared::until(&stop),
-            stop,
-            ..Caches::unwatched()
-        }
+        Caches { client: Some(client), shared: Shared::until(&stop), stop, ..Caches::unwatched() }
     }
 
     /// Caches of the objects that concern one node.
@@ -248,18 +236,12 @@ impl Caches {
 
     /// Watches all contents if `all` is set: the label is missing where only drivers know the node.
     pub fn with_contents(self, all: bool) -> Self {
-        Caches {
-            contents_labelled: !all,
-            ..self
-        }
+        Caches { contents_labelled: !all, ..self }
     }
 
     /// Counts the watch events in these metrics.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
-        Caches {
-            metrics: Some(metrics),
-            ..self
-        }
+        Caches { metrics: Some(metrics), ..self }
     }
 
     /// Caches that watch nothing. Tests fill them with [`Store::apply_write`].
@@ -340,16 +322,9 @@ impl Caches {
     fn begin<K: Resource>(&self, selectors: Selectors, form: Encoding<K>) -> Store<K> {
         let watch = Store::in_form(form);
         if let Some(client) = &self.client {
-            let range = Range {
-                selectors,
-                width: self.width.subscribe(),
-            };
+            let range = Range { selectors, width: self.width.subscribe() };
             let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
-            tokio::spawn(
-                watch
-                    .clone()
-                    .run_within(client.clone(), range, metrics, stop),
-            );
+            tokio::spawn(watch.clone().run_within(client.clone(), range, metrics, stop));
         }
         watch
     }

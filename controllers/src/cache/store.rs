@@ -116,10 +116,7 @@ pub struct Store<K> {
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Store {
-            inner: self.inner.clone(),
-            term: self.term.clone(),
-        }
+        Store { inner: self.inner.clone(), term: self.term.clone() }
     }
 }
 
@@ -159,18 +156,12 @@ impl<K: Resource> Store<K> {
             synced: watch::Sender::new(false),
             trouble: Mutex::new(None),
         };
-        Store {
-            inner: Arc::new(inner),
-            term: Subscription::default(),
-        }
+        Store { inner: Arc::new(inner), term: Subscription::default() }
     }
 
     /// The same store; handlers registered through it belong to this subscription.
     pub fn of_term(&self, term: &Subscription) -> Self {
-        Store {
-            inner: self.inner.clone(),
-            term: term.clone(),
-        }
+        Store { inner: self.inner.clone(), term: term.clone() }
     }
 
     /// Removes all handlers of this subscription.
@@ -186,10 +177,7 @@ impl<K: Resource> Store<K> {
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         let mut state = self.lock();
         for object in state.objects.values() {
-            handler(&Change::Applied {
-                old: None,
-                new: object.get(),
-            });
+            handler(&Change::Applied { old: None, new: object.get() });
         }
         state.handlers.push((self.term.clone(), Arc::new(handler)));
     }
@@ -292,23 +280,13 @@ impl<K: Resource> Store<K> {
 
     /// Returns the watch's current error, if any.
     pub fn trouble(&self) -> Option<WatchError> {
-        self.inner
-            .trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn note(&self, error: Option<String>) {
-        let mut trouble = self
-            .inner
-            .trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         *trouble = error.map(|error| WatchError {
-            since: trouble
-                .as_ref()
-                .map_or_else(Instant::now, |known| known.since),
+            since: trouble.as_ref().map_or_else(Instant::now, |known| known.since),
             error,
         });
     }
@@ -365,10 +343,7 @@ impl<K: Resource> Store<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.inner
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -436,12 +411,7 @@ fn named(namespace: &str, name: &str) -> Key {
 
 /// Parses the `resourceVersion`: the API guarantees increasing decimal numbers within a kind.
 fn version<K: Resource>(object: &K) -> u64 {
-    object
-        .meta()
-        .resource_version
-        .as_deref()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
+    object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

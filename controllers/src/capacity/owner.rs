@@ -16,11 +16,7 @@ pub(super) enum OwnerError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error("{kind} {namespace}/{name} does not exist")]
-    Gone {
-        kind: String,
-        namespace: String,
-        name: String,
-    },
+    Gone { kind: String, namespace: String, name: String },
     #[error("{kind} {name} has no owner that controls it; lower --capacity-ownerref-level")]
     NoOwner { kind: String, name: String },
     #[error("the owner of a {kind} is not looked up; lower --capacity-ownerref-level")]
@@ -44,20 +40,13 @@ struct Pointed {
 impl Owner {
     /// No owner.
     pub(super) fn none() -> Self {
-        Owner {
-            pod: None,
-            known: Mutex::default(),
-        }
+        Owner { pod: None, known: Mutex::default() }
     }
 
     /// The pod, or the owner so many levels above it.
     pub(super) fn above(namespace: &str, pod: &str, level: u32) -> Self {
         Owner {
-            pod: Some(Pointed {
-                namespace: namespace.to_owned(),
-                name: pod.to_owned(),
-                level,
-            }),
+            pod: Some(Pointed { namespace: namespace.to_owned(), name: pod.to_owned(), level }),
             known: Mutex::default(),
         }
     }
@@ -137,8 +126,5 @@ impl Pointed {
 fn controller(object: &impl ResourceExt) -> Option<OwnerReference> {
     let owners = object.owner_references().iter();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    Some(OwnerReference {
-        block_owner_deletion: None,
-        ..controllers.next()?.clone()
-    })
+    Some(OwnerReference { block_owner_deletion: None, ..controllers.next()?.clone() })
 }

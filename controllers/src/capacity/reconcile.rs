@@ -63,10 +63,7 @@ impl Pass {
         owner: Owner,
         objects: Store<CSIStorageCapacity>,
     ) -> Self {
-        let limit = Limit::new(
-            options.kube_api_capacity_qps,
-            options.kube_api_capacity_burst,
-        );
+        let limit = Limit::new(options.kube_api_capacity_qps, options.kube_api_capacity_burst);
         let on_nodes = context.scope.node().is_some();
         Pass {
             immediate: options.capacity_for_immediate_binding.unwrap_or(on_nodes),
@@ -143,10 +140,7 @@ impl Pass {
         pools.sort();
         // This client has no rate limit: the owner is looked up only once.
         let owner = self.owner.get(&self.context.kube).await?;
-        Ok(Marks {
-            owner,
-            pools: (!pools.is_empty()).then(|| pools.join(",")),
-        })
+        Ok(Marks { owner, pools: (!pools.is_empty()).then(|| pools.join(",")) })
     }
 
     /// The wanted objects, with the room from the driver. `trouble` gets the last error.
@@ -163,10 +157,7 @@ impl Pass {
             let first = self.first(&class);
             let in_turn = segments.iter().cycle().skip(first).take(segments.len());
             for (turn, segment) in in_turn.enumerate() {
-                let item = Item {
-                    class: class.name_any(),
-                    segment: segment.clone(),
-                };
+                let item = Item { class: class.name_any(), segment: segment.clone() };
                 if silent {
                     // Every further call may time out as well, and other classes wait.
                     wanted.insert(item, None);
@@ -219,9 +210,7 @@ impl Pass {
 
     /// Asks the driver for the room of a class in a segment (GetCapacity).
     async fn ask(&self, class: &StorageClass, item: &Item) -> Result<Room, Failure> {
-        let topology = csi::Topology {
-            segments: item.segment.clone(),
-        };
+        let topology = csi::Topology { segments: item.segment.clone() };
         let request = csi::GetCapacityRequest {
             parameters: class.parameters.clone().unwrap_or_default(),
             accessible_topology: (!item.segment.is_empty()).then_some(topology),
@@ -230,10 +219,7 @@ impl Pass {
         let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
         let csi = &self.context.driver.csi;
         let answer = csi.get_capacity(request, timeout).await?;
-        Ok(Room {
-            available: answer.available_capacity,
-            largest: answer.maximum_volume_size,
-        })
+        Ok(Room { available: answer.available_capacity, largest: answer.maximum_volume_size })
     }
 
     /// Emits one event for all nodes about a class that the driver refuses. Otherwise pods would

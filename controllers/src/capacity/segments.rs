@@ -28,12 +28,7 @@ pub(super) fn segments(
             let of_node = |csi_node: &CSINode| {
                 segment(csi_node, nodes.get(&csi_node.name_any())?.as_ref(), driver)
             };
-            caches
-                .csi_nodes()
-                .all()
-                .iter()
-                .filter_map(|csi_node| of_node(csi_node))
-                .collect()
+            caches.csi_nodes().all().iter().filter_map(|csi_node| of_node(csi_node)).collect()
         }
     }
 }
@@ -41,10 +36,7 @@ pub(super) fn segments(
 /// True if a node's segment may have changed; most changes of nodes are irrelevant.
 pub(super) fn moved(change: &Change<Node>) -> bool {
     match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } => old.labels() != new.labels(),
+        Change::Applied { old: Some(old), new } => old.labels() != new.labels(),
         _ => true,
     }
 }
@@ -57,28 +49,16 @@ pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
         driver.and_then(|driver| driver.topology_keys.clone())
     };
     match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } => keys(old) != keys(new),
+        Change::Applied { old: Some(old), new } => keys(old) != keys(new),
         _ => true,
     }
 }
 
 /// The segment of a node. `None` if the node lacks the driver or some of its topology labels.
 fn segment(csi_node: &CSINode, node: &Node, driver: &str) -> Option<Segment> {
-    let registered = csi_node
-        .spec
-        .drivers
-        .iter()
-        .find(|known| known.name == driver)?;
-    let keys = registered
-        .topology_keys
-        .as_deref()
-        .filter(|keys| !keys.is_empty())?;
-    keys.iter()
-        .map(|key| Some((key.clone(), node.labels().get(key)?.clone())))
-        .collect()
+    let registered = csi_node.spec.drivers.iter().find(|known| known.name == driver)?;
+    let keys = registered.topology_keys.as_deref().filter(|keys| !keys.is_empty())?;
+    keys.iter().map(|key| Some((key.clone(), node.labels().get(key)?.clone()))).collect()
 }
 
 #[cfg(test)]
@@ -153,25 +133,15 @@ mod tests {
             ),
         ] {
             let node = json!({"metadata": {"name": name, "labels": labels}});
-            caches
-                .nodes()
-                .apply_write(serde_json::from_value(node).expect("a node"));
+            caches.nodes().apply_write(serde_json::from_value(node).expect("a node"));
             let csi_node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
-            caches
-                .csi_nodes()
-                .apply_write(serde_json::from_value(csi_node).expect("a CSINode"));
+            caches.csi_nodes().apply_write(serde_json::from_value(csi_node).expect("a CSINode"));
         }
         let zone = |value: &str| Segment::from([("zone".to_owned(), value.to_owned())]);
         let found = segments(&Scope::Cluster, true, "d", &caches);
         assert_eq!(found, BTreeSet::from([zone("a"), zone("b")]));
-        let here = Scope::Node {
-            name: "n1".to_owned(),
-            segments: zone("a"),
-        };
-        assert_eq!(
-            segments(&here, true, "d", &caches),
-            BTreeSet::from([zone("a")])
-        );
+        let here = Scope::Node { name: "n1".to_owned(), segments: zone("a") };
+        assert_eq!(segments(&here, true, "d", &caches), BTreeSet::from([zone("a")]));
         assert_eq!(
             segments(&Scope::Cluster, false, "d", &caches),
             BTreeSet::from([Segment::new()])

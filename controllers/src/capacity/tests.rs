@@ -35,12 +35,7 @@ impl Site {
     /// A site with a pod of a DaemonSet, and a pool with room.
     fn new() -> Self {
         let site = Site::default();
-        site.put(
-            "Pod",
-            "p",
-            "u-pod",
-            json!([controller("DaemonSet", "hostloop", "u-set")]),
-        );
+        site.put("Pod", "p", "u-pod", json!([controller("DaemonSet", "hostloop", "u-set")]));
         site.room("fast", Ok((100 << 30, Some(10 << 30))));
         site
     }
@@ -111,17 +106,11 @@ fn controller(kind: &str, name: &str, uid: &str) -> Value {
 
 /// The default options, without a rate limit.
 fn defaults() -> Options {
-    Options {
-        kube_api_capacity_qps: 0.0,
-        ..options()
-    }
+    Options { kube_api_capacity_qps: 0.0, ..options() }
 }
 
 fn with_level(capacity_ownerref_level: i32) -> Options {
-    Options {
-        capacity_ownerref_level,
-        ..defaults()
-    }
+    Options { capacity_ownerref_level, ..defaults() }
 }
 
 /// A process that publishes room, for a node or for the cluster.
@@ -132,10 +121,7 @@ struct Rig {
 }
 
 fn here() -> Scope {
-    Scope::Node {
-        name: "n1".to_owned(),
-        segments: [("t/node".to_owned(), "n1".to_owned())].into(),
-    }
+    Scope::Node { name: "n1".to_owned(), segments: [("t/node".to_owned(), "n1".to_owned())].into() }
 }
 
 impl Rig {
@@ -148,12 +134,8 @@ impl Rig {
 
     fn new(site: &Site, scope: Scope, options: Options) -> Self {
         let mut world = World::new(&[]);
-        world.context.kube = Kube::new(
-            site.api.client(),
-            None,
-            world.context.metrics.clone(),
-            "test",
-        );
+        world.context.kube =
+            Kube::new(site.api.client(), None, world.context.metrics.clone(), "test");
         world.context.driver = Arc::new(site.driver());
         if scope.node().is_some() {
             let pools = || vec!["p2".to_owned(), "p1".to_owned()];
@@ -175,11 +157,7 @@ impl Rig {
             owner,
             objects,
         );
-        Rig {
-            world,
-            pass,
-            metrics,
-        }
+        Rig { world, pass, metrics }
     }
 
     fn class(&self, name: &str, pool: &str, mode: &str) {
@@ -216,11 +194,7 @@ impl Rig {
 
     /// The goal, the current and the obsolete objects in the metrics.
     fn counts(&self) -> (i64, i64, i64) {
-        let Metrics {
-            goal,
-            current,
-            obsolete,
-        } = &self.metrics;
+        let Metrics { goal, current, obsolete } = &self.metrics;
         (goal.get(), current.get(), obsolete.get())
     }
 
@@ -274,20 +248,13 @@ async fn binding_modes() {
         (Scope::Cluster, Some(true), 2),
     ] {
         let site = Site::new();
-        let options = Options {
-            capacity_for_immediate_binding: immediate,
-            ..defaults()
-        };
+        let options = Options { capacity_for_immediate_binding: immediate, ..defaults() };
         let rig = Rig::new(&site, scope.clone(), options);
         rig.node("n1");
         rig.class("late", "fast", LATE);
         rig.class("now", "fast", NOW);
         rig.run().await;
-        assert_eq!(
-            site.capacities().len(),
-            published,
-            "{scope:?} {immediate:?}"
-        );
+        assert_eq!(site.capacities().len(), published, "{scope:?} {immediate:?}");
     }
 }
 
@@ -348,9 +315,7 @@ async fn an_obsolete_object_is_deleted_after_the_new_one_is_created() {
     let segments = [("t/node", "n1"), ("zone", "a")];
     let scope = Scope::Node {
         name: "n1".to_owned(),
-        segments: segments
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
+        segments: segments.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
     };
     let rig = Rig::new(&site, scope, defaults());
     rig.class("c", "fast", LATE);

@@ -77,12 +77,7 @@ impl Events {
         let (normal, waiting) = mpsc::channel(WAITING);
         let (warnings, waiting_warnings) = mpsc::channel(WAITING);
         let (last, seen) = watch::channel(Instant::now());
-        let events = Events {
-            normal,
-            warnings,
-            last: Arc::new(last),
-            metrics,
-        };
+        let events = Events { normal, warnings, last: Arc::new(last), metrics };
         (events, Backlog::new(waiting_warnings, waiting, seen))
     }
 

@@ -40,10 +40,8 @@ const UNFIT_PATCH: &str = "the server rejected our request due to an error in ou
 
 /// Parts of the API server's messages for a patch with the UID of a deleted object, if a new object
 /// has its name.
-const OTHER_UID: [&str; 2] = [
-    "metadata.uid: Invalid value",
-    "Precondition failed: UID in precondition",
-];
+const OTHER_UID: [&str; 2] =
+    ["metadata.uid: Invalid value", "Precondition failed: UID in precondition"];
 
 /// The default deadline of a call.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -176,10 +174,7 @@ impl ApiError {
     }
 
     fn new(call: String, error: kube::Error) -> Self {
-        let failed = |call, error| ApiError::Failed {
-            call,
-            source: Box::new(error),
-        };
+        let failed = |call, error| ApiError::Failed { call, source: Box::new(error) };
         let kube::Error::Api(status) = &error else {
             return failed(call, error);
         };
@@ -188,19 +183,14 @@ impl ApiError {
             404 => ApiError::NotFound { call },
             409 if status.is_already_exists() => ApiError::AlreadyExists { call },
             409 => ApiError::Conflict { call, message },
-            422 if message == UNFIT_PATCH => ApiError::Conflict {
-                call,
-                message: "it is not as the patch supposes".to_owned(),
-            },
+            422 if message == UNFIT_PATCH => {
+                ApiError::Conflict { call, message: "it is not as the patch supposes".to_owned() }
+            }
             422 if OTHER_UID.iter().any(|part| message.contains(part)) => {
                 ApiError::Conflict { call, message }
             }
             429 => failed(call, error),
-            code @ 400..500 => ApiError::Rejected {
-                call,
-                code,
-                message,
-            },
+            code @ 400..500 => ApiError::Rejected { call, code, message },
             _ => failed(call, error),
         }
     }
@@ -241,11 +231,7 @@ impl Call {
             "" => name.to_owned(),
             namespace => format!("{namespace}/{name}"),
         };
-        Call {
-            verb,
-            kind: K::kind(&()).into_owned(),
-            name,
-        }
+        Call { verb, kind: K::kind(&()).into_owned(), name }
     }
 }
 
@@ -269,18 +255,12 @@ impl Kube {
 
     /// Returns a client for the same server that writes as another field manager.
     pub fn managed_by(&self, manager: &str) -> Self {
-        Kube {
-            manager: manager.into(),
-            ..self.clone()
-        }
+        Kube { manager: manager.into(), ..self.clone() }
     }
 
     /// Returns a client for the same server with a separate rate limit.
     pub fn limited(&self, limit: Option<Limit>) -> Self {
-        Kube {
-            limit: limit.map(Arc::new),
-            ..self.clone()
-        }
+        Kube { limit: limit.map(Arc::new), ..self.clone() }
     }
 
     /// Returns the underlying client for watches, which have no deadline.
@@ -307,16 +287,10 @@ impl Kube {
     pub async fn create<K: Resource>(&self, object: &K) -> Result<K, ApiError> {
         let namespace = object.namespace().unwrap_or_default();
         let api = K::api(self.client.clone(), &namespace);
-        let name = object
-            .meta()
-            .name
-            .clone()
-            .or_else(|| object.meta().generate_name.clone());
+        let name = object.meta().name.clone().or_else(|| object.meta().generate_name.clone());
         let call = Call::new::<K>("create", &namespace, &name.unwrap_or_default());
-        let params = PostParams {
-            field_manager: Some(self.manager.to_string()),
-            ..PostParams::default()
-        };
+        let params =
+            PostParams { field_manager: Some(self.manager.to_string()), ..PostParams::default() };
         self.timely(call, api.create(&params, object)).await
     }
 
@@ -328,8 +302,7 @@ impl Kube {
 
     /// Applies a JSON merge patch to an object's status.
     pub async fn merge_status<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
-        self.patch(object, Some("status"), &Patch::Merge(patch))
-            .await
+        self.patch(object, Some("status"), &Patch::Merge(patch)).await
     }
 
     /// Applies a strategic merge patch, which merges lists by key, to an object's status. Kinds
@@ -339,18 +312,14 @@ impl Kube {
         object: &K,
         patch: Value,
     ) -> Result<K, ApiError> {
-        self.patch(object, Some("status"), &Patch::Strategic(patch))
-            .await
+        self.patch(object, Some("status"), &Patch::Strategic(patch)).await
     }
 
     /// Applies a JSON patch (RFC 6902), a list of operations such as `test`, to an object.
     pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
         let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|error| {
             let call = Call::new::<K>("patch", "", &object.name_any()).to_string();
-            ApiError::Failed {
-                call,
-                source: Box::new(kube::Error::SerdeError(error)),
-            }
+            ApiError::Failed { call, source: Box::new(kube::Error::SerdeError(error)) }
         })?;
         self.patch(object, None, &Patch::Json::<()>(patch)).await
     }
@@ -363,16 +332,13 @@ impl Kube {
     ) -> Result<K, ApiError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api = K::api(self.client.clone(), &namespace);
-        let params = PatchParams {
-            field_manager: Some(self.manager.to_string()),
-            ..PatchParams::default()
-        };
+        let params =
+            PatchParams { field_manager: Some(self.manager.to_string()), ..PatchParams::default() };
         let call = Call::new::<K>("patch", &namespace, &name);
         match subresource {
             None => self.timely(call, api.patch(&name, &params, patch)).await,
             Some(part) => {
-                self.timely(call, api.patch_subresource(part, &name, &params, patch))
-                    .await
+                self.timely(call, api.patch_subresource(part, &name, &params, patch)).await
             }
         }
     }
@@ -380,19 +346,14 @@ impl Kube {
     /// Deletes an object if its UID is still the one that was read. Deleting a missing object
     /// succeeds.
     pub async fn delete<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
-        let preconditions = Preconditions {
-            uid: object.uid(),
-            resource_version: None,
-        };
+        let preconditions = Preconditions { uid: object.uid(), resource_version: None };
         self.delete_if(object, preconditions).await
     }
 
     /// Deletes an object if it is unchanged since it was read.
     pub async fn delete_unchanged<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
-        let preconditions = Preconditions {
-            uid: object.uid(),
-            resource_version: object.resource_version(),
-        };
+        let preconditions =
+            Preconditions { uid: object.uid(), resource_version: object.resource_version() };
         self.delete_if(object, preconditions).await
     }
 
@@ -421,10 +382,7 @@ impl Kube {
         }
         let answer = tokio::time::timeout(DEADLINE, sent).await;
         let answer = match answer {
-            Err(_) => Err(ApiError::Timeout {
-                call: call.to_string(),
-                deadline: DEADLINE,
-            }),
+            Err(_) => Err(ApiError::Timeout { call: call.to_string(), deadline: DEADLINE }),
             Ok(answer) => answer.map_err(|error| ApiError::new(call.to_string(), error)),
         };
         self.metrics.api_call(
@@ -432,10 +390,7 @@ impl Kube {
             &call.kind,
             answer.as_ref().err().map_or("ok", ApiError::word),
         );
-        if !matches!(
-            answer,
-            Err(ApiError::Timeout { .. } | ApiError::Failed { .. })
-        ) {
+        if !matches!(answer, Err(ApiError::Timeout { .. } | ApiError::Failed { .. })) {
             let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
             *answered = Some(Instant::now());
         }

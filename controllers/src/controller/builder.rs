@@ -288,9 +288,6 @@ mod tests {
         let context = World::new(&[]).context;
         context.stop.cancel();
         let never = |_| std::future::pending();
-        Controller::new(&context, Arc::new(()))
-            .after(never)
-            .run()
-            .await;
+        Controller::new(&context, Arc::new(())).after(never).run().await;
     }
 }

@@ -59,10 +59,7 @@ impl Csi {
         // clients send.
         let channel =
             Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Csi {
-            channel,
-            metrics: None,
-        }
+        Csi { channel, metrics: None }
     }
 
     /// A channel without a driver: every call fails. For processes that only need the driver's
@@ -102,11 +99,7 @@ impl Failure {
     /// lost the answer, regardless of the transport's error.
     pub fn code(&self) -> Code {
         let from_driver = std::error::Error::source(&self.status).is_none();
-        if from_driver {
-            self.status.code()
-        } else {
-            Code::Unavailable
-        }
+        if from_driver { self.status.code() } else { Code::Unavailable }
     }
 }
 

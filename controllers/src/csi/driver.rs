@@ -48,12 +48,8 @@ pub enum DriverError {
 impl Driver {
     /// Waits until the driver is ready, then reads its identity. The socket may not exist yet.
     pub async fn introduce(csi: Csi, stop: &CancellationToken) -> Result<Self, DriverError> {
-        stop.run_until_cancelled(ready(&csi))
-            .await
-            .ok_or(DriverError::Stopped)?;
-        let info = csi
-            .get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE)
-            .await?;
+        stop.run_until_cancelled(ready(&csi)).await.ok_or(DriverError::Stopped)?;
+        let info = csi.get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE).await?;
         let services = csi
             .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {}, DEADLINE)
             .await?
@@ -112,11 +108,7 @@ impl Driver {
         if self.serves(Service::GroupControllerService) {
             let request = csi::GroupControllerGetCapabilitiesRequest {};
             let answer = csi.group_controller_get_capabilities(request, DEADLINE);
-            let types = answer
-                .await?
-                .capabilities
-                .into_iter()
-                .filter_map(|one| one.r#type);
+            let types = answer.await?.capabilities.into_iter().filter_map(|one| one.r#type);
             self.group = types.map(|group::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         // A central deployment may lack a node service.

@@ -85,37 +85,18 @@ mod tests {
         for (code, expected) in [
             (Code::Cancelled, background),
             (Code::Unknown, done),
-            (
-                Code::InvalidArgument,
-                [Infeasible, Infeasible, Infeasible, Infeasible, Final, Final],
-            ),
+            (Code::InvalidArgument, [Infeasible, Infeasible, Infeasible, Infeasible, Final, Final]),
             (Code::DeadlineExceeded, background),
-            (
-                Code::NotFound,
-                [Final, Final, Infeasible, Final, Final, Final],
-            ),
+            (Code::NotFound, [Final, Final, Infeasible, Final, Final, Final]),
             (Code::AlreadyExists, done),
             (Code::PermissionDenied, done),
             (
                 Code::ResourceExhausted,
-                [
-                    Reschedule,
-                    Final,
-                    InBackground,
-                    InBackground,
-                    InBackground,
-                    InBackground,
-                ],
+                [Reschedule, Final, InBackground, InBackground, InBackground, InBackground],
             ),
-            (
-                Code::FailedPrecondition,
-                [Final, Final, InUse, Final, Final, Final],
-            ),
+            (Code::FailedPrecondition, [Final, Final, InUse, Final, Final, Final]),
             (Code::Aborted, background),
-            (
-                Code::OutOfRange,
-                [Final, Final, Infeasible, Final, Final, Final],
-            ),
+            (Code::OutOfRange, [Final, Final, Infeasible, Final, Final, Final]),
             (Code::Unimplemented, done),
             (Code::Internal, done),
             (Code::Unavailable, background),

@@ -50,11 +50,7 @@ pub(super) async fn run(context: &Context) {
             known.clear();
             continue;
         }
-        let seen = nodes
-            .all()
-            .iter()
-            .map(|node| (node.name_any(), is_ready(node)))
-            .collect();
+        let seen = nodes.all().iter().map(|node| (node.name_any(), is_ready(node))).collect();
         for change in decide(&mut known, &seen, Instant::now()) {
             match change {
                 Change::Failed(node) => {
@@ -69,13 +65,7 @@ pub(super) async fn run(context: &Context) {
                 }
                 Change::Recovered(node, claims) => {
                     let message = format!("Node {node} is ready again");
-                    emit(
-                        context,
-                        EventKind::Normal,
-                        "NodeRecovered",
-                        &claims,
-                        &message,
-                    );
+                    emit(context, EventKind::Normal, "NodeRecovered", &claims, &message);
                 }
             }
         }
@@ -90,9 +80,7 @@ fn emit(
     message: &str,
 ) {
     for claim in claims {
-        context
-            .events
-            .emit(claim.clone(), kind, reason, message.to_owned());
+        context.events.emit(claim.clone(), kind, reason, message.to_owned());
     }
 }
 
@@ -107,19 +95,12 @@ fn decide(
     let mut changes = Vec::new();
     for (node, ready) in nodes {
         if *ready {
-            if let Some(Down {
-                reported: Some(claims),
-                ..
-            }) = known.remove(node)
-            {
+            if let Some(Down { reported: Some(claims), .. }) = known.remove(node) {
                 changes.push(Change::Recovered(node.clone(), claims));
             }
             continue;
         }
-        let down = known.entry(node.clone()).or_insert(Down {
-            since: now,
-            reported: None,
-        });
+        let down = known.entry(node.clone()).or_insert(Down { since: now, reported: None });
         if down.reported.is_none() && now.duration_since(down.since) >= DOWN {
             changes.push(Change::Failed(node.clone()));
         }
@@ -129,10 +110,7 @@ fn decide(
 
 /// True if kubelet reports that the node is ready.
 pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
     ready.any(|condition| condition.status == "True")
 }
@@ -148,37 +126,22 @@ fn in_use(
         .iter()
         .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
     let used: BTreeSet<(String, String)> = on_node.flat_map(|pod| claims_of(pod)).collect();
-    let bound = volumes
-        .into_iter()
-        .filter_map(|volume| Volume::bound(&volume, driver));
+    let bound = volumes.into_iter().filter_map(|volume| Volume::bound(&volume, driver));
     let claims = bound.map(|volume| volume.claim);
     let name = |part: &Option<String>| part.clone().unwrap_or_default();
-    claims
-        .filter(|claim| used.contains(&(name(&claim.namespace), name(&claim.name))))
-        .collect()
+    claims.filter(|claim| used.contains(&(name(&claim.namespace), name(&claim.name)))).collect()
 }
 
 /// Namespace and name of the claims that a pod uses. The claim of a generic ephemeral volume is
 /// named after the pod and the volume.
 fn claims_of(pod: &Pod) -> Vec<(String, String)> {
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let names = volumes.filter_map(|volume| {
-        let made = volume
-            .ephemeral
-            .as_ref()
-            .map(|_| format!("{}-{}", pod.name_any(), volume.name));
-        let named = volume
-            .persistent_volume_claim
-            .as_ref()
-            .map(|claim| claim.claim_name.clone());
+        let made = volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name_any(), volume.name));
+        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
         named.or(made)
     });
-    names
-        .map(|name| (pod.namespace().unwrap_or_default(), name))
-        .collect()
+    names.map(|name| (pod.namespace().unwrap_or_default(), name)).collect()
 }
 
 #[cfg(test)]
@@ -192,10 +155,7 @@ mod tests {
     }
 
     fn seen(nodes: &[(&str, bool)]) -> BTreeMap<String, bool> {
-        nodes
-            .iter()
-            .map(|(name, ready)| ((*name).to_owned(), *ready))
-            .collect()
+        nodes.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
     }
 
     #[test]
@@ -238,18 +198,9 @@ mod tests {
     #[test]
     fn readiness_is_a_condition() {
         let cases = [
-            (
-                json!({"conditions": [{"type": "Ready", "status": "True"}]}),
-                true,
-            ),
-            (
-                json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}),
-                false,
-            ),
-            (
-                json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}),
-                false,
-            ),
+            (json!({"conditions": [{"type": "Ready", "status": "True"}]}), true),
+            (json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}), false),
+            (json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}), false),
             (json!({}), false),
         ];
         for (status, ready) in cases {
@@ -278,11 +229,7 @@ mod tests {
         };
         let claim = |name: &str| json!({"name": "v", "persistentVolumeClaim": {"claimName": name}});
         let pods = [
-            pod(
-                "p",
-                "a",
-                json!([claim("one"), {"name": "tmp", "ephemeral": {}}, {"name": "e"}]),
-            ),
+            pod("p", "a", json!([claim("one"), {"name": "tmp", "ephemeral": {}}, {"name": "e"}])),
             pod("q", "a", json!([claim("one"), claim("others")])),
             pod("r", "b", json!([claim("two")])),
         ];
@@ -295,10 +242,7 @@ mod tests {
         ];
         let found = |node| {
             let claims = in_use(node, &pods, volumes.iter().cloned(), "d");
-            claims
-                .into_iter()
-                .map(|claim| claim.name.unwrap())
-                .collect::<Vec<_>>()
+            claims.into_iter().map(|claim| claim.name.unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(found("a"), ["one", "p-tmp"]);
         assert_eq!(found("b"), ["two"]);

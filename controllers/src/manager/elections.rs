@@ -37,15 +37,7 @@ impl Elections {
         stop: CancellationToken,
     ) -> Self {
         let (args, identity) = (args.clone(), identity());
-        Elections {
-            args,
-            client,
-            metrics,
-            view,
-            identity,
-            held: BTreeMap::new(),
-            stop,
-        }
+        Elections { args, client, metrics, view, identity, held: BTreeMap::new(), stop }
     }
 
     /// Returns the leadership among processes of which every node has one.
@@ -70,9 +62,7 @@ impl Elections {
     fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
         let config = self.config(name, None);
         let (leader, task) = observe(self.client.clone(), config, self.stop.clone());
-        tasks.begin("watching the leader", async {
-            task.await.map_err(|error| error.to_string())
-        });
+        tasks.begin("watching the leader", async { task.await.map_err(|error| error.to_string()) });
         leader
     }
 
@@ -103,16 +93,10 @@ impl Elections {
             return leader.clone();
         }
         let lease = config.name.clone();
-        let (leader, task) = hold(
-            self.client.clone(),
-            config,
-            self.metrics.clone(),
-            self.stop.clone(),
-        );
+        let (leader, task) =
+            hold(self.client.clone(), config, self.metrics.clone(), self.stop.clone());
         self.view.add_leader(&lease, &leader);
-        tasks.begin("leader election", async {
-            task.await.map_err(|error| error.to_string())
-        });
+        tasks.begin("leader election", async { task.await.map_err(|error| error.to_string()) });
         self.held.insert(key, leader.clone());
         leader
     }
@@ -136,9 +120,7 @@ impl Elections {
 /// The identity of this process in leases, different for every process. A container that restarts
 /// in its pod keeps it, so it can continue at once with leases it held.
 fn identity() -> String {
-    let of_pod = std::env::var("POD_NAME")
-        .ok()
-        .filter(|name| !name.is_empty());
+    let of_pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
     of_pod.unwrap_or_else(|| {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         format!("{}_{}", host.trim(), std::process::id())
@@ -149,9 +131,7 @@ fn own_namespace() -> String {
     const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
     let named = std::env::var("POD_NAMESPACE").ok();
     let named = named.or_else(|| std::fs::read_to_string(FILE).ok());
-    let named = named
-        .map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty());
+    let named = named.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     named.unwrap_or_else(|| "default".to_owned())
 }
 

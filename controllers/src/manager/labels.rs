@@ -43,11 +43,7 @@ impl NodeLabels {
         keys: Vec<String>,
         take: impl Fn(&BTreeMap<String, String>) -> Result<Vec<String>, String> + Send + Sync + 'static,
     ) -> Self {
-        NodeLabels {
-            node: node.to_owned(),
-            keys,
-            take: Arc::new(take),
-        }
+        NodeLabels { node: node.to_owned(), keys, take: Arc::new(take) }
     }
 
     /// Reads the labels, however long that takes, then waits for the stop.
@@ -80,11 +76,7 @@ impl NodeLabels {
             };
             if why != warned {
                 let node = &self.node;
-                tracing::warn!(
-                    node,
-                    why,
-                    "the topology labels of the node are not read yet"
-                );
+                tracing::warn!(node, why, "the topology labels of the node are not read yet");
                 warned = why;
             }
             tokio::time::sleep(wait).await;

@@ -26,9 +26,7 @@ pub(crate) async fn run(
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
     let needs_capacities = picked.has(Role::Placement) || picked.has(Role::GoneNodes);
-    let capacities = needs_capacities
-        .then(|| capacity::of_all(&context))
-        .flatten();
+    let capacities = needs_capacities.then(|| capacity::of_all(&context)).flatten();
     if picked.has(Role::Placement) {
         let capacity =
             args.capacity.enable_capacity.unwrap_or(true) && args.controllers.has(Role::Capacity);
@@ -39,12 +37,7 @@ pub(crate) async fn run(
     }
     if picked.has(Role::GoneNodes) {
         let (options, volumes) = (args.gone.clone(), args.provisioner.clone());
-        parts.spawn(node_cleanup::run(
-            context.clone(),
-            options,
-            volumes,
-            capacities,
-        ));
+        parts.spawn(node_cleanup::run(context.clone(), options, volumes, capacities));
     }
     let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
     if picked.has(Role::Provisioner) && provisions {

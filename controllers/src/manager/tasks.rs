@@ -17,10 +17,7 @@ impl Tasks {
         self.0.spawn(async move {
             // The inner task catches a panic, which is then reported with the name.
             let ended = tokio::spawn(work).await;
-            (
-                role,
-                ended.unwrap_or_else(|panicked| Err(panicked.to_string())),
-            )
+            (role, ended.unwrap_or_else(|panicked| Err(panicked.to_string())))
         });
     }
 
@@ -29,14 +26,9 @@ impl Tasks {
         match self.0.join_next().await {
             Some(Ok((role, ended))) => Error::Ended {
                 role,
-                why: ended
-                    .err()
-                    .unwrap_or_else(|| "it ended without an error".to_owned()),
+                why: ended.err().unwrap_or_else(|| "it ended without an error".to_owned()),
             },
-            Some(Err(error)) => Error::Ended {
-                role: "a role",
-                why: error.to_string(),
-            },
+            Some(Err(error)) => Error::Ended { role: "a role", why: error.to_string() },
             None => std::future::pending().await,
         }
     }

@@ -61,12 +61,7 @@ impl Telemetry {
         metrics.register(&mut registry);
         let counts = Counts::default();
         counts.register(&mut registry);
-        Telemetry(Arc::new(Shared {
-            registry,
-            metrics,
-            counts,
-            leaders: Mutex::default(),
-        }))
+        Telemetry(Arc::new(Shared { registry, metrics, counts, leaders: Mutex::default() }))
     }
 
     /// Writes the metrics as OpenMetrics text, without the end mark.

@@ -187,9 +187,7 @@ impl Rules {
     fn holds(&self, volume: &PersistentVolume) -> Vec<usize> {
         let ours = [VOLUME_FINALIZER, &self.attached];
         let all = volume.finalizers().iter().enumerate().rev();
-        all.filter(|(_, one)| ours.contains(&one.as_str()))
-            .map(|(place, _)| place)
-            .collect()
+        all.filter(|(_, one)| ours.contains(&one.as_str())).map(|(place, _)| place).collect()
     }
 
     /// A JSON patch that removes our finalizers and keeps the others.
@@ -225,10 +223,7 @@ impl Rules {
 
     /// The UIDs of claims that these PVs reference.
     fn with_volume(&self, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<String> {
-        volumes
-            .iter()
-            .filter_map(|volume| claim_of(volume))
-            .collect()
+        volumes.iter().filter_map(|volume| claim_of(volume)).collect()
     }
 }
 
@@ -247,9 +242,7 @@ pub(super) fn is_out_of_service(node: &Node) -> bool {
 /// The PVs that attachments of any driver name.
 fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
     let sources = attachments.iter().map(|attachment| &attachment.spec.source);
-    sources
-        .filter_map(|source| source.persistent_volume_name.as_deref())
-        .collect()
+    sources.filter_map(|source| source.persistent_volume_name.as_deref()).collect()
 }
 
 fn managed_by<K: Resource>(places: &Places, content: &K) -> Option<String> {

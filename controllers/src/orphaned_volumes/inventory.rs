@@ -29,9 +29,7 @@ pub struct Inventory(Option<Arc<Ask>>);
 impl fmt::Debug for Inventory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reported = self.0.is_some();
-        f.debug_struct("Inventory")
-            .field("reported", &reported)
-            .finish()
+        f.debug_struct("Inventory").field("reported", &reported).finish()
     }
 }
 
@@ -48,8 +46,6 @@ impl Inventory {
     pub fn volumes(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, String> {
         let Some(ask) = &self.0 else { return Ok(None) };
         let volumes = ask()?.into_iter();
-        Ok(Some(
-            volumes.map(|volume| (volume.id.clone(), volume)).collect(),
-        ))
+        Ok(Some(volumes.map(|volume| (volume.id.clone(), volume)).collect()))
     }
 }

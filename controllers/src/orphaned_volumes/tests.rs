@@ -33,10 +33,7 @@ fn bench_with(with_inventory: bool) -> Bench {
         Can::PublishUnpublishVolume,
         Can::ListVolumesPublishedNodes,
     ]);
-    world.context.scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: BTreeMap::new(),
-    };
+    world.context.scope = Scope::Node { name: "n1".to_owned(), segments: BTreeMap::new() };
     let inventory = Arc::new(Mutex::new(Ok(Vec::new())));
     let asked = inventory.clone();
     let part = Part {
@@ -81,27 +78,20 @@ impl Bench {
     async fn after(&mut self, seconds: u64) -> Vec<String> {
         advance(Duration::from_secs(seconds)).await;
         let entries = self.listed.iter().map(|(id, nodes)| Entry {
-            volume: Some(Volume {
-                volume_id: id.clone(),
-                ..Volume::default()
-            }),
-            status: Some(VolumeStatus {
-                published_node_ids: nodes.clone(),
-            }),
+            volume: Some(Volume { volume_id: id.clone(), ..Volume::default() }),
+            status: Some(VolumeStatus { published_node_ids: nodes.clone() }),
         });
-        self.world.script.page(ListVolumesResponse {
-            entries: entries.collect(),
-            next_token: String::new(),
-        });
+        self.world
+            .script
+            .page(ListVolumesResponse { entries: entries.collect(), next_token: String::new() });
         let looked = self.scanner.scan().await;
         let calls = self.world.script.calls().into_iter();
         let mut asked: Vec<String> = calls
             .filter_map(|call| match call {
                 Call::Delete(request) => Some(format!("delete {}", request.volume_id)),
-                Call::Unpublish(request) => Some(format!(
-                    "unpublish {} {}",
-                    request.volume_id, request.node_id
-                )),
+                Call::Unpublish(request) => {
+                    Some(format!("unpublish {} {}", request.volume_id, request.node_id))
+                }
                 _ => None,
             })
             .collect();
@@ -166,10 +156,7 @@ async fn orphans_are_counted_and_reported() {
 fn a_report_names_at_most_five() {
     let orphans = (0..7).map(|number| format!("v{number}")).collect();
     let message = orphan_message(&orphans);
-    assert!(
-        message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"),
-        "{message}"
-    );
+    assert!(message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"), "{message}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,10 +165,7 @@ async fn an_unused_orphan_is_deleted() {
     bench.has("a", &[], |_| {});
     for number in 0..600 {
         // These need more than one page.
-        bench
-            .world
-            .api
-            .put(volume(&format!("v{number}"), &format!("h{number}")));
+        bench.world.api.put(volume(&format!("v{number}"), &format!("h{number}")));
     }
     bench.world.api.put(claim("another"));
     assert_eq!(bench.after(0).await, NOTHING);
@@ -198,21 +182,13 @@ async fn an_unused_orphan_is_deleted() {
 async fn any_doubt_keeps_it() {
     type Arrange = fn(&mut Bench);
     let cases: [(&str, Arrange, &str); 8] = [
-        (
-            "its claim is there",
-            |bench| drop(bench.world.api.put(claim(UID))),
-            "",
-        ),
+        ("its claim is there", |bench| drop(bench.world.api.put(claim(UID))), ""),
         (
             "its object is there, of another handle",
             |bench| drop(bench.world.api.put(volume(&format!("pvc-{UID}"), "other"))),
             "",
         ),
-        (
-            "it has an object",
-            |bench| drop(bench.world.api.put(volume("z", "a"))),
-            "",
-        ),
+        ("it has an object", |bench| drop(bench.world.api.put(volume("z", "a"))), ""),
         (
             "it has an object on the second page",
             |bench| {
@@ -300,10 +276,7 @@ async fn a_stale_publication_is_unpublished() {
         ("other-node", &[NODE_ID]),
     ] {
         bench.has(id, nodes, |one| one.staged = id == "staged");
-        bench.add(
-            bench.world.context.caches.volumes(),
-            volume(&format!("pv-{id}"), id),
-        );
+        bench.add(bench.world.context.caches.volumes(), volume(&format!("pv-{id}"), id));
     }
     let attachments = bench.world.context.caches.attachments();
     bench.add(attachments.clone(), attachment("va", "pv-attached", "n1"));
@@ -315,17 +288,11 @@ async fn a_stale_publication_is_unpublished() {
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
     let asked = bench.after(1).await;
-    assert_eq!(
-        asked,
-        ["unpublish forgotten id-1", "unpublish other-node id-1"]
-    );
+    assert_eq!(asked, ["unpublish forgotten id-1", "unpublish other-node id-1"]);
     assert_eq!(bench.world.events().len(), 2);
     bench.world.api.hide("volumeattachments", 500);
     let asked = bench.after(1).await;
-    assert!(
-        asked.len() == 1 && asked[0].starts_with("list VolumeAttachment"),
-        "{asked:?}"
-    );
+    assert!(asked.len() == 1 && asked[0].starts_with("list VolumeAttachment"), "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]

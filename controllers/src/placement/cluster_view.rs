@@ -219,10 +219,7 @@ impl Placement {
         let nodes: Arc<[Candidate]> = there.iter().map(candidate).collect();
         let mut known = lock(&self.candidates);
         known.retain(|_, known| known.at == at);
-        let found = Candidates {
-            at,
-            nodes: nodes.clone(),
-        };
+        let found = Candidates { at, nodes: nodes.clone() };
         known.insert(name, found);
         nodes
     }

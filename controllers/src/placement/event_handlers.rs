@@ -50,13 +50,9 @@ impl Placement {
         let to = queues.clone();
         caches.claims().on_change(move |change| to.claim(change));
         let (to, driver) = (queues.clone(), self.context.driver.name.clone());
-        caches
-            .volumes()
-            .on_change(move |change| to.volume(change, &driver));
+        caches.volumes().on_change(move |change| to.volume(change, &driver));
         let classes = queues.classes.clone();
-        caches
-            .classes()
-            .on_change(move |change| classes.add(change.object().name_any()));
+        caches.classes().on_change(move |change| classes.add(change.object().name_any()));
         if self.restores() {
             let sources = queues.sources.clone();
             caches.snapshots().on_change(move |change| {
@@ -78,9 +74,7 @@ impl Placement {
         }
         if self.groups.is_some() {
             let groups = queues.groups.clone();
-            caches
-                .group_contents()
-                .on_change(move |change| groups.add(change.object().name_any()));
+            caches.group_contents().on_change(move |change| groups.add(change.object().name_any()));
         }
         self.listen_to_nodes();
     }
@@ -92,9 +86,7 @@ impl Placement {
         let this = self.clone();
         caches.nodes().on_change(move |change| this.node(change));
         let this = self.clone();
-        caches
-            .csi_nodes()
-            .on_change(move |_| this.wake.notify_one());
+        caches.csi_nodes().on_change(move |_| this.wake.notify_one());
         if let Some(capacities) = &self.capacities {
             let this = self.clone();
             capacities.on_change(move |change| this.capacity(change));
@@ -103,10 +95,7 @@ impl Placement {
 
     fn node(&self, change: &Change<Node>) {
         match change {
-            Change::Applied {
-                old: Some(old),
-                new,
-            } => {
+            Change::Applied { old: Some(old), new } => {
                 if !node_fitness::is_same(old, new) {
                     self.wake.notify_one();
                 }
@@ -151,36 +140,24 @@ impl Placement {
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
         let queues = &self.queues;
         Controller::new(&self.context, self.clone())
-            .work(
-                "placement-claims",
-                &queues.claims,
-                placers,
-                |this, uid: String| async move { this.claim(&uid).await },
-            )
-            .work(
-                "placement-sources",
-                &queues.sources,
-                1,
-                |this, key: String| async move { this.on_source(&key).await },
-            )
-            .work(
-                "placement-classes",
-                &queues.classes,
-                1,
-                |this, name: String| async move { this.on_class(&name).await },
-            )
+            .work("placement-claims", &queues.claims, placers, |this, uid: String| async move {
+                this.claim(&uid).await
+            })
+            .work("placement-sources", &queues.sources, 1, |this, key: String| async move {
+                this.on_source(&key).await
+            })
+            .work("placement-classes", &queues.classes, 1, |this, name: String| async move {
+                this.on_class(&name).await
+            })
             .work(
                 "placement-volumes",
                 &queues.volumes,
                 labellers,
                 |this, name: String| async move { this.volume_label(&name).await },
             )
-            .work(
-                "placement-handles",
-                &queues.handles,
-                1,
-                |this, handle: String| async move { this.on_handle(&handle).await },
-            )
+            .work("placement-handles", &queues.handles, 1, |this, handle: String| async move {
+                this.on_handle(&handle).await
+            })
             .work(
                 "placement-contents",
                 &queues.contents,
@@ -345,11 +322,7 @@ impl Queues {
 /// True if a change concerns nothing that placement reads. The status is not read, and the cluster
 /// writes one or two for each object that is bound.
 fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) -> &S) -> bool {
-    let Change::Applied {
-        old: Some(old),
-        new,
-    } = change
-    else {
+    let Change::Applied { old: Some(old), new } = change else {
         return false;
     };
     spec(old) == spec(new)
@@ -393,32 +366,15 @@ mod tests {
         for (what, change, nothing) in [
             ("its status", status, true),
             ("its volume", json!({"spec": {"volumeName": "v"}}), false),
-            (
-                "a label",
-                json!({"metadata": {"labels": {"l": "1"}}}),
-                false,
-            ),
-            (
-                "an annotation",
-                json!({"metadata": {"annotations": {"a": null}}}),
-                false,
-            ),
+            ("a label", json!({"metadata": {"labels": {"l": "1"}}}), false),
+            ("an annotation", json!({"metadata": {"annotations": {"a": null}}}), false),
             ("its end", deleted, false),
         ] {
-            let change = Change::Applied {
-                old: Some(claim(json!({}))),
-                new: claim(change),
-            };
+            let change = Change::Applied { old: Some(claim(json!({}))), new: claim(change) };
             assert_eq!(says_nothing_new(&change, |c| &c.spec), nothing, "{what}");
         }
         let (old, new) = (None, claim(json!({})));
-        for change in [
-            Change::Applied {
-                old,
-                new: new.clone(),
-            },
-            Change::Deleted(new),
-        ] {
+        for change in [Change::Applied { old, new: new.clone() }, Change::Deleted(new)] {
             assert!(!says_nothing_new(&change, |c| &c.spec), "{change:?}");
         }
     }

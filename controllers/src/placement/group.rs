@@ -77,8 +77,7 @@ impl Placement {
             Todo::Nothing => Outcome::Done,
             Todo::Label(node) => {
                 let label = node_label(&node);
-                self.label(&watch, &*content, MANAGED_BY, &label, true)
-                    .await
+                self.label(&watch, &*content, MANAGED_BY, &label, true).await
             }
             Todo::Spans(nodes) => self.spans(&content, &nodes).await,
         }
@@ -171,11 +170,9 @@ mod tests {
             json!({"groupSnapshotHandles": {
             "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": members}})
         };
-        for (source, expected) in [
-            (given(&["s"]), vec!["s"]),
-            (given(&[]), vec!["g"]),
-            (json!({}), vec![]),
-        ] {
+        for (source, expected) in
+            [(given(&["s"]), vec!["s"]), (given(&[]), vec!["g"]), (json!({}), vec![])]
+        {
             assert_eq!(snapshots(&content(source.clone())), expected, "{source}");
         }
     }

@@ -53,8 +53,7 @@ impl Placement {
             None => Outcome::Done,
             Some(node) => {
                 let value = node_label(&node);
-                self.label(&watch, &*volume, NODE_LABEL, &value, false)
-                    .await
+                self.label(&watch, &*volume, NODE_LABEL, &value, false).await
             }
         }
     }
@@ -70,10 +69,7 @@ impl Placement {
         }
         match of_content(content.labels(), &self.content_location(&content)) {
             None => Outcome::Done,
-            Some(label) => {
-                self.label(&watch, &*content, MANAGED_BY, &label, true)
-                    .await
-            }
+            Some(label) => self.label(&watch, &*content, MANAGED_BY, &label, true).await,
         }
     }
 
@@ -167,11 +163,7 @@ mod tests {
             (none.clone(), SourceLocation::Unknown(String::new()), None),
             (none.clone(), on(&long), Some(hashed.as_str())),
         ] {
-            assert_eq!(
-                of_content(&labels, &location).as_deref(),
-                expected,
-                "{location:?}"
-            );
+            assert_eq!(of_content(&labels, &location).as_deref(), expected, "{location:?}");
         }
     }
 }

@@ -73,9 +73,7 @@ impl Metrics {
 
     pub(super) fn assigned(&self, outcome: Outcome) {
         let outcome = outcome.word();
-        self.assignments
-            .get_or_create(&Assignment { outcome })
-            .inc();
+        self.assignments.get_or_create(&Assignment { outcome }).inc();
     }
 
     pub(super) fn labelled(&self, kind: &str, result: &'static str) {

@@ -75,33 +75,17 @@ impl fmt::Display for Unfit {
 /// Why a node can't take any claim of the driver, if so.
 pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -> Option<Unfit> {
     let drivers = registered.map(|node| node.spec.drivers.as_slice());
-    let runs = drivers
-        .unwrap_or_default()
-        .iter()
-        .any(|known| known.name == driver);
+    let runs = drivers.unwrap_or_default().iter().any(|known| known.name == driver);
     let [deleting, out, unready, cordoned, pressed] = of_itself(node);
-    let unfit_nodes = [
-        deleting,
-        out,
-        unready,
-        (!runs, Unfit::NoDriver),
-        cordoned,
-        pressed,
-    ];
-    unfit_nodes
-        .into_iter()
-        .find(|(is, _)| *is)
-        .map(|(_, unfit)| unfit)
+    let unfit_nodes = [deleting, out, unready, (!runs, Unfit::NoDriver), cordoned, pressed];
+    unfit_nodes.into_iter().find(|(is, _)| *is).map(|(_, unfit)| unfit)
 }
 
 /// The reasons in the Node object itself, each with whether it applies.
 fn of_itself(node: &Node) -> [(bool, Unfit); 5] {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_deref());
-    let out = taints
-        .unwrap_or_default()
-        .iter()
-        .any(|taint| taint.key == OUT_OF_SERVICE);
+    let out = taints.unwrap_or_default().iter().any(|taint| taint.key == OUT_OF_SERVICE);
     let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
     let unready = condition(node, "Ready").is_some_and(|is| is != "True");
     let pressed = condition(node, "DiskPressure") == Some("True");
@@ -157,11 +141,7 @@ mod tests {
         for (what, now, same) in [
             ("a heartbeat", beaten, true),
             ("a label", labelled, false),
-            (
-                "cordoned",
-                node(&json!({"unschedulable": true}), &ready),
-                false,
-            ),
+            ("cordoned", node(&json!({"unschedulable": true}), &ready), false),
             ("not ready", node(&none, &is("Ready", "False")), false),
             ("full", node(&none, &is("DiskPressure", "True")), false),
         ] {
@@ -189,55 +169,15 @@ mod tests {
                 Some(&ours),
                 Some(Unfit::Cordoned),
             ),
-            (
-                "not ready",
-                &none,
-                &is("Ready", "False"),
-                Some(&ours),
-                Some(Unfit::NotReady),
-            ),
-            (
-                "lost",
-                &none,
-                &is("Ready", "Unknown"),
-                Some(&ours),
-                Some(Unfit::NotReady),
-            ),
-            (
-                "full",
-                &none,
-                &is("DiskPressure", "True"),
-                Some(&ours),
-                Some(Unfit::DiskPressure),
-            ),
-            (
-                "not full",
-                &none,
-                &is("DiskPressure", "False"),
-                Some(&ours),
-                None,
-            ),
+            ("not ready", &none, &is("Ready", "False"), Some(&ours), Some(Unfit::NotReady)),
+            ("lost", &none, &is("Ready", "Unknown"), Some(&ours), Some(Unfit::NotReady)),
+            ("full", &none, &is("DiskPressure", "True"), Some(&ours), Some(Unfit::DiskPressure)),
+            ("not full", &none, &is("DiskPressure", "False"), Some(&ours), None),
             ("out", &out, &ready, Some(&ours), Some(Unfit::OutOfService)),
-            (
-                "without drivers",
-                &none,
-                &ready,
-                None,
-                Some(Unfit::NoDriver),
-            ),
-            (
-                "with another",
-                &none,
-                &ready,
-                Some(&registered("e")),
-                Some(Unfit::NoDriver),
-            ),
+            ("without drivers", &none, &ready, None, Some(Unfit::NoDriver)),
+            ("with another", &none, &ready, Some(&registered("e")), Some(Unfit::NoDriver)),
         ] {
-            assert_eq!(
-                of_node(&node(spec, conditions), csi_node, "d"),
-                unfit,
-                "{what}"
-            );
+            assert_eq!(of_node(&node(spec, conditions), csi_node, "d"), unfit, "{what}");
         }
         let mut deleting = node(&none, &ready);
         deleting.metadata.deletion_timestamp =

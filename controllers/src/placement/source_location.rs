@@ -178,11 +178,8 @@ pub(super) fn content_of(
     let status = snapshot.status.as_ref();
     let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.clone());
     let bound = bound.filter(|bound| !bound.is_empty());
-    let unbound = || {
-        SourceLocation::Unknown(format!(
-            "{what} is not bound to a VolumeSnapshotContent yet"
-        ))
-    };
+    let unbound =
+        || SourceLocation::Unknown(format!("{what} is not bound to a VolumeSnapshotContent yet"));
     bound.ok_or_else(unbound)
 }
 

@@ -154,18 +154,11 @@ impl Rig {
 
     /// Removes the selected node from the claim, as a node without room does.
     fn refuse(&self, claim: &str) {
-        self.claim(
-            claim,
-            "now",
-            json!({"metadata": {"annotations": {SELECTED_NODE: null}}}),
-        );
+        self.claim(claim, "now", json!({"metadata": {"annotations": {SELECTED_NODE: null}}}));
     }
 
     fn reserved(&self, node: &str) -> i64 {
-        self.at_work
-            .reservations()
-            .sum(node, None, Instant::now())
-            .bytes
+        self.at_work.reservations().sum(node, None, Instant::now()).bytes
     }
 }
 

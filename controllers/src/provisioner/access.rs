@@ -92,19 +92,14 @@ mod tests {
             assert_eq!(mode(name, true), Ok(telling), "{name}");
         }
         let unknown = mode("ReadWriteTwice", true);
-        assert_eq!(
-            unknown,
-            Err(AccessError::Unknown("ReadWriteTwice".to_owned()))
-        );
+        assert_eq!(unknown, Err(AccessError::Unknown("ReadWriteTwice".to_owned())));
     }
 
     #[test]
     fn one_capability_each() {
         let modes = ["ReadWriteOnce".to_owned(), "ReadOnlyMany".to_owned()];
-        let shape = VolumeMode::Filesystem {
-            fs_type: "xfs".to_owned(),
-            flags: vec!["noatime".to_owned()],
-        };
+        let shape =
+            VolumeMode::Filesystem { fs_type: "xfs".to_owned(), flags: vec!["noatime".to_owned()] };
         let made = capabilities(&modes, &shape, false).expect("known modes");
         assert_eq!(made.len(), 2);
         let Some(AccessType::Mount(mount)) = &made[1].access_type else {

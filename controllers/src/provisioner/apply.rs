@@ -223,18 +223,13 @@ impl Provisioner {
         }
         let doubtful =
             again || since.elapsed() > LONG || self.in_flight.needs_live_check(plan.uid());
-        let pending = Arc::new(PendingPv {
-            plan: plan.clone(),
-            object,
-            since,
-        });
+        let pending = Arc::new(PendingPv { plan: plan.clone(), object, since });
         // From here on, the pending PersistentVolume keeps track of the volume if the claim is
         // deleted.
         self.in_flight.add_pending_pv(pending.clone());
         self.in_flight.forget(plan.uid());
         if self.create_pv(&pending, doubtful).await == Outcome::Failed {
-            self.pending_pvs
-                .add_after(plan.draft.name.clone(), self.retry);
+            self.pending_pvs.add_after(plan.draft.name.clone(), self.retry);
         }
         self.room_changed();
         Outcome::Done
@@ -319,10 +314,8 @@ impl Provisioner {
             if left.is_zero() {
                 break;
             }
-            let request = DeleteVolumeRequest {
-                volume_id: volume_id.clone(),
-                secrets: secrets.clone(),
-            };
+            let request =
+                DeleteVolumeRequest { volume_id: volume_id.clone(), secrets: secrets.clone() };
             match self.context.driver.csi.delete_volume(request, left).await {
                 Ok(_) => return "deleted".to_owned(),
                 Err(failure) => last = without(failure.status.message(), &secrets),
@@ -351,8 +344,7 @@ impl Provisioner {
         self.tell_failure(claim, source, &error);
         match (error.state(), plan) {
             (State::Background, Some(plan)) => {
-                self.in_flight
-                    .set_attempt(uid, PendingAttempt::Background(plan));
+                self.in_flight.set_attempt(uid, PendingAttempt::Background(plan));
                 Outcome::Failed
             }
             (State::NoChange | State::Background, _) => Outcome::Failed,
@@ -363,8 +355,7 @@ impl Provisioner {
             (State::Infeasible, plan) => {
                 let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
                 let until = Instant::now() + SLOW;
-                self.in_flight
-                    .set_attempt(uid, PendingAttempt::Slow { class, until });
+                self.in_flight.set_attempt(uid, PendingAttempt::Slow { class, until });
                 Outcome::RetryAfter(SLOW)
             }
             (State::Reschedule, _) => {
@@ -415,29 +406,22 @@ impl Provisioner {
         reference: Option<&SecretReference>,
         class_name: &str,
     ) -> Result<Credentials, Error> {
-        secrets::read(&self.kube, reference)
-            .await
-            .map_err(|error| match error {
-                SecretError::Missing { namespace, name } => Error::NoSecret {
-                    namespace,
-                    name,
-                    class: class_name.to_owned(),
-                },
-                error => error.into(),
-            })
+        secrets::read(&self.kube, reference).await.map_err(|error| match error {
+            SecretError::Missing { namespace, name } => {
+                Error::NoSecret { namespace, name, class: class_name.to_owned() }
+            }
+            error => error.into(),
+        })
     }
 
     /// Counts and reports a volume after its PersistentVolume is created.
     pub(super) fn succeeded(&self, pending: &PendingPv) {
         let (plan, draft) = (&pending.plan, &pending.plan.draft);
         let message = format!("Successfully provisioned volume {}", draft.name);
-        self.context
-            .events
-            .normal(&*draft.claim, SUCCEEDED, message);
+        self.context.events.normal(&*draft.claim, SUCCEEDED, message);
         let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
         let took = pending.since.elapsed();
-        self.metrics
-            .provisioned(class_name, plan.draft.source.kind(), Some(took));
+        self.metrics.provisioned(class_name, plan.draft.source.kind(), Some(took));
     }
 
     /// Reports that a PersistentVolume cannot be written yet.

@@ -80,10 +80,7 @@ impl Provisioner {
         if doubtful {
             let namespace = draft.claim.namespace().unwrap_or_default();
             let name = draft.claim.name_any();
-            let now = self
-                .kube
-                .get::<PersistentVolumeClaim>(&namespace, &name)
-                .await?;
+            let now = self.kube.get::<PersistentVolumeClaim>(&namespace, &name).await?;
             let wanted =
                 decide::still_wants(now.as_ref(), &draft.claim, &draft.name, &self.context.scope);
             if let Err(why) = wanted {
@@ -128,19 +125,12 @@ impl Provisioner {
 
     async fn discard(&self, pending: &PendingPv) -> Result<(), String> {
         let (plan, name) = (&pending.plan, &pending.plan.draft.name);
-        let secrets = self
-            .secrets_to_delete(name, plan.secrets.provisioner.as_ref())
-            .await;
+        let secrets = self.secrets_to_delete(name, plan.secrets.provisioner.as_ref()).await;
         let request = DeleteVolumeRequest {
             volume_id: pending.volume_id().to_owned(),
             secrets: secrets.clone(),
         };
-        let answer = self
-            .context
-            .driver
-            .csi
-            .delete_volume(request, self.timeout)
-            .await;
+        let answer = self.context.driver.csi.delete_volume(request, self.timeout).await;
         let failed = |failure: crate::csi::Failure| without(failure.status.message(), &secrets);
         answer.map(|_| ()).map_err(failed)
     }
@@ -151,7 +141,6 @@ impl PendingPv {
     fn volume_id(&self) -> &str {
         let spec = self.object.spec.as_ref();
         let csi = spec.and_then(|spec| spec.csi.as_ref());
-        csi.map(|csi| csi.volume_handle.as_str())
-            .unwrap_or_default()
+        csi.map(|csi| csi.volume_handle.as_str()).unwrap_or_default()
     }
 }

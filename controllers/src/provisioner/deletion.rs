@@ -54,10 +54,7 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     let spec = volume.spec.clone().unwrap_or_default();
     let kept = finalizers::has(volume, VOLUME_FINALIZER);
     let going = volume.metadata.deletion_timestamp.is_some();
-    let phase = volume
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     match (spec.persistent_volume_reclaim_policy.as_deref(), phase) {
         (Some("Retain" | "Recycle"), _) if kept => Work::RemoveFinalizer,
         (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
@@ -173,18 +170,13 @@ impl Provisioner {
         if !self.is_here(&volume, &volume_id).await? || !self.context.acts() {
             return Ok(false);
         }
-        let request = DeleteVolumeRequest {
-            volume_id,
-            secrets: secrets.clone(),
-        };
-        driver
-            .csi
-            .delete_volume(request, self.timeout)
-            .await
-            .map_err(|failure| Obstacle::Refused {
+        let request = DeleteVolumeRequest { volume_id, secrets: secrets.clone() };
+        driver.csi.delete_volume(request, self.timeout).await.map_err(|failure| {
+            Obstacle::Refused {
                 code: failure.code(),
                 message: without(failure.status.message(), &secrets),
-            })?;
+            }
+        })?;
         let watch = self.context.caches.volumes();
         self.kube.delete(&volume).await?;
         finalizers::remove(&self.kube, Some(&watch), &volume, VOLUME_FINALIZER).await?;
@@ -283,10 +275,7 @@ fn annotated_secret(volume: &PersistentVolume) -> Option<Option<SecretReference>
     let name = annotation(DELETION_SECRET_NAME)?;
     let namespace = annotation(DELETION_SECRET_NAMESPACE)?;
     let some = !name.is_empty() && !namespace.is_empty();
-    Some(some.then_some(SecretReference {
-        name: Some(name),
-        namespace: Some(namespace),
-    }))
+    Some(some.then_some(SecretReference { name: Some(name), namespace: Some(namespace) }))
 }
 
 #[cfg(test)]

@@ -81,11 +81,7 @@ impl Provisioner {
     ) -> Result<Option<Arc<StorageClass>>, ApiError> {
         match pvc::class_name(claim) {
             None => Ok(None),
-            Some(name) => {
-                self.kube
-                    .find_live(&self.context.caches.classes(), "", name)
-                    .await
-            }
+            Some(name) => self.kube.find_live(&self.context.caches.classes(), "", name).await,
         }
     }
 
@@ -106,10 +102,7 @@ impl Provisioner {
 
     async fn inputs(&self, draft: &Draft) -> Result<Inputs, ApiError> {
         let source = self.source(draft).await?;
-        let mut inputs = Inputs {
-            source,
-            ..Inputs::default()
-        };
+        let mut inputs = Inputs { source, ..Inputs::default() };
         if self.context.driver.has_topology() {
             let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
             let selected = decide::selected_node(draft, &self.context.scope);

@@ -62,10 +62,7 @@ mod tests {
     const UID: &str = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
 
     fn naming(uuid_length: i64) -> Naming {
-        Naming {
-            uuid_length,
-            ..Naming::new(&crate::testing::options())
-        }
+        Naming { uuid_length, ..Naming::new(&crate::testing::options()) }
     }
 
     #[test]

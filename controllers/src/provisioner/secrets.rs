@@ -87,10 +87,7 @@ impl Keys {
     }
 
     fn old(prefix: &str) -> Self {
-        Keys {
-            name: format!("{prefix}Name"),
-            namespace: format!("{prefix}Namespace"),
-        }
+        Keys { name: format!("{prefix}Name"), namespace: format!("{prefix}Namespace") }
     }
 
     fn pair(&self) -> (&str, &str) {
@@ -139,13 +136,8 @@ pub(crate) fn reference(
         ("pvc.name", about.claim, false),
         ("pvc.namespace", about.namespace, true),
     ];
-    let variables = Variables {
-        list: &list,
-        annotations: Some(about.annotations),
-    };
-    templates
-        .map(|templates| templates.resolve(variables))
-        .transpose()
+    let variables = Variables { list: &list, annotations: Some(about.annotations) };
+    templates.map(|templates| templates.resolve(variables)).transpose()
 }
 
 #[cfg(test)]

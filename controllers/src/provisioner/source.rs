@@ -69,10 +69,7 @@ impl SourceError {
     }
 
     fn unfit(what: &str, why: impl Into<String>) -> Self {
-        SourceError::Unfit {
-            what: what.to_owned(),
-            why: why.into(),
-        }
+        SourceError::Unfit { what: what.to_owned(), why: why.into() }
     }
 }
 
@@ -145,17 +142,12 @@ fn from_snapshot(
     let what = format!("VolumeSnapshot {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let snapshot = snapshot.ok_or_else(|| SourceError::missing(what.clone()))?;
-    let in_use = snapshot
-        .finalizers()
-        .iter()
-        .any(|one| one == SNAPSHOT_FINALIZER);
+    let in_use = snapshot.finalizers().iter().any(|one| one == SNAPSHOT_FINALIZER);
     if snapshot.metadata.deletion_timestamp.is_some() && !in_use {
         return Err(unfit("it is being deleted"));
     }
     let status = snapshot.status.clone().unwrap_or_default();
-    let bound = status
-        .bound_volume_snapshot_content_name
-        .filter(|name| !name.is_empty());
+    let bound = status.bound_volume_snapshot_content_name.filter(|name| !name.is_empty());
     let bound = bound.ok_or_else(|| unfit("it is not bound to a VolumeSnapshotContent yet"))?;
     let content = content
         .ok_or_else(|| SourceError::missing(format!("VolumeSnapshotContent {bound} of {what}")))?;
@@ -164,9 +156,7 @@ fn from_snapshot(
         && back.name.as_deref() == Some(name)
         && back.namespace.as_ref() == Some(&namespace);
     if !is_bound_back {
-        return Err(unfit(&format!(
-            "VolumeSnapshotContent {bound} is not bound to it"
-        )));
+        return Err(unfit(&format!("VolumeSnapshotContent {bound} is not bound to it")));
     }
     if content.spec.driver != target.driver {
         let theirs = &content.spec.driver;
@@ -177,10 +167,7 @@ fn from_snapshot(
     if status.ready_to_use != Some(true) {
         return Err(unfit("it is not ready to use yet (status.readyToUse)"));
     }
-    let handle = content
-        .status
-        .as_ref()
-        .and_then(|status| status.snapshot_handle.clone());
+    let handle = content.status.as_ref().and_then(|status| status.snapshot_handle.clone());
     let handle = handle.filter(|handle| !handle.is_empty());
     let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
     // The leader sets the label to the node of the volume that is bound in the namespace. A handle
@@ -195,13 +182,8 @@ fn from_snapshot(
         )));
     }
     // Another node can write a handle of this node's snapshot into the content that it manages.
-    let owner = snapshotter::owner(
-        target.scope,
-        target.pools,
-        content.labels(),
-        Some(&snapshot_id),
-        [],
-    );
+    let owner =
+        snapshotter::owner(target.scope, target.pools, content.labels(), Some(&snapshot_id), []);
     if owner == Ownership::Remote {
         return Err(unfit(&format!(
             "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \
@@ -213,11 +195,7 @@ fn from_snapshot(
         target.must_hold(&what, needed)?;
     }
     let requested = pvc::volume_mode(target.claim);
-    let has = content
-        .spec
-        .source_volume_mode
-        .as_deref()
-        .filter(|has| *has != requested);
+    let has = content.spec.source_volume_mode.as_deref().filter(|has| *has != requested);
     let allowed = content.annotations().get(ALLOW_MODE_CHANGE);
     let allowed = allowed.is_some_and(|text| boolean::parse(text) == Ok(true));
     if let Some(has) = has.filter(|_| target.prevent_mode_change && !allowed) {
@@ -230,9 +208,7 @@ fn from_snapshot(
         });
     }
     let source = SnapshotSource { snapshot_id };
-    Ok(VolumeContentSource {
-        r#type: Some(Type::Snapshot(source)),
-    })
+    Ok(VolumeContentSource { r#type: Some(Type::Snapshot(source)) })
 }
 
 /// Builds a volume source from another claim's volume, or rejects it.
@@ -249,10 +225,7 @@ fn from_claim(
     if source.metadata.deletion_timestamp.is_some() {
         return Err(unfit("it is being deleted"));
     }
-    let phase = source
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = source.status.as_ref().and_then(|status| status.phase.as_deref());
     if phase != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));
     }
@@ -275,9 +248,7 @@ fn from_claim(
             && back.namespace.as_ref() == Some(&namespace)
     });
     if !is_bound_back {
-        return Err(unfit(&format!(
-            "PersistentVolume {bound} is not bound to it"
-        )));
+        return Err(unfit(&format!("PersistentVolume {bound} is not bound to it")));
     }
     // Another node may have created a PersistentVolume with a handle of this node.
     if owner(target.scope, target.pools, volume) == Ownership::Remote {
@@ -299,12 +270,8 @@ fn from_claim(
             advice: "a clone must have the mode of its source",
         });
     }
-    let source = VolumeSource {
-        volume_id: csi.volume_handle.clone(),
-    };
-    Ok(VolumeContentSource {
-        r#type: Some(Type::Volume(source)),
-    })
+    let source = VolumeSource { volume_id: csi.volume_handle.clone() };
+    Ok(VolumeContentSource { r#type: Some(Type::Volume(source)) })
 }
 
 #[cfg(test)]

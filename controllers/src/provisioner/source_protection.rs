@@ -50,10 +50,7 @@ fn awaited_source(claim: &PersistentVolumeClaim) -> Option<DataSource> {
 /// The index key of the source that a claim waits for.
 pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
     let namespace = claim.namespace().unwrap_or_default();
-    awaited_source(claim)
-        .and_then(|source| key(&namespace, &source))
-        .into_iter()
-        .collect()
+    awaited_source(claim).and_then(|source| key(&namespace, &source)).into_iter().collect()
 }
 
 /// The claims (by namespace and name) that may no longer need a finalizer after a change of this
@@ -140,21 +137,13 @@ impl Protection {
             .feed_after(SETTLED, &claims, &self.snapshots, move |change| {
                 left(change).filter(|_| with_snapshots)
             })
-            .work(
-                "clone",
-                &self.clones,
-                threads,
-                |this, claim: Named| async move {
-                    let (namespace, name) = claim;
-                    this.cloned(&namespace, &name).await
-                },
-            )
-            .work(
-                "restored",
-                &self.snapshots,
-                1,
-                |this, snapshot| async move { this.restored(&snapshot).await },
-            )
+            .work("clone", &self.clones, threads, |this, claim: Named| async move {
+                let (namespace, name) = claim;
+                this.cloned(&namespace, &name).await
+            })
+            .work("restored", &self.snapshots, 1, |this, snapshot| async move {
+                this.restored(&snapshot).await
+            })
             .beside(|this| async move { this.sweeps().await })
             .run()
             .await;
@@ -181,10 +170,7 @@ impl Protection {
         };
         let waiting = self.awaited.get(&key);
         // A claim with a PersistentVolume may not be bound to it yet.
-        waiting
-            .iter()
-            .filter(others)
-            .any(|claim| !self.has_volume(claim))
+        waiting.iter().filter(others).any(|claim| !self.has_volume(claim))
     }
 
     /// Reconciles a claim that is a source, by its namespace and name.

@@ -38,34 +38,22 @@ fn rig(scope: Scope, topology: bool) -> Rig {
     use ControllerCapability::*;
     let mut services = vec![Service::ControllerService];
     services.extend(topology.then_some(Service::VolumeAccessibilityConstraints));
-    let can = [
-        CreateDeleteVolume,
-        CreateDeleteSnapshot,
-        CloneVolume,
-        PublishUnpublishVolume,
-        GetVolume,
-    ];
+    let can =
+        [CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume, PublishUnpublishVolume, GetVolume];
     let (mut world, driver) = (World::new(&[]), TestDriver::default());
     let csi = driver.serve(&world.api);
     world.context.driver = Arc::new(Driver::with(csi, "d", &services, &can, &[]));
     world.context.scope = scope;
     let context = world.context.clone();
     let at_work = Provisioner::new(context, options(), Metrics::default());
-    let rig = Rig {
-        world,
-        driver,
-        at_work,
-    };
+    let rig = Rig { world, driver, at_work };
     rig.class("c-1", json!({}));
     rig
 }
 
 /// The scope of the node n1.
 fn here() -> Scope {
-    Scope::Node {
-        name: "n1".to_owned(),
-        segments: [("zone".to_owned(), "n1".to_owned())].into(),
-    }
+    Scope::Node { name: "n1".to_owned(), segments: [("zone".to_owned(), "n1".to_owned())].into() }
 }
 
 fn central() -> Rig {
@@ -142,9 +130,7 @@ impl Rig {
     }
 
     fn put_secret(&self) {
-        self.world
-            .api
-            .put(json!({"apiVersion": "v1", "kind": "Secret",
+        self.world.api.put(json!({"apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "key", "namespace": "shop"},
             "data": {"word": "b3BlbiBzZXNhbWU="}}));
     }
@@ -416,11 +402,8 @@ async fn without_the_lead_no_call_is_made() {
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_too_small_is_deleted() {
     let mut rig = with_claim();
-    let small = csi::Volume {
-        volume_id: "small".to_owned(),
-        capacity_bytes: 1,
-        ..csi::Volume::default()
-    };
+    let small =
+        csi::Volume { volume_id: "small".to_owned(), capacity_bytes: 1, ..csi::Volume::default() };
     let busy = Status::aborted("busy");
     rig.driver.state().creations.push_back(Ok(small));
     rig.driver.state().deletions.push_back(busy);

@@ -36,12 +36,8 @@ pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume,
             what: "answered CreateVolume without a volume ID".to_owned(),
         });
     };
-    let unusable = |volume: &Volume, what| {
-        Err(Unusable {
-            volume_id: Some(volume.volume_id.clone()),
-            what,
-        })
-    };
+    let unusable =
+        |volume: &Volume, what| Err(Unusable { volume_id: Some(volume.volume_id.clone()), what });
     if volume.capacity_bytes == 0 {
         volume.capacity_bytes = plan.draft.size;
     }
@@ -97,11 +93,7 @@ pub(crate) fn object(
         finalizers: Some(vec![VOLUME_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
-    PersistentVolume {
-        metadata,
-        spec: Some(spec),
-        status: None,
-    }
+    PersistentVolume { metadata, spec: Some(spec), status: None }
 }
 
 fn claim_ref(plan: &Plan) -> ObjectReference {

@@ -8,10 +8,7 @@ const START: Duration = Duration::from_secs(1);
 const MAX: Duration = Duration::from_secs(300);
 
 fn queue() -> Queue<&'static str> {
-    Queue::new(Backoff {
-        start: START,
-        max: MAX,
-    })
+    Queue::new(Backoff { start: START, max: MAX })
 }
 
 /// The key that is ready now, without waiting.
@@ -28,35 +25,15 @@ async fn key_now(queue: &Queue<&'static str>) -> Option<&'static str> {
 
 #[test]
 fn backoff_doubles_up_to_its_limit() {
-    let backoff = Backoff {
-        start: START,
-        max: MAX,
-    };
-    for (failures, seconds) in [
-        (0, 1),
-        (1, 1),
-        (2, 2),
-        (3, 4),
-        (9, 256),
-        (10, 300),
-        (33, 300),
-        (u32::MAX, 300),
-    ] {
-        assert_eq!(
-            backoff.delay(failures),
-            Duration::from_secs(seconds),
-            "{failures}"
-        );
+    let backoff = Backoff { start: START, max: MAX };
+    for (failures, seconds) in
+        [(0, 1), (1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (33, 300), (u32::MAX, 300)]
+    {
+        assert_eq!(backoff.delay(failures), Duration::from_secs(seconds), "{failures}");
     }
-    let large = Backoff {
-        start: Duration::MAX,
-        max: Duration::MAX,
-    };
+    let large = Backoff { start: Duration::MAX, max: Duration::MAX };
     assert_eq!(large.delay(2), Duration::MAX);
-    let upside_down = Backoff {
-        start: MAX,
-        max: START,
-    };
+    let upside_down = Backoff { start: MAX, max: START };
     assert_eq!(upside_down.delay(1), START);
 }
 
@@ -132,10 +109,7 @@ async fn outcomes_say_when_to_come_back() {
     queue.add("a");
     now(&queue).await.unwrap().end(Outcome::Failed);
     advance(START).await;
-    now(&queue)
-        .await
-        .unwrap()
-        .end(Outcome::RequeueAfter(Duration::from_secs(60)));
+    now(&queue).await.unwrap().end(Outcome::RequeueAfter(Duration::from_secs(60)));
     assert_eq!(queue.failures(&"a"), 0);
     advance(Duration::from_secs(60)).await;
     now(&queue).await.unwrap().end(Outcome::RetryAfter(MAX));
@@ -239,10 +213,7 @@ async fn a_panic_at_work_is_not_swallowed() {
 #[tokio::test(start_paused = true)]
 async fn everything_gets_done() {
     const KEYS: usize = 50;
-    let queue = Queue::new(Backoff {
-        start: START,
-        max: 8 * START,
-    });
+    let queue = Queue::new(Backoff { start: START, max: 8 * START });
     let running: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| 0.into()).collect());
     let (left, round) = (Arc::new(AtomicUsize::new(KEYS)), AtomicUsize::new(0));
     let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -55,10 +55,7 @@ impl Bound {
         // Another process may have taken the path since the check above. The last rename wins, and
         // the other process notices.
         fs::rename(&inner, path).map_err(failed("rename to"))?;
-        let name = Name {
-            path: path.to_owned(),
-            id: (meta.dev(), meta.ino()),
-        };
+        let name = Name { path: path.to_owned(), id: (meta.dev(), meta.ino()) };
         Ok(Bound { name, listener })
     }
 
@@ -165,10 +162,7 @@ fn make_dir(dir: &Path) -> Result<(), Error> {
 }
 
 fn check_path(path: &Path) -> Result<(), Error> {
-    let bad = |why: String| Error::Path {
-        path: path.to_owned(),
-        why,
-    };
+    let bad = |why: String| Error::Path { path: path.to_owned(), why };
     let length = path.as_os_str().len();
     if length > MAX_PATH {
         return Err(bad(format!(
@@ -197,10 +191,7 @@ async fn remove_stale(path: &Path) -> Result<(), Error> {
     match connected {
         // Its process died without removing it, or is removing it now.
         Ok(Err(error))
-            if matches!(
-                error.kind(),
-                ErrorKind::ConnectionRefused | ErrorKind::NotFound
-            ) => {}
+            if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
         // A process listens, but may be slow to accept connections.
         Ok(Ok(_)) | Err(_) => return Err(Error::Served(path.to_owned())),
         Ok(Err(error)) if error.kind() == ErrorKind::WouldBlock => {

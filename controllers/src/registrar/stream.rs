@@ -18,10 +18,7 @@ pub(super) struct AuthorityRewrite<S> {
 
 impl<S> AuthorityRewrite<S> {
     pub(super) fn new(stream: S) -> Self {
-        AuthorityRewrite {
-            stream,
-            repair: Repair::default(),
-        }
+        AuthorityRewrite { stream, repair: Repair::default() }
     }
 }
 

@@ -42,10 +42,7 @@ fn plain() -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [
         (0x44, "/pluginregistration.Registration/GetInfo"),
-        (
-            0x41,
-            "%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock",
-        ),
+        (0x41, "%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock"),
         (0x5f, "application/grpc"),
     ] {
         block.push(name);
@@ -101,18 +98,13 @@ async fn exchange(
             assert_ne!(connection.read_buf(&mut sent).await.unwrap(), 0, "{sent:?}");
         }
     };
-    tokio::time::timeout(SOON, answered)
-        .await
-        .expect("an answer");
+    tokio::time::timeout(SOON, answered).await.expect("an answer");
     sent
 }
 
 fn service() -> RegistrationServer<Service> {
     RegistrationServer::new(Service {
-        info: PluginInfo {
-            name: "hostloop.csi.dev".to_owned(),
-            ..PluginInfo::default()
-        },
+        info: PluginInfo { name: "hostloop.csi.dev".to_owned(), ..PluginInfo::default() },
         health: Health::default(),
         refused: mpsc::channel(1).0,
     })
@@ -123,18 +115,10 @@ async fn a_plain_server_refuses_kubelet() {
     for (bytes, streams) in [(unhex(KUBELET), &[1, 3][..]), (plain(), &[1])] {
         let (here, there) = tokio::io::duplex(1 << 16);
         let incoming = tokio_stream::once(Ok::<_, io::Error>(there));
-        tokio::spawn(
-            Server::builder()
-                .add_service(service())
-                .serve_with_incoming(incoming),
-        );
+        tokio::spawn(Server::builder().add_service(service()).serve_with_incoming(incoming));
         let sent = exchange(here, &bytes, bytes.len(), streams).await;
         for stream in streams {
-            assert_eq!(
-                frames(&sent, RST_STREAM, *stream),
-                [PROTOCOL_ERROR],
-                "stream {stream}"
-            );
+            assert_eq!(frames(&sent, RST_STREAM, *stream), [PROTOCOL_ERROR], "stream {stream}");
             assert!(frames(&sent, DATA, *stream).is_empty());
         }
     }
@@ -146,19 +130,12 @@ async fn a_repaired_stream_is_answered() {
         for size in [1, 7, 64, bytes.len()] {
             let (here, there) = tokio::io::duplex(1 << 16);
             let incoming = tokio_stream::once(Ok::<_, io::Error>(AuthorityRewrite::new(there)));
-            tokio::spawn(
-                Server::builder()
-                    .add_service(service())
-                    .serve_with_incoming(incoming),
-            );
+            tokio::spawn(Server::builder().add_service(service()).serve_with_incoming(incoming));
             let sent = exchange(here, &bytes, size, streams).await;
             for stream in streams {
                 let answer = frames(&sent, DATA, *stream).concat();
                 let name = b"hostloop.csi.dev";
-                assert!(
-                    answer.windows(name.len()).any(|window| window == name),
-                    "{answer:?}"
-                );
+                assert!(answer.windows(name.len()).any(|window| window == name), "{answer:?}");
             }
         }
     }
@@ -184,13 +161,7 @@ impl Run {
             health: health.clone(),
         };
         let ended = tokio::spawn(run(options, driver.serve(), stop.clone()));
-        Run {
-            dir,
-            driver,
-            health,
-            stop,
-            ended,
-        }
+        Run { dir, driver, health, stop, ended }
     }
 
     fn new(state: State) -> Run {
@@ -207,9 +178,7 @@ impl Run {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(SOON, good)
-            .await
-            .expect("a registration socket");
+        tokio::time::timeout(SOON, good).await.expect("a registration socket");
     }
 
     async fn kubelet(&self) -> RegistrationClient<Channel> {
@@ -218,11 +187,7 @@ impl Run {
         let channel = endpoint
             .connect_with_connector(tower::service_fn(move |_| {
                 let path = path.clone();
-                async move {
-                    UnixStream::connect(path)
-                        .await
-                        .map(hyper_util::rt::TokioIo::new)
-                }
+                async move { UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
             }))
             .await
             .unwrap();
@@ -238,9 +203,7 @@ impl Run {
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
-    entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[tokio::test]
@@ -263,10 +226,7 @@ async fn a_driver_is_registered_while_it_runs() {
         };
         assert_eq!(info, expected);
         assert!(!run.health.is_registered());
-        let good = RegistrationStatus {
-            plugin_registered: true,
-            error: String::new(),
-        };
+        let good = RegistrationStatus { plugin_registered: true, error: String::new() };
         kubelet.notify_registration_status(good).await.unwrap();
         assert!(run.health.is_registered());
 
@@ -292,17 +252,11 @@ async fn a_refusal_ends_it() {
     let run = Run::new(State::Ready);
     run.is_good().await;
     let mut kubelet = run.kubelet().await;
-    let bad = RegistrationStatus {
-        plugin_registered: false,
-        error: "no such luck".to_owned(),
-    };
+    let bad = RegistrationStatus { plugin_registered: false, error: "no such luck".to_owned() };
     kubelet.notify_registration_status(bad).await.unwrap();
     let (dir, ended) = run.ended().await;
     let shown = ended.unwrap_err().to_string();
-    assert_eq!(
-        shown,
-        "kubelet refused to register driver memory.csi.dev: no such luck"
-    );
+    assert_eq!(shown, "kubelet refused to register driver memory.csi.dev: no such luck");
     assert!(names(dir.path()).is_empty());
 }
 

@@ -24,12 +24,8 @@ pub const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
 /// Kubelet failed with a final error.
 pub const NODE_RESIZE_ERROR: &str = "NodeResizeError";
 /// All condition types about resizing.
-pub const RESIZE_CONDITIONS: [&str; 4] = [
-    RESIZING,
-    FILE_SYSTEM_RESIZE_PENDING,
-    CONTROLLER_RESIZE_ERROR,
-    NODE_RESIZE_ERROR,
-];
+pub const RESIZE_CONDITIONS: [&str; 4] =
+    [RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR];
 
 /// Accessors for a claim's fields. Missing strings read as "", missing quantities as `None`.
 pub trait Claim {
@@ -77,9 +73,7 @@ impl Claim for PersistentVolumeClaim {
 
     fn condition(&self, kind: &str) -> Option<&PersistentVolumeClaimCondition> {
         let conditions = self.state()?.conditions.as_ref()?;
-        conditions
-            .iter()
-            .find(|condition| condition.type_ == kind && condition.status == "True")
+        conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")
     }
 
     fn is_bound(&self) -> bool {
@@ -88,10 +82,7 @@ impl Claim for PersistentVolumeClaim {
     }
 
     fn is_bound_to(&self, volume: &PersistentVolume) -> bool {
-        let reference = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.as_ref());
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         reference.is_some_and(|reference| {
             reference.namespace == self.namespace() && reference.uid == self.uid()
         })
@@ -105,9 +96,7 @@ pub fn volume_capacity(volume: &PersistentVolume) -> Option<&Quantity> {
 
 /// A size in bytes. A missing quantity is 0, and an unreadable one is `i64::MAX`.
 pub fn size(quantity: Option<&Quantity>) -> i64 {
-    quantity.map_or(0, |quantity| {
-        quantity::bytes(&quantity.0).unwrap_or(i64::MAX)
-    })
+    quantity.map_or(0, |quantity| quantity::bytes(&quantity.0).unwrap_or(i64::MAX))
 }
 
 /// A patch of a claim's status. It omits fields that already have their value. If nothing would
@@ -167,8 +156,7 @@ impl<'a> StatusPatch<'a> {
     pub fn drop(&mut self, kinds: &[&str]) -> &mut Self {
         for kind in kinds {
             if self.known(kind).is_some() {
-                self.conditions
-                    .push(json!({"$patch": "delete", "type": kind}));
+                self.conditions.push(json!({"$patch": "delete", "type": kind}));
             }
         }
         self

@@ -116,10 +116,7 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
         value.filter(|value| !value.is_empty())
     };
     if let (Some(name), Some(namespace)) = (annotation(SECRET_NAME), annotation(SECRET_NAMESPACE)) {
-        return Some(SecretReference {
-            name: Some(name),
-            namespace: Some(namespace),
-        });
+        return Some(SecretReference { name: Some(name), namespace: Some(namespace) });
     }
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     csi.controller_expand_secret_ref.clone()

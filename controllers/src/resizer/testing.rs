@@ -92,9 +92,7 @@ impl Rig {
         let claim = self.claim();
         let conditions = claim["status"]["conditions"].as_array().cloned();
         let types = conditions.unwrap_or_default().into_iter();
-        types
-            .map(|one| one["type"].as_str().expect("a type").to_owned())
-            .collect()
+        types.map(|one| one["type"].as_str().expect("a type").to_owned()).collect()
     }
 
     /// Checks that the writes since the last look mark the claim, change the volume and complete
@@ -102,10 +100,7 @@ impl Rig {
     pub(super) fn wrote_in_order(&self) -> Vec<String> {
         let writes = self.world.api.writes();
         let targets = writes.iter().filter_map(|one| one.split(' ').next());
-        assert!(
-            targets.eq(["data/status", "pv", "data/status"]),
-            "{writes:?}"
-        );
+        assert!(targets.eq(["data/status", "pv", "data/status"]), "{writes:?}");
         writes
     }
 

@@ -117,8 +117,7 @@ impl Controller {
             Ok(false) => Ok(Next::End(Outcome::RequeueAfter(CONFLICT))),
             Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.make_content;
-                self.fail(facts, Failure::new(reason, error.to_string()))
-                    .await
+                self.fail(facts, Failure::new(reason, error.to_string())).await
             }
             Err(error) => Err(error),
         }
@@ -142,8 +141,7 @@ impl Controller {
             Ok(()) => Ok(Next::Look),
             Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.bind;
-                self.fail(facts, Failure::new(reason, error.to_string()))
-                    .await
+                self.fail(facts, Failure::new(reason, error.to_string())).await
             }
             Err(error) => Err(error),
         }
@@ -197,9 +195,7 @@ impl Controller {
         failure: Failure,
     ) -> Result<Next, ReconcileError> {
         let snapshot = &*facts.snapshot;
-        let known = K::view(snapshot)
-            .error
-            .and_then(|error| error.message.as_deref());
+        let known = K::view(snapshot).error.and_then(|error| error.message.as_deref());
         if known != Some(failure.message.as_str()) {
             let error = SnapshotError {
                 time: Some(Time(Timestamp::now())),
@@ -229,8 +225,7 @@ impl Controller {
         let driver = driver.or(class.map(Class::driver));
         let begin = |operation| {
             let beforehand = view.given.is_some();
-            self.metrics
-                .begin(K::NAMES.of, operation, &uid, driver, beforehand);
+            self.metrics.begin(K::NAMES.of, operation, &uid, driver, beforehand);
         };
         if snapshot.is_deleting() {
             return begin(Operation::Delete);

@@ -143,11 +143,7 @@ impl Watches {
                 .map(|claim| (claim.clone(), self.volume_of(&claim)))
                 .collect(),
             members: self.members(group, content),
-            restoring: owned
-                .iter()
-                .filter(is_wanted)
-                .map(|one| one.name_any())
-                .collect(),
+            restoring: owned.iter().filter(is_wanted).map(|one| one.name_any()).collect(),
             owned,
         }
     }
@@ -198,9 +194,8 @@ impl Watches {
             return GroupOfContent::None;
         };
         let found = self.by_group_handle.get(&at(&content.spec.driver, handle));
-        let name = found
-            .first()
-            .and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
+        let name =
+            found.first().and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
         name.map_or(GroupOfContent::Unknown, GroupOfContent::Named)
     }
 
@@ -259,10 +254,7 @@ const PROTECTED: &str = "";
 
 fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
     let is_protected = claim.has_finalizer(names::CLAIM_AS_SOURCE);
-    is_protected
-        .then(|| PROTECTED.to_owned())
-        .into_iter()
-        .collect()
+    is_protected.then(|| PROTECTED.to_owned()).into_iter().collect()
 }
 
 /// The snapshots that a claim is being restored from.
@@ -296,10 +288,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
 pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
     let spec = claim.spec.clone().unwrap_or_default();
     let own = claim.namespace().unwrap_or_default();
-    let plain = spec
-        .data_source
-        .into_iter()
-        .map(|it| (own.clone(), it.name));
+    let plain = spec.data_source.into_iter().map(|it| (own.clone(), it.name));
     let other = spec.data_source_ref.into_iter();
     let other = other
         .filter(|it| is_within(it.namespace.as_deref(), &own))
@@ -335,10 +324,7 @@ pub(super) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
 fn group_handle(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     let status = content.status.as_ref();
     let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_ref());
-    handle
-        .iter()
-        .map(|handle| at(&content.spec.driver, handle))
-        .collect()
+    handle.iter().map(|handle| at(&content.spec.driver, handle)).collect()
 }
 
 #[cfg(test)]
@@ -377,22 +363,10 @@ mod tests {
             (json!({"dataSource": plain}), "Pending", &["team/snap"][..]),
             (json!({"dataSource": plain}), "Bound", &[]),
             (json!({"dataSourceRef": plain}), "Pending", &["team/snap"]),
-            (
-                json!({"dataSource": plain, "dataSourceRef": plain}),
-                "Pending",
-                &["team/snap"],
-            ),
-            (
-                json!({"dataSourceRef": source(json!("team"))}),
-                "Pending",
-                &["team/snap"],
-            ),
+            (json!({"dataSource": plain, "dataSourceRef": plain}), "Pending", &["team/snap"]),
+            (json!({"dataSourceRef": source(json!("team"))}), "Pending", &["team/snap"]),
             // Otherwise, any user could block the deletion of snapshots in other namespaces.
-            (
-                json!({"dataSourceRef": source(json!("other"))}),
-                "Pending",
-                &[],
-            ),
+            (json!({"dataSourceRef": source(json!("other"))}), "Pending", &[]),
             (json!({"dataSource": claim}), "Pending", &[]),
         ] {
             let label = spec.to_string();

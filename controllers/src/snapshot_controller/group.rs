@@ -241,34 +241,22 @@ impl Kind for Groups {
     fn deleted(controller: &Controller, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
         for member in members.get(&format!("{namespace}/{name}")) {
-            controller
-                .queue
-                .add(super::key_of::<super::Snapshots>(&member));
+            controller.queue.add(super::key_of::<super::Snapshots>(&member));
         }
     }
 }
 
 /// The volumes of the claims that the selector matches.
 fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
-    let selector = facts
-        .snapshot
-        .spec
-        .source
-        .selector
-        .clone()
-        .unwrap_or_default();
+    let selector = facts.snapshot.spec.source.selector.clone().unwrap_or_default();
     let selector = Selector::try_from(selector).map_err(|error| format!("selector: {error}"))?;
     let claims = facts.own.claims.iter();
-    let selected: Vec<_> = claims
-        .filter(|(claim, _)| selector.matches(claim.labels()))
-        .collect();
+    let selected: Vec<_> = claims.filter(|(claim, _)| selector.matches(claim.labels())).collect();
     if selected.is_empty() {
         return Err("its selector fits no claim in this namespace".to_owned());
     }
     let volumes = selected.into_iter();
-    volumes
-        .map(|(claim, volume)| decide::volume_of(claim, volume.as_deref()))
-        .collect()
+    volumes.map(|(claim, volume)| decide::volume_of(claim, volume.as_deref())).collect()
 }
 
 /// The node of all volumes, if they have one.
@@ -293,9 +281,7 @@ fn new_content(
     class: &VolumeGroupSnapshotClass,
 ) -> Result<VolumeGroupSnapshotContent, String> {
     let volumes = volumes(facts)?;
-    let handles = volumes
-        .iter()
-        .map(|volume| decide::handle_of::<Groups>(class, volume));
+    let handles = volumes.iter().map(|volume| decide::handle_of::<Groups>(class, volume));
     let handles = handles.collect::<Result<_, _>>()?;
     let node = node(facts, &volumes)?;
     let (metadata, reference) = decide::new_content(facts, class, node)?;
@@ -304,16 +290,9 @@ fn new_content(
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),
         volume_group_snapshot_class_name: class.metadata.name.clone(),
-        source: GroupContentSource {
-            volume_handles: Some(handles),
-            group_snapshot_handles: None,
-        },
+        source: GroupContentSource { volume_handles: Some(handles), group_snapshot_handles: None },
     };
-    Ok(VolumeGroupSnapshotContent {
-        metadata,
-        spec,
-        status: None,
-    })
+    Ok(VolumeGroupSnapshotContent { metadata, spec, status: None })
 }
 
 #[cfg(test)]

@@ -207,15 +207,8 @@ impl Kind for Snapshots {
     /// Deletes the content first, then removes the finalizers.
     fn decide_deletion(facts: &Facts) -> Step<Self> {
         let snapshot = &*facts.snapshot;
-        let held = [
-            names::SNAPSHOT_AS_SOURCE,
-            names::SNAPSHOT_BOUND,
-            names::SNAPSHOT_IN_GROUP,
-        ];
-        if !held
-            .iter()
-            .any(|finalizer| snapshot.has_finalizer(finalizer))
-        {
+        let held = [names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_BOUND, names::SNAPSHOT_IN_GROUP];
+        if !held.iter().any(|finalizer| snapshot.has_finalizer(finalizer)) {
             return Step::Done;
         }
         let content = decide::bound_content(facts);
@@ -274,16 +267,12 @@ impl Kind for Snapshots {
                 let mut owners = snapshot.owner_references().to_vec();
                 owners.push(owner);
                 let patch = json!({"metadata": {"ownerReferences": owners}});
-                controller
-                    .merge(&watches.snapshots, snapshot, patch)
-                    .await?;
+                controller.merge(&watches.snapshots, snapshot, patch).await?;
             }
             SnapshotStep::ClaimFinalizers(finalizers) => {
                 if let Some(claim) = &facts.own.claim {
                     let claims = &watches.claims;
-                    controller
-                        .set_finalizers(claims, &**claim, finalizers)
-                        .await?;
+                    controller.set_finalizers(claims, &**claim, finalizers).await?;
                 }
             }
         }
@@ -304,10 +293,7 @@ fn bound_volume(facts: &Facts) -> Result<(&PersistentVolumeClaim, &PersistentVol
     let name = name.unwrap_or_default();
     let claim = facts.own.claim.as_deref();
     let claim = claim.ok_or_else(|| format!("there is no claim {name:?} in this namespace"))?;
-    Ok((
-        claim,
-        decide::volume_of(claim, facts.own.volume.as_deref())?,
-    ))
+    Ok((claim, decide::volume_of(claim, facts.own.volume.as_deref())?))
 }
 
 fn new_content(
@@ -325,17 +311,10 @@ fn new_content(
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),
         volume_snapshot_class_name: class.metadata.name.clone(),
-        source: ContentSource {
-            volume_handle: Some(handle),
-            snapshot_handle: None,
-        },
+        source: ContentSource { volume_handle: Some(handle), snapshot_handle: None },
         source_volume_mode: volume_spec.and_then(|spec| spec.volume_mode.clone()),
     };
-    Ok(VolumeSnapshotContent {
-        metadata,
-        spec,
-        status: None,
-    })
+    Ok(VolumeSnapshotContent { metadata, spec, status: None })
 }
 
 #[cfg(test)]

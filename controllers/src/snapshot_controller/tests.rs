@@ -51,10 +51,7 @@ async fn a_claim_is_released_before_its_deleted_snapshot() {
     world.add(&controller.watches.claims, protected_claim());
     world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     // The response does not show whether the object is gone, so the key is reconciled again.
-    assert_eq!(
-        controller.work(snapshot_of("snap")).await,
-        Outcome::RequeueAfter(CONFLICT)
-    );
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
     assert_eq!(
         world.api.writes(),
         [
@@ -73,14 +70,8 @@ async fn a_claim_stays_protected_for_another_snapshot() {
     let mut other = deleted_snapshot("other");
     other["metadata"]["deletionTimestamp"] = Value::Null;
     world.add(&controller.watches.snapshots, other);
-    assert_eq!(
-        controller.work(snapshot_of("snap")).await,
-        Outcome::RequeueAfter(CONFLICT)
-    );
-    assert_eq!(
-        world.api.writes(),
-        [r#"snap {"metadata":{"finalizers":[]}}"#]
-    );
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
+    assert_eq!(world.api.writes(), [r#"snap {"metadata":{"finalizers":[]}}"#]);
 }
 
 /// The snapshot was deleted while there was no leader.
@@ -91,19 +82,11 @@ async fn a_leftover_protection_is_found() {
     world.add(&controller.watches.claims, protected_claim());
     let options = options::<Options>();
     let resync = controller.resync(&options);
-    assert!(
-        tokio::time::timeout(Duration::from_secs(1), resync)
-            .await
-            .is_err(),
-        "it goes on"
-    );
+    assert!(tokio::time::timeout(Duration::from_secs(1), resync).await.is_err(), "it goes on");
     assert_eq!(controller.queue.depth(), 1);
     let key = Key::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    assert_eq!(
-        world.api.writes(),
-        [r#"data {"metadata":{"finalizers":["x/other"]}}"#]
-    );
+    assert_eq!(world.api.writes(), [r#"data {"metadata":{"finalizers":["x/other"]}}"#]);
 }
 
 #[tokio::test]
@@ -116,10 +99,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     // After a conflict the object is read again soon.
     world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     world.api.refuse("/snap", 409);
-    assert_eq!(
-        controller.work(snapshot_of("snap")).await,
-        Outcome::RequeueAfter(CONFLICT)
-    );
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
 }
 
 /// Adds a group with one member, which only lacks the handle of its group.

@@ -171,13 +171,7 @@ impl Shared {
             context.caches.volumes_of(&context.driver.name, volume)
         });
         let sources = sources.iter().map(AsRef::as_ref);
-        owner::owner(
-            &context.scope,
-            &context.pools,
-            content.labels(),
-            handle,
-            sources,
-        )
+        owner::owner(&context.scope, &context.pools, content.labels(), handle, sources)
     }
 }
 
@@ -351,9 +345,7 @@ impl Shared {
         let Some(status) = status::of_failure(content.view().error, &message, now) else {
             return Outcome::Failed;
         };
-        self.context
-            .events
-            .warning(content.as_ref(), template.reason, message.clone());
+        self.context.events.warning(content.as_ref(), template.reason, message.clone());
         // Write only if the content is unchanged: another process may have made it ready.
         let metadata = json!({"resourceVersion": content.resource_version()});
         let patch = json!({"metadata": metadata, "status": status});
@@ -386,13 +378,8 @@ impl Shared {
         if !driver.can(ControllerCapability::GetVolume) {
             return false;
         }
-        let request = csi::ControllerGetVolumeRequest {
-            volume_id: volume.to_owned(),
-        };
-        let answer = driver
-            .csi
-            .controller_get_volume(request, self.timeout)
-            .await;
+        let request = csi::ControllerGetVolumeRequest { volume_id: volume.to_owned() };
+        let answer = driver.csi.controller_get_volume(request, self.timeout).await;
         answer.is_ok_and(|answer| answer.volume.is_some())
     }
 }

@@ -109,11 +109,7 @@ impl<K: Kind> Reconciler<K> {
     pub(super) fn new(shared: Shared) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
         let kube = shared.kube.clone();
-        Reconciler {
-            contents: ContentClient { kube, watch },
-            classes,
-            shared,
-        }
+        Reconciler { contents: ContentClient { kube, watch }, classes, shared }
     }
 
     /// Takes the next step for one content.
@@ -194,11 +190,7 @@ impl<K: Kind> Reconciler<K> {
             Step::Create => self.has_all(volumes).await,
             Step::Rest | Step::Settle | Step::Release => false,
         };
-        Ok(if known {
-            Ownership::Local
-        } else {
-            Ownership::Unknown
-        })
+        Ok(if known { Ownership::Local } else { Ownership::Unknown })
     }
 
     /// The owner of a content, by the caches alone: the handle and the label decide, or else the
@@ -261,8 +253,7 @@ impl<K: Kind> Reconciler<K> {
 
     async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
         let report = |message: &str, error| {
-            self.shared
-                .report_deletion(content, K::DELETE.reason, message, &error)
+            self.shared.report_deletion(content, K::DELETE.reason, message, &error)
         };
         let secrets = match self.secrets(content).await {
             Ok(secrets) => secrets,
@@ -322,11 +313,7 @@ impl<K: Kind> Reconciler<K> {
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
-        let wanted = Wanted {
-            uid,
-            secrets: self.secrets(content).await?,
-            parameters,
-        };
+        let wanted = Wanted { uid, secrets: self.secrets(content).await?, parameters };
         K::making(&self.shared.options, content, wanted).ok_or_else(unbound)
     }
 

@@ -20,11 +20,7 @@ pub(crate) fn owner<'a>(
     sources: impl IntoIterator<Item = &'a PersistentVolume>,
 ) -> Ownership {
     let side = |within: bool| {
-        if within {
-            Ownership::Local
-        } else {
-            Ownership::Remote
-        }
+        if within { Ownership::Local } else { Ownership::Remote }
     };
     if *scope == Scope::Cluster {
         return Ownership::Local;
@@ -95,35 +91,11 @@ mod tests {
             (reported(), none.clone(), ours, vec![], Ownership::Local),
             (reported(), label("n1"), ours, vec![], Ownership::Local),
             (reported(), label("n2"), ours, vec![], Ownership::Remote),
-            (
-                reported(),
-                label("n2"),
-                ours,
-                vec![volume(&["n1"])],
-                Ownership::Remote,
-            ),
-            (
-                reported(),
-                label("n1"),
-                theirs,
-                vec![volume(&["n1"])],
-                Ownership::Remote,
-            ),
+            (reported(), label("n2"), ours, vec![volume(&["n1"])], Ownership::Remote),
+            (reported(), label("n1"), theirs, vec![volume(&["n1"])], Ownership::Remote),
             (reported(), label("n1"), None, vec![], Ownership::Local),
-            (
-                Pools::default(),
-                label("n1"),
-                theirs,
-                vec![],
-                Ownership::Local,
-            ),
-            (
-                Pools::default(),
-                none.clone(),
-                ours,
-                vec![],
-                Ownership::Unknown,
-            ),
+            (Pools::default(), label("n1"), theirs, vec![], Ownership::Local),
+            (Pools::default(), none.clone(), ours, vec![], Ownership::Unknown),
         ] {
             let found = owner(&here, &pools, &labels, handle, &sources);
             assert_eq!(found, expected, "{pools:?} {labels:?} {handle:?}");
@@ -134,11 +106,7 @@ mod tests {
             (none.clone(), vec![volume(&["n1"])], Ownership::Local),
             (none.clone(), vec![volume(&["n2"])], Ownership::Remote),
             (none.clone(), vec![volume(&[])], Ownership::Unknown),
-            (
-                none.clone(),
-                vec![volume(&[]), volume(&["n2"])],
-                Ownership::Remote,
-            ),
+            (none.clone(), vec![volume(&[]), volume(&["n2"])], Ownership::Remote),
             (none.clone(), vec![], Ownership::Unknown),
         ] {
             let pools = Pools::default();
@@ -170,10 +138,7 @@ mod tests {
 
     #[test]
     fn labels_where_there_are_none() {
-        let node = |name: &str| Scope::Node {
-            name: name.to_owned(),
-            segments: BTreeMap::new(),
-        };
+        let node = |name: &str| Scope::Node { name: name.to_owned(), segments: BTreeMap::new() };
         let labelled = BTreeMap::from([(MANAGED_BY.to_owned(), "n2".to_owned())]);
         let none = BTreeMap::new();
         assert_eq!(label(&node("n1"), &none).as_deref(), Some("n1"));

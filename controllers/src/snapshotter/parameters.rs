@@ -10,12 +10,8 @@ use crate::snapshots::content::ContentKeys;
 
 /// The keys of secrets that the snapshotter reads, without [`RESERVED`] and without `-name` and
 /// `-namespace`.
-const SECRETS: [&str; 4] = [
-    "snapshotter-secret",
-    LIST_SECRET,
-    "group-snapshotter-secret",
-    GROUP_GET_SECRET,
-];
+const SECRETS: [&str; 4] =
+    ["snapshotter-secret", LIST_SECRET, "group-snapshotter-secret", GROUP_GET_SECRET];
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
 pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 /// The secret for calls that check one snapshot.
@@ -50,9 +46,7 @@ pub(super) fn for_driver(
             kept.insert(key.clone(), value.clone());
             continue;
         };
-        let known = own
-            .strip_suffix("-namespace")
-            .or_else(|| own.strip_suffix("-name"));
+        let known = own.strip_suffix("-namespace").or_else(|| own.strip_suffix("-name"));
         if !known.is_some_and(|known| SECRETS.contains(&known)) {
             return Err(ParameterError::Unknown { key: key.clone() });
         }
@@ -74,10 +68,7 @@ pub(super) fn secret_by_annotations(
         let what = format!("annotation {}", keys.secret_name);
         return Err(ParameterError::Half { what });
     }
-    Ok(Some(SecretReference {
-        namespace: Some(namespace.clone()),
-        name: Some(name.clone()),
-    }))
+    Ok(Some(SecretReference { namespace: Some(namespace.clone()), name: Some(name.clone()) }))
 }
 
 /// The name for a new snapshot: the prefix and the UID of the user's object. With a positive

@@ -31,18 +31,14 @@ impl Kind for Singles {
     const WORD: &'static str = "volumesnapshot";
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
-    const CREATE: EventTemplate = EventTemplate {
-        reason: "SnapshotCreationFailed",
-        message: "Failed to create snapshot",
-    };
+    const CREATE: EventTemplate =
+        EventTemplate { reason: "SnapshotCreationFailed", message: "Failed to create snapshot" };
     const CHECK: EventTemplate = EventTemplate {
         reason: "SnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update snapshot content",
     };
-    const DELETE: EventTemplate = EventTemplate {
-        reason: "SnapshotDeleteError",
-        message: "Failed to delete snapshot",
-    };
+    const DELETE: EventTemplate =
+        EventTemplate { reason: "SnapshotDeleteError", message: "Failed to delete snapshot" };
 
     fn watches(caches: &Caches) -> (Store<Self::Content>, Store<Self::Class>) {
         (caches.contents(), caches.snapshot_classes())
@@ -71,10 +67,9 @@ impl Kind for Singles {
         let csi = &shared.context.driver.csi;
         let answer = csi.create_snapshot(making, shared.timeout).await?;
         // CreateSnapshot takes a snapshot for one content, so the snapshot is in no group.
-        Ok(answer.snapshot.map(|reported| csi::Snapshot {
-            group_snapshot_id: String::new(),
-            ..reported
-        }))
+        Ok(answer
+            .snapshot
+            .map(|reported| csi::Snapshot { group_snapshot_id: String::new(), ..reported }))
     }
 
     async fn ask(
@@ -93,10 +88,7 @@ impl Kind for Singles {
                 ..csi::ListSnapshotsRequest::default()
             };
             let answer = driver.csi.list_snapshots(request, timeout).await?;
-            let snapshots = answer
-                .entries
-                .into_iter()
-                .filter_map(|entry| entry.snapshot);
+            let snapshots = answer.entries.into_iter().filter_map(|entry| entry.snapshot);
             let mut found = snapshots.filter(|one| one.snapshot_id == handle);
             return Ok(reported(found.next()));
         }
@@ -126,10 +118,7 @@ impl Kind for Singles {
         handle: String,
         secrets: Credentials,
     ) -> Result<Self::Deletion, WorkError> {
-        Ok(csi::DeleteSnapshotRequest {
-            snapshot_id: handle,
-            secrets,
-        })
+        Ok(csi::DeleteSnapshotRequest { snapshot_id: handle, secrets })
     }
 
     async fn delete(shared: &Shared, deletion: Self::Deletion) -> Result<(), Failure> {

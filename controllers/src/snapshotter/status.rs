@@ -22,12 +22,7 @@ pub(super) fn of_snapshot(
         new.insert("snapshotHandle".to_owned(), json!(reported.snapshot_id));
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(
-            reported
-                .creation_time
-                .as_ref()
-                .map(|at| (at.seconds, at.nanos)),
-        );
+        let taken = nanoseconds(reported.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
         new.insert("creationTime".to_owned(), json!(taken));
     }
     if old.restore_size.is_none() && reported.size_bytes > 0 {
@@ -37,12 +32,7 @@ pub(super) fn of_snapshot(
     if old.volume_group_snapshot_handle.is_none() && !group.is_empty() {
         new.insert("volumeGroupSnapshotHandle".to_owned(), json!(group));
     }
-    readiness(
-        old.ready_to_use,
-        old.error.as_ref(),
-        reported.ready_to_use,
-        &mut new,
-    );
+    readiness(old.ready_to_use, old.error.as_ref(), reported.ready_to_use, &mut new);
     (!new.is_empty()).then_some(Value::Object(new))
 }
 
@@ -61,12 +51,7 @@ pub(super) fn of_group(
         new.insert("volumeGroupSnapshotHandle".to_owned(), handle);
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(
-            reported
-                .creation_time
-                .as_ref()
-                .map(|at| (at.seconds, at.nanos)),
-        );
+        let taken = nanoseconds(reported.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
         let taken = Timestamp::from_nanosecond(i128::from(taken)).unwrap_or_default();
         new.insert("creationTime".to_owned(), json!(Time(taken)));
     }
@@ -75,12 +60,7 @@ pub(super) fn of_group(
         let infos: Vec<Value> = members.iter().map(member).collect();
         new.insert("volumeSnapshotInfoList".to_owned(), json!(infos));
     }
-    readiness(
-        old.ready_to_use,
-        old.error.as_ref(),
-        reported.ready_to_use,
-        &mut new,
-    );
+    readiness(old.ready_to_use, old.error.as_ref(), reported.ready_to_use, &mut new);
     (!new.is_empty()).then_some(Value::Object(new))
 }
 
@@ -143,9 +123,7 @@ fn member(reported: &csi::Snapshot) -> Value {
 /// Nanoseconds since 1970. Without a time from the driver this is 0, as in other implementations.
 fn nanoseconds(at: Option<(i64, i32)>) -> i64 {
     let (seconds, nanos) = at.unwrap_or_default();
-    seconds
-        .saturating_mul(1_000_000_000)
-        .saturating_add(i64::from(nanos))
+    seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos))
 }
 
 #[cfg(test)]

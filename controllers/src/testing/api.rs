@@ -150,11 +150,7 @@ impl Api {
     /// Removes the objects with paths that end with `path`, even with finalizers.
     pub(crate) fn take(&self, path: &str) {
         let mut state = self.lock();
-        let keys: Vec<Key> = state
-            .store
-            .ending(path)
-            .map(|(key, _)| key.clone())
-            .collect();
+        let keys: Vec<Key> = state.store.ending(path).map(|(key, _)| key.clone()).collect();
         for key in keys {
             state.store.remove(&key);
         }
@@ -163,11 +159,7 @@ impl Api {
     /// Refuses the next write to a path with this suffix. A suffix that ends with `?watch` applies
     /// to watches.
     pub(crate) fn refuse(&self, path: &str, code: u16) {
-        let methods = if path.ends_with("?watch") {
-            &["GET"]
-        } else {
-            WRITES
-        };
+        let methods = if path.ends_with("?watch") { &["GET"] } else { WRITES };
         self.fault(methods, path, Some(1), Fault::Refuse(code));
     }
 
@@ -186,12 +178,7 @@ impl Api {
         fault: Fault,
     ) {
         let path = path.to_owned();
-        self.lock().rules.push(Rule {
-            methods,
-            path,
-            left,
-            fault,
-        });
+        self.lock().rules.push(Rule { methods, path, left, fault });
     }
 
     /// Removes all faults.
@@ -221,10 +208,7 @@ impl Api {
 
     /// Logs a note between the requests, such as a call to a driver.
     pub(crate) fn note(&self, path: String) {
-        self.lock().asked.push(Asked {
-            path,
-            ..Asked::default()
-        });
+        self.lock().asked.push(Asked { path, ..Asked::default() });
     }
 
     /// All requests and notes since the last look, except lists and watches.
@@ -369,10 +353,7 @@ mod tests {
         let Some(WatchEvent::Bookmark(mark)) = events.try_next().await.expect("an event") else {
             panic!("no bookmark");
         };
-        assert_eq!(
-            mark.metadata.resource_version,
-            map["metadata"]["resourceVersion"]
-        );
+        assert_eq!(mark.metadata.resource_version, map["metadata"]["resourceVersion"]);
         assert!(events.try_next().await.expect("an end").is_none());
         // A new kube-apiserver has not compacted yet, so this case runs only on the in-memory
         // server.

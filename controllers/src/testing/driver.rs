@@ -45,10 +45,7 @@ pub(crate) fn connect(handlers: &Handlers) -> Csi {
         }
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         let sent = sender.send(theirs);
-        async move {
-            sent.map(|()| ours)
-                .map_err(|_| io::ErrorKind::ConnectionRefused.into())
-        }
+        async move { sent.map(|()| ours).map_err(|_| io::ErrorKind::ConnectionRefused.into()) }
     })
 }
 
@@ -76,26 +73,18 @@ pub(crate) struct Script {
 
 impl Default for Script {
     fn default() -> Self {
-        let script = Script {
-            state: Arc::default(),
-            handlers: Handlers::default(),
-        };
+        let script = Script { state: Arc::default(), handlers: Handlers::default() };
         script.records(Call::Publish, |_| ControllerPublishVolumeResponse {
             publish_context: [("path".to_owned(), "/dev/x".to_owned())].into(),
         });
         script.records(Call::Unpublish, |_| ControllerUnpublishVolumeResponse {});
-        script.records(Call::List, |state| {
-            state.pages.pop_front().unwrap_or_default()
-        });
+        script.records(Call::List, |state| state.pages.pop_front().unwrap_or_default());
         script.records(Call::Expand, |state| state.expanded.unwrap_or_default());
         script.records(Call::Modify, |_| ControllerModifyVolumeResponse {});
         script.records(Call::Delete, |_| DeleteVolumeResponse {});
         script.handlers.on(|_: NodeGetInfoRequest| {
             let node_id = NODE_ID.to_owned();
-            Ok(NodeGetInfoResponse {
-                node_id,
-                ..Default::default()
-            })
+            Ok(NodeGetInfoResponse { node_id, ..Default::default() })
         });
         script
     }

@@ -29,12 +29,8 @@ const PAGES: usize = 20;
 /// Repairs missing labels until `context.stop`. Snapshot contents are included only if `contents`
 /// is set.
 pub(super) async fn run(context: &Context, node: &str, contents: bool) {
-    let search = Search {
-        context,
-        contents,
-        kube: context.kube.managed_by("hostloop-labels"),
-        node,
-    };
+    let search =
+        Search { context, contents, kube: context.kube.managed_by("hostloop-labels"), node };
     let every = context.common.resync_period.unwrap_or(RESYNC);
     let rounds = async {
         loop {
@@ -70,10 +66,7 @@ impl Search<'_> {
             self.log("contents", self.contents(&caches.contents()).await);
         }
         if takes_groups(driver) {
-            self.log(
-                "group contents",
-                self.contents(&caches.group_contents()).await,
-            );
+            self.log("group contents", self.contents(&caches.group_contents()).await);
         }
     }
 
@@ -137,10 +130,7 @@ impl Search<'_> {
     async fn claims(&self) -> Result<(), ApiError> {
         let volumes = self.context.caches.volumes();
         let own = |claim: &PersistentVolumeClaim| {
-            let name = claim
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.volume_name.clone());
+            let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
             let volume = name.and_then(|name| volumes.get(&name));
             owns_claim(self.context, self.node, claim, volume)
         };

@@ -69,12 +69,7 @@ pub struct PoolArgs {
     pub overcommit: f64,
 
     /// Part of each pool that is never promised: a percentage or a size
-    #[arg(
-        long,
-        env = "HOSTLOOP_RESERVE",
-        value_name = "PART",
-        default_value = "5%"
-    )]
+    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "PART", default_value = "5%")]
     pub reserve: Reserve,
 
     /// Maximum size of a volume [default: no limit but the pool's]

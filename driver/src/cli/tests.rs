@@ -37,10 +37,7 @@ fn every_flag_has_a_help_text_and_an_environment_variable() {
                 "csi-endpoint" => Some("CSI_ENDPOINT".to_owned()),
                 // Manifests set this variable.
                 "node-name" => Some("NODE_NAME".to_owned()),
-                _ => Some(format!(
-                    "HOSTLOOP_{}",
-                    long.to_uppercase().replace('-', "_")
-                )),
+                _ => Some(format!("HOSTLOOP_{}", long.to_uppercase().replace('-', "_"))),
             };
             assert_eq!(env, expected.as_deref(), "--{long}");
         }
@@ -119,10 +116,7 @@ fn pools_and_caps_come_together() {
     let specs = args.pools.specs().unwrap();
     assert_eq!(specs.len(), 2);
     assert_eq!(specs[0].capacity_bytes, Some(5 << 30));
-    assert_eq!(
-        (specs[1].image_bytes, specs[1].capacity_bytes),
-        (Some(1 << 30), Some(500_000_000))
-    );
+    assert_eq!((specs[1].image_bytes, specs[1].capacity_bytes), (Some(1 << 30), Some(500_000_000)));
 }
 
 #[test]
@@ -133,10 +127,7 @@ fn pools_that_contradict_each_other_are_refused() {
         ("--pool b=/p", SamePath("a".into(), "b".into())),
         ("--capacity c=1Gi", CapOfNone("c".into())),
         ("--capacity a=1Gi,a=2Gi", TwoCaps("a".into())),
-        (
-            "--pool b=/q,capacity=1Gi --capacity b=2Gi",
-            TwoCaps("b".into()),
-        ),
+        ("--pool b=/q,capacity=1Gi --capacity b=2Gi", TwoCaps("b".into())),
     ] {
         assert_eq!(serve(flags).unwrap().pools.specs(), Err(error), "{flags}");
     }

@@ -47,9 +47,7 @@ impl Controller {
             r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
         };
         let capabilities = capabilities(&self.config).into_iter().map(capability);
-        Ok(csi::ControllerGetCapabilitiesResponse {
-            capabilities: capabilities.collect(),
-        })
+        Ok(csi::ControllerGetCapabilitiesResponse { capabilities: capabilities.collect() })
     }
 
     /// GroupControllerGetCapabilities.
@@ -74,12 +72,7 @@ mod tests {
 
     #[test]
     fn what_is_always_offered_can_not_be_switched_off() {
-        let off = Config {
-            attach: false,
-            expansion: false,
-            modify: false,
-            ..config()
-        };
+        let off = Config { attach: false, expansion: false, modify: false, ..config() };
         assert_eq!(capabilities(&off), ALWAYS);
     }
 
@@ -105,11 +98,7 @@ mod tests {
             let mut config = config();
             change(&mut config);
             let offered = capabilities(&config);
-            let gone: Vec<Type> = all
-                .iter()
-                .filter(|t| !offered.contains(t))
-                .copied()
-                .collect();
+            let gone: Vec<Type> = all.iter().filter(|t| !offered.contains(t)).copied().collect();
             assert_eq!(gone, missing);
         }
     }

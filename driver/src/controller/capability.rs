@@ -38,10 +38,7 @@ impl CapabilitySet {
             // One volume can't be both: a mount writes to the block device.
             return Err(invalid(field, "ask for a block device and a filesystem"));
         }
-        let wanted = CapabilitySet {
-            all,
-            names_fs: named.is_some(),
-        };
+        let wanted = CapabilitySet { all, names_fs: named.is_some() };
         Ok(match named {
             Some(fs) => wanted.on(fs),
             None => wanted,

@@ -79,13 +79,8 @@ pub(super) fn expand(
     if range.required <= now {
         return Ok(now);
     }
-    let bounds = Bounds {
-        filesystem: grown,
-        ..Bounds::default()
-    };
-    let size = range
-        .size(now.max(grown))
-        .ok_or_else(|| unsatisfiable(range, bounds))?;
+    let bounds = Bounds { filesystem: grown, ..Bounds::default() };
+    let size = range.size(now.max(grown)).ok_or_else(|| unsatisfiable(range, bounds))?;
     match largest {
         Some(largest) if size > largest => Err(too_large(size, largest)),
         _ => Ok(size),
@@ -101,32 +96,16 @@ mod tests {
     const MAX: u64 = i64::MAX as u64;
 
     fn range(required: u64, limit: u64) -> Range {
-        Range {
-            required,
-            limit: (limit > 0).then_some(limit),
-        }
+        Range { required, limit: (limit > 0).then_some(limit) }
     }
 
     #[test]
     fn sizes_of_new_volumes() {
         let raw = Bounds::default();
-        let xfs = Bounds {
-            filesystem: 300 * MIB,
-            ..raw
-        };
-        let copy = Bounds {
-            filesystem: MIB,
-            source: Some(64 * MIB),
-            ..raw
-        };
-        let small = Bounds {
-            largest: Some(64 * MIB),
-            ..raw
-        };
-        let capped = Bounds {
-            largest: Some(2 * GIB),
-            ..raw
-        };
+        let xfs = Bounds { filesystem: 300 * MIB, ..raw };
+        let copy = Bounds { filesystem: MIB, source: Some(64 * MIB), ..raw };
+        let small = Bounds { largest: Some(64 * MIB), ..raw };
+        let capped = Bounds { largest: Some(2 * GIB), ..raw };
         let table = [
             // Requested sizes are rounded up.
             (range(4096, 0), raw, Some(4096)),
@@ -171,12 +150,8 @@ mod tests {
 
     #[test]
     fn errors_say_which_limit_is_exceeded() {
-        let bounds = Bounds {
-            filesystem: 300 * MIB,
-            grown: 0,
-            source: Some(GIB),
-            largest: Some(2 * GIB),
-        };
+        let bounds =
+            Bounds { filesystem: 300 * MIB, grown: 0, source: Some(GIB), largest: Some(2 * GIB) };
         let table = [
             (range(0, 400 * MIB), "the source"),
             (range(3 * GIB, 0), "a volume may have"),
@@ -187,10 +162,7 @@ mod tests {
             let why = create(range, bounds).unwrap_err();
             assert!(why.contains(expected), "{why}");
         }
-        let empty = Bounds {
-            source: None,
-            ..bounds
-        };
+        let empty = Bounds { source: None, ..bounds };
         let why = create(range(0, 1), empty).unwrap_err();
         assert!(why.contains("filesystem"), "{why}");
     }
@@ -199,12 +171,7 @@ mod tests {
     fn sizes_after_expansion() {
         let table = [
             (range(64 * MIB, 0), 32 * MIB, None, Some(64 * MIB)),
-            (
-                range(63 * MIB + 1, 0),
-                32 * MIB,
-                None,
-                Some(63 * MIB + 4096),
-            ),
+            (range(63 * MIB + 1, 0), 32 * MIB, None, Some(63 * MIB + 4096)),
             // Large enough already.
             (range(32 * MIB, 0), 64 * MIB, None, Some(64 * MIB)),
             (range(64 * MIB, 64 * MIB), 64 * MIB, None, Some(64 * MIB)),
@@ -238,11 +205,7 @@ mod tests {
         ];
         for (range, now, expected) in table {
             assert_eq!(expand(range, now, grown, None).ok(), expected, "{range:?}");
-            let copy = Bounds {
-                grown,
-                source: Some(now),
-                ..Bounds::default()
-            };
+            let copy = Bounds { grown, source: Some(now), ..Bounds::default() };
             assert_eq!(create(range, copy).ok(), expected, "a copy: {range:?}");
         }
     }

@@ -113,10 +113,7 @@ impl Changes {
 fn checked(settings: Settings) -> Result<Settings, Invalid> {
     if settings.provisioning == Provisioning::Thick && settings.discard {
         // A discard would give up the reserved blocks.
-        return Err(invalid(
-            "discard",
-            "is for thin volumes: a thick one keeps its space",
-        ));
+        return Err(invalid("discard", "is for thin volumes: a thick one keeps its space"));
     }
     Ok(settings)
 }
@@ -192,10 +189,7 @@ pub fn filesystem(parameters: &Parameters) -> Result<Option<FsType>, Invalid> {
         None => Ok(None),
         Some(name) => FsType::parse(name).map(Some).ok_or_else(|| {
             let known = FsType::ALL.map(FsType::as_str).join(", ");
-            invalid(
-                format!("parameters[{key:?}]"),
-                format!("is none of {known}"),
-            )
+            invalid(format!("parameters[{key:?}]"), format!("is none of {known}"))
         }),
     }
 }

@@ -31,11 +31,7 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
             false => Err(Error::AlreadyExists(format!(
                 "volume {} is published to node {node} already, {} and for another use",
                 record.id,
-                if published.readonly {
-                    "read-only"
-                } else {
-                    "writable"
-                },
+                if published.readonly { "read-only" } else { "writable" },
             ))),
         };
     }
@@ -85,19 +81,14 @@ impl Slots {
             )));
         }
         taken.insert(volume);
-        Ok(Slot {
-            slots: self,
-            volume,
-        })
+        Ok(Slot { slots: self, volume })
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let taken = self.slots.taken.lock();
-        taken
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.volume);
+        taken.unwrap_or_else(PoisonError::into_inner).remove(&self.volume);
     }
 }
 
@@ -131,17 +122,13 @@ impl Controller {
                 record.fresh = false;
             })?;
         }
-        Ok(csi::ControllerPublishVolumeResponse {
-            publish_context: Default::default(),
-        })
+        Ok(csi::ControllerPublishVolumeResponse { publish_context: Default::default() })
     }
 
     fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<Slot<'_>> {
         self.slots.take(record.id, limit, || {
             let volumes = self.pools.volumes();
-            let here = volumes
-                .iter()
-                .filter(|v| v.publications.contains_key(&self.config.node_id));
+            let here = volumes.iter().filter(|v| v.publications.contains_key(&self.config.node_id));
             Ok(here.map(|v| v.id).collect())
         })
     }

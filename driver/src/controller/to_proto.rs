@@ -27,16 +27,10 @@ pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
 
 fn source(source: &Source) -> csi::VolumeContentSource {
     let r#type = match source {
-        Source::Snapshot(id) => Type::Snapshot(SnapshotSource {
-            snapshot_id: id.to_string(),
-        }),
-        Source::Volume(id) => Type::Volume(VolumeSource {
-            volume_id: id.to_string(),
-        }),
+        Source::Snapshot(id) => Type::Snapshot(SnapshotSource { snapshot_id: id.to_string() }),
+        Source::Volume(id) => Type::Volume(VolumeSource { volume_id: id.to_string() }),
     };
-    csi::VolumeContentSource {
-        r#type: Some(r#type),
-    }
+    csi::VolumeContentSource { r#type: Some(r#type) }
 }
 
 /// The nodes a volume is published to.
@@ -77,10 +71,7 @@ pub(super) fn bytes(bytes: u64) -> i64 {
 
 fn timestamp(ns: u64) -> Timestamp {
     const SECOND: u64 = 1_000_000_000;
-    Timestamp {
-        seconds: bytes(ns / SECOND),
-        nanos: (ns % SECOND) as i32,
-    }
+    Timestamp { seconds: bytes(ns / SECOND), nanos: (ns % SECOND) as i32 }
 }
 
 #[cfg(test)]

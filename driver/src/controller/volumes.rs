@@ -32,9 +32,7 @@ impl Controller {
             }
             None => self.make(request)?,
         };
-        Ok(csi::CreateVolumeResponse {
-            volume: Some(to_proto::volume(&record, &*self.here()?)),
-        })
+        Ok(csi::CreateVolumeResponse { volume: Some(to_proto::volume(&record, &*self.here()?)) })
     }
 
     fn make(&self, request: CreateRequest) -> Result<Arc<VolumeRecord>> {
@@ -44,14 +42,9 @@ impl Controller {
                     .to_owned(),
             ));
         }
-        let source = request
-            .source
-            .map(|named| self.content_source(named))
-            .transpose()?;
+        let source = request.source.map(|named| self.content_source(named)).transpose()?;
         let pool = self.pools.named(request.class.pool.as_deref())?;
-        let wanted = request
-            .wanted
-            .on_volume_with(source.as_ref().and_then(ContentSource::fs));
+        let wanted = request.wanted.on_volume_with(source.as_ref().and_then(ContentSource::fs));
         request.class.check_mkfs_options(wanted.fs())?;
         if let Some(source) = &source {
             source.serves(&wanted)?;
@@ -131,9 +124,7 @@ impl Controller {
         let record = self.volume("volume_id", &req.volume_id)?;
         Ok(csi::ControllerGetVolumeResponse {
             volume: Some(to_proto::volume(&record, &*self.here()?)),
-            status: Some(VolumeStatus {
-                published_node_ids: to_proto::nodes(&record),
-            }),
+            status: Some(VolumeStatus { published_node_ids: to_proto::nodes(&record) }),
         })
     }
 }

@@ -27,10 +27,7 @@ impl Asked {
             Some(AccessType::Mount(mount)) => !mount.fs_type.is_empty(),
             _ => false,
         };
-        Ok(Asked {
-            capability,
-            names_fs,
-        })
+        Ok(Asked { capability, names_fs })
     }
 
     /// The capability for a volume that does not exist yet.

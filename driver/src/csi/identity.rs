@@ -8,10 +8,8 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
 
 /// Plugin services that every configuration has.
-pub const ALWAYS: [service::Type; 2] = [
-    service::Type::ControllerService,
-    service::Type::GroupControllerService,
-];
+pub const ALWAYS: [service::Type; 2] =
+    [service::Type::ControllerService, service::Type::GroupControllerService];
 
 /// The command line's settings for the plugin as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,22 +55,14 @@ impl Identity {
         let services = ALWAYS
             .into_iter()
             .chain(switched.map(|(_, service)| service))
-            .map(|service| {
-                Type::Service(Service {
-                    r#type: service.into(),
-                })
-            });
+            .map(|service| Type::Service(Service { r#type: service.into() }));
         let expansion = self.expansion.then(|| {
             let online = csi::plugin_capability::volume_expansion::Type::Online;
-            Type::VolumeExpansion(VolumeExpansion {
-                r#type: online.into(),
-            })
+            Type::VolumeExpansion(VolumeExpansion { r#type: online.into() })
         });
         let capabilities = services
             .chain(expansion)
-            .map(|capability| csi::PluginCapability {
-                r#type: Some(capability),
-            })
+            .map(|capability| csi::PluginCapability { r#type: Some(capability) })
             .collect();
         csi::GetPluginCapabilitiesResponse { capabilities }
     }
@@ -89,9 +79,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Err("does not begin and end with a letter or digit".to_owned());
     }
     match name.chars().find(|c| !plain(*c) && !matches!(c, '-' | '.')) {
-        Some(c) => Err(format!(
-            "contains {c:?}; letters, digits, '-' and '.' are allowed"
-        )),
+        Some(c) => Err(format!("contains {c:?}; letters, digits, '-' and '.' are allowed")),
         None => Ok(()),
     }
 }
@@ -135,16 +123,10 @@ mod tests {
             (|_| {}, &[]),
             (
                 |i| i.topology = false,
-                &[
-                    "VOLUME_ACCESSIBILITY_CONSTRAINTS",
-                    "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
-                ],
+                &["VOLUME_ACCESSIBILITY_CONSTRAINTS", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"],
             ),
             (|i| i.expansion = false, &["ONLINE"]),
-            (
-                |i| i.snapshot_metadata = false,
-                &["SNAPSHOT_METADATA_SERVICE"],
-            ),
+            (|i| i.snapshot_metadata = false, &["SNAPSHOT_METADATA_SERVICE"]),
         ];
         for (change, missing) in cases {
             let mut identity = identity();

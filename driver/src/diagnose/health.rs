@@ -57,9 +57,7 @@ pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
 /// Returns the known problems of the pools; empty if they are healthy.
 pub fn storage(pools: &Pools) -> Vec<Problem> {
     let looks = pools.look().into_iter();
-    looks
-        .flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look)))
-        .collect()
+    looks.flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look))).collect()
 }
 
 /// Formats the problems of the pools for NodeGetStorageHealth: one entry for each status and
@@ -92,10 +90,7 @@ pub fn entries(conditions: Vec<Condition>) -> Vec<VolumeHealthEntry> {
 
 /// Builds the CSI message with a volume's health.
 pub fn message(id: impl ToString, health_statuses: Vec<VolumeHealthEntry>) -> csi::VolumeHealth {
-    csi::VolumeHealth {
-        volume_id: id.to_string(),
-        health_statuses,
-    }
+    csi::VolumeHealth { volume_id: id.to_string(), health_statuses }
 }
 
 /// Maps a pool's facts to problems.
@@ -145,17 +140,12 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
         return vec![condition(Inaccessible, "PoolGone", message)];
     }
     let issues = facts.issues.iter();
-    let mut all: Vec<_> = issues
-        .filter_map(|i| of_issue(i, facts.max_freeze))
-        .collect();
+    let mut all: Vec<_> = issues.filter_map(|i| of_issue(i, facts.max_freeze)).collect();
     if let Some(errors) = &facts.errors {
         all.push(condition(Degraded, "FilesystemErrors", errors));
     }
     if let (Provisioning::Thin, Some(full)) = (facts.provisioning, facts.pool.nearly_full()) {
-        let message = format!(
-            "pool {}: {full}; writes may soon find no space",
-            facts.pool.name
-        );
+        let message = format!("pool {}: {full}; writes may soon find no space", facts.pool.name);
         all.push(condition(Degraded, "PoolNearlyFull", message));
     }
     if !facts.findings.is_empty() {
@@ -190,11 +180,7 @@ fn condition(
     reason: &'static str,
     message: impl Into<String>,
 ) -> Condition {
-    Condition {
-        status,
-        reason,
-        message: message.into(),
-    }
+    Condition { status, reason, message: message.into() }
 }
 
 /// The condition that an issue causes for users of the volume. `None` if it does not harm them, or
@@ -238,20 +224,13 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
             (Inaccessible, "DeviceChanged", message)
         }
         Issue::Buffered { minor } => {
-            let message = format!(
-                "{} does buffered I/O, and direct I/O is asked for",
-                device(minor)
-            );
+            let message =
+                format!("{} does buffered I/O, and direct I/O is asked for", device(minor));
             (Degraded, "DirectIOLost", message)
         }
-        Issue::NoDevice {
-            path,
-            minor: Some(_),
-        } => {
-            let message = format!(
-                "it is staged at {} and no loop device has its image",
-                path.display()
-            );
+        Issue::NoDevice { path, minor: Some(_) } => {
+            let message =
+                format!("it is staged at {} and no loop device has its image", path.display());
             (Inaccessible, "LoopDeviceLost", message)
         }
         Issue::OtherDevice { path, was, is } => {
@@ -267,10 +246,7 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
             let message = format!("{} has lost its read-only device", target.display());
             (Inaccessible, "LoopDeviceLost", message)
         }
-        Issue::NotMounted {
-            path,
-            staging: false,
-        } => {
+        Issue::NotMounted { path, staging: false } => {
             let message = format!("its filesystem is not mounted at {}", path.display());
             (Inaccessible, "NotMounted", message)
         }

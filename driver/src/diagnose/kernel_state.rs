@@ -93,19 +93,12 @@ mod tests {
 ";
         let device = |minor, rdev| LoopInfo {
             minor,
-            backing: Some(FileId {
-                dev: 1,
-                ino: u64::from(minor),
-            }),
+            backing: Some(FileId { dev: 1, ino: u64::from(minor) }),
             backing_rdev: rdev,
             ..LoopInfo::default()
         };
         KernelState {
-            loops: vec![
-                device(3, 0),
-                device(6, 0),
-                device(7, rustix::fs::makedev(7, 6)),
-            ],
+            loops: vec![device(3, 0), device(6, 0), device(7, rustix::fs::makedev(7, 6))],
             mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
         }
     }
@@ -135,10 +128,7 @@ mod tests {
 
     #[test]
     fn several_devices_over_an_image_destroy_it_if_one_is_writable() {
-        let device = |read_only| LoopInfo {
-            read_only,
-            ..LoopInfo::default()
-        };
+        let device = |read_only| LoopInfo { read_only, ..LoopInfo::default() };
         for (read_only, expected) in [
             (&[][..], false),
             (&[false], false),

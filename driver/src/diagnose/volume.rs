@@ -32,30 +32,19 @@ impl VolumeIdentity {
             let read_only = stage.read_only_loops.values().copied();
             stage.minor.into_iter().chain(read_only)
         });
-        VolumeIdentity {
-            id: record.id,
-            image,
-            recorded: minors.collect(),
-        }
+        VolumeIdentity { id: record.id, image, recorded: minors.collect() }
     }
 
     /// Identifies a volume without a record, or with one that can't be read now.
     pub(crate) fn unrecorded(id: VolumeId) -> VolumeIdentity {
-        VolumeIdentity {
-            id,
-            image: None,
-            recorded: BTreeSet::new(),
-        }
+        VolumeIdentity { id, image: None, recorded: BTreeSet::new() }
     }
 
     /// Identifies a volume by this image only.
     #[cfg(test)]
     pub(crate) fn over(image: FileId) -> VolumeIdentity {
         let id = VolumeId::generate(crate::storage::PoolId::generate());
-        VolumeIdentity {
-            image: Some(image),
-            ..VolumeIdentity::unrecorded(id)
-        }
+        VolumeIdentity { image: Some(image), ..VolumeIdentity::unrecorded(id) }
     }
 
     pub(crate) fn id(&self) -> VolumeId {
@@ -141,11 +130,7 @@ impl<'k> VolumeState<'k> {
     fn new(kernel: Cow<'k, KernelState>, identity: VolumeIdentity) -> VolumeState<'k> {
         let own = kernel.loops.iter().filter(|l| identity.owns(l));
         let own = own.map(|l| l.minor).collect();
-        VolumeState {
-            identity,
-            kernel,
-            own,
-        }
+        VolumeState { identity, kernel, own }
     }
 
     /// All loop devices and mounts.
@@ -167,8 +152,7 @@ impl<'k> VolumeState<'k> {
 
     /// The read-only devices among [`VolumeState::over`] that this driver attached.
     pub(crate) fn read_only(&self) -> impl Iterator<Item = &LoopInfo> {
-        self.over()
-            .filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
+        self.over().filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
     }
 
     /// All read-only devices that this driver attached, and that it must detach. They count even if
@@ -227,10 +211,9 @@ impl<'k> VolumeState<'k> {
         };
         let here = self.mount_at(path).filter(writable);
         here.or_else(|| {
-            self.mounts().filter(writable).find(|e| {
-                self.mount_at(&e.mount_point)
-                    .is_some_and(|top| top.id == e.id)
-            })
+            self.mounts()
+                .filter(writable)
+                .find(|e| self.mount_at(&e.mount_point).is_some_and(|top| top.id == e.id))
         })
     }
 
@@ -241,10 +224,9 @@ impl<'k> VolumeState<'k> {
         };
         let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
         match (entry.loop_minor(), entry.loop_node) {
-            (Some(minor), _) if self.own.contains(&minor) => Found::Filesystem {
-                minor,
-                read_only: entry.read_only(),
-            },
+            (Some(minor), _) if self.own.contains(&minor) => {
+                Found::Filesystem { minor, read_only: entry.read_only() }
+            }
             (None, Some(minor)) => self.device(minor),
             _ => foreign(),
         }
@@ -252,16 +234,10 @@ impl<'k> VolumeState<'k> {
 
     fn device(&self, minor: u32) -> Found {
         if self.own.contains(&minor) {
-            return Found::Device {
-                minor,
-                read_only: false,
-            };
+            return Found::Device { minor, read_only: false };
         }
         if self.over().any(|l| l.minor == minor && l.read_only) {
-            return Found::Device {
-                minor,
-                read_only: true,
-            };
+            return Found::Device { minor, read_only: true };
         }
         match self.kernel.device(minor) {
             Some(device) if !self.identity.recorded.contains(&minor) => {
@@ -275,9 +251,7 @@ impl<'k> VolumeState<'k> {
     /// bound.
     pub(crate) fn bound(&self) -> Vec<PathBuf> {
         let minors: BTreeSet<u32> = self.own().chain(self.over()).map(|l| l.minor).collect();
-        let bound = minors
-            .iter()
-            .flat_map(|m| self.kernel.mounts.of_loop_node(*m));
+        let bound = minors.iter().flat_map(|m| self.kernel.mounts.of_loop_node(*m));
         bound.map(|e| e.mount_point.clone()).collect()
     }
 

@@ -78,8 +78,5 @@ fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Key> {
 }
 
 fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Key> {
-    vec![
-        Key::SnapshotName(request.name.clone()),
-        Key::Volume(request.source_volume_id.clone()),
-    ]
+    vec![Key::SnapshotName(request.name.clone()), Key::Volume(request.source_volume_id.clone())]
 }

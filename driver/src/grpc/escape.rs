@@ -27,10 +27,7 @@ mod tests {
         for (text, shown) in [
             ("pvc-1", "pvc-1".to_owned()),
             ("", String::new()),
-            (
-                "a\nlevel=error\u{1b}[31m",
-                "a\\nlevel=error\\u{1b}[31m".to_owned(),
-            ),
+            ("a\nlevel=error\u{1b}[31m", "a\\nlevel=error\\u{1b}[31m".to_owned()),
             ("größe/x", "größe/x".to_owned()),
             (&"ä".repeat(128), "ä".repeat(128)),
             (&"ä".repeat(129), "ä".repeat(128) + "…"),

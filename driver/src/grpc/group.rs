@@ -37,16 +37,12 @@ service! {
 /// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.
 fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Key> {
     let volumes = request.source_volume_ids.iter().cloned().map(Key::Volume);
-    std::iter::once(Key::GroupName(request.name.clone()))
-        .chain(volumes)
-        .collect()
+    std::iter::once(Key::GroupName(request.name.clone())).chain(volumes).collect()
 }
 
 /// The locks of DeleteVolumeGroupSnapshot: the group, and its snapshots, which must not be copied
 /// meanwhile.
 fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Key> {
     let snapshots = request.snapshot_ids.iter().cloned().map(Key::Snapshot);
-    std::iter::once(Key::Group(request.group_snapshot_id.clone()))
-        .chain(snapshots)
-        .collect()
+    std::iter::once(Key::Group(request.group_snapshot_id.clone())).chain(snapshots).collect()
 }

@@ -41,9 +41,7 @@ pub async fn serve(
     shown: Shown,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router(shown))
-        .with_graceful_shutdown(stop)
-        .await
+    axum::serve(listener, router(shown)).with_graceful_shutdown(stop).await
 }
 
 fn router(shown: Shown) -> Router {

@@ -118,10 +118,7 @@ impl Lanes {
             Work::Question(_) => 1,
         };
         let made = || Arc::new(Semaphore::new(threads));
-        lanes
-            .entry((lane.clone(), work))
-            .or_insert_with(made)
-            .clone()
+        lanes.entry((lane.clone(), work)).or_insert_with(made).clone()
     }
 
     /// Waits for a thread for a question. UNAVAILABLE if earlier questions hold it for too long.

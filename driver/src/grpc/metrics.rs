@@ -40,11 +40,7 @@ impl Calls {
             "Container Storage Interface operation duration with gRPC error code status",
             seconds.clone(),
         );
-        Calls {
-            driver_name: Arc::new(driver_name.to_owned()),
-            seconds,
-            registry,
-        }
+        Calls { driver_name: Arc::new(driver_name.to_owned()), seconds, registry }
     }
 
     /// Counts one answered RPC.
@@ -54,9 +50,7 @@ impl Calls {
             method_name: method,
             grpc_status_code: code_name(code),
         };
-        self.seconds
-            .get_or_create(&labels)
-            .observe(took.as_secs_f64());
+        self.seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }
 
@@ -83,27 +77,15 @@ pub struct PoolGauges {
 type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
 const POOL_GAUGES: [PoolGauge; 5] = [
-    (
-        "hostloop_pool_size_bytes",
-        "Size of the filesystem the pool is on",
-        |p| Some(p.size_bytes),
-    ),
-    (
-        "hostloop_pool_free_bytes",
-        "Free space of the filesystem the pool is on",
-        |p| Some(p.free_bytes),
-    ),
-    (
-        "hostloop_pool_available_bytes",
-        "What the pool can promise to new volumes",
-        |p| Some(p.available_bytes),
-    ),
-    ("hostloop_pool_volumes", "Volumes in the pool", |p| {
-        p.volumes
+    ("hostloop_pool_size_bytes", "Size of the filesystem the pool is on", |p| Some(p.size_bytes)),
+    ("hostloop_pool_free_bytes", "Free space of the filesystem the pool is on", |p| {
+        Some(p.free_bytes)
     }),
-    ("hostloop_pool_snapshots", "Snapshots in the pool", |p| {
-        p.snapshots
+    ("hostloop_pool_available_bytes", "What the pool can promise to new volumes", |p| {
+        Some(p.available_bytes)
     }),
+    ("hostloop_pool_volumes", "Volumes in the pool", |p| p.volumes),
+    ("hostloop_pool_snapshots", "Snapshots in the pool", |p| p.snapshots),
 ];
 
 type PoolLabels = [(&'static str, String); 1];
@@ -128,9 +110,7 @@ fn pool_registry(pools: &[PoolGauges]) -> Registry {
         }
         registry.register(name, help, gauges);
     };
-    register("hostloop_pool_up", "Whether the pool answers", &|pool| {
-        Some(u64::from(pool.up))
-    });
+    register("hostloop_pool_up", "Whether the pool answers", &|pool| Some(u64::from(pool.up)));
     for (name, help, value) in POOL_GAUGES {
         register(name, help, &|pool| value(pool).filter(|_| pool.up));
     }
@@ -157,10 +137,7 @@ mod tests {
                 volumes: Some(2),
                 snapshots: Some(1),
             },
-            PoolGauges {
-                name: "gone".into(),
-                ..PoolGauges::default()
-            },
+            PoolGauges { name: "gone".into(), ..PoolGauges::default() },
         ];
         let mut text = String::new();
         render(&mut text, &calls, &pools).unwrap();
@@ -191,10 +168,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }
-        assert!(
-            !text.contains("hostloop_pool_volumes{pool=\"gone\"}"),
-            "{text}"
-        );
+        assert!(!text.contains("hostloop_pool_volumes{pool=\"gone\"}"), "{text}");
     }
 
     #[test]

@@ -199,9 +199,7 @@ impl OperationLocks {
             let _thread = thread;
             guarded(work)
         };
-        tokio::task::spawn_blocking(work)
-            .await
-            .unwrap_or_else(|_| Err(shutting_down()))
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
     /// Refuses all further requests.
@@ -243,11 +241,7 @@ impl OperationLocks {
                 job.method
             )));
         }
-        let job = Arc::new(Job {
-            method,
-            fingerprint,
-            answer: watch::Sender::new(None),
-        });
+        let job = Arc::new(Job { method, fingerprint, answer: watch::Sender::new(None) });
         keys.retain(|key| match table.held.entry(key.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(job.clone());
@@ -256,11 +250,7 @@ impl OperationLocks {
             // The request names this key twice.
             Entry::Occupied(_) => false,
         });
-        Ok(Ticket::Granted(Granted {
-            table: self.table.clone(),
-            keys,
-            job,
-        }))
+        Ok(Ticket::Granted(Granted { table: self.table.clone(), keys, job }))
     }
 }
 
@@ -297,9 +287,7 @@ pub(crate) fn guarded<R, E: Into<Status>>(
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(answer) => answer.map_err(Into::into),
         // The panic hook has already logged where and why.
-        Err(_) => Err(Status::internal(
-            "the driver met a bug in this call; its log says where",
-        )),
+        Err(_) => Err(Status::internal("the driver met a bug in this call; its log says where")),
     }
 }
 

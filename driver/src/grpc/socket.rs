@@ -74,13 +74,8 @@ impl Socket {
         check(path)?;
         let dir = path.parent().unwrap_or(path);
         make_dir(dir)?;
-        let failed = |op| {
-            move |error: Errno| Error::Io {
-                op,
-                path: path.to_owned(),
-                source: error.into(),
-            }
-        };
+        let failed =
+            |op| move |error: Errno| Error::Io { op, path: path.to_owned(), source: error.into() };
         let fd = new_socket().map_err(failed("socket"))?;
         // bind gives the file the mode of the unbound socket.
         fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("fchmod"))?;
@@ -107,15 +102,8 @@ impl Socket {
 impl Name {
     fn of(path: PathBuf) -> Result<Name, Error> {
         match fs::symlink_metadata(&path) {
-            Ok(meta) => Ok(Name {
-                id: (meta.dev(), meta.ino()),
-                path,
-            }),
-            Err(source) => Err(Error::Io {
-                op: "stat",
-                path,
-                source,
-            }),
+            Ok(meta) => Ok(Name { id: (meta.dev(), meta.ino()), path }),
+            Err(source) => Err(Error::Io { op: "stat", path, source }),
         }
     }
 
@@ -156,22 +144,12 @@ fn private_name() -> String {
 }
 
 fn make_dir(dir: &Path) -> Result<(), Error> {
-    let made = fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o750)
-        .create(dir);
-    made.map_err(|source| Error::Io {
-        op: "mkdir",
-        path: dir.to_owned(),
-        source,
-    })
+    let made = fs::DirBuilder::new().recursive(true).mode(0o750).create(dir);
+    made.map_err(|source| Error::Io { op: "mkdir", path: dir.to_owned(), source })
 }
 
 fn check_path(path: &Path) -> Result<(), Error> {
-    let bad = |why: &str| Error::Path {
-        path: path.to_owned(),
-        why: why.to_owned(),
-    };
+    let bad = |why: &str| Error::Path { path: path.to_owned(), why: why.to_owned() };
     let length = path.as_os_str().len();
     if length > MAX_PATH {
         return Err(bad(&format!(
@@ -188,11 +166,7 @@ fn check_path(path: &Path) -> Result<(), Error> {
 }
 
 fn refuse_what_is_not_stale(path: &Path) -> Result<(), Error> {
-    let failed = |op, source| Error::Io {
-        op,
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |op, source| Error::Io { op, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed("stat", error)),
@@ -220,16 +194,10 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 /// Binds through the directory's descriptor. So the private name may be longer than the public one,
 /// and lies in the same directory.
 fn bind_beneath(fd: &OwnedFd, dir: &Path, private: &Path) -> Result<(), Error> {
-    let failed = |op, path: &Path, source| Error::Io {
-        op,
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |op, path: &Path, source| Error::Io { op, path: path.to_owned(), source };
     let opened = fs::File::open(dir).map_err(|e| failed("open directory", dir, e))?;
     let name = private.file_name().unwrap_or_default();
-    let by_fd = Path::new("/proc/self/fd")
-        .join(opened.as_raw_fd().to_string())
-        .join(name);
+    let by_fd = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
     // A process with the same PID was killed here and left this file.
     match fs::remove_file(private) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -162,10 +162,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
     let left = outcome.problems.iter().filter(counting).count();
     lines.push(match (left, outcome.repaired.len()) {
         (0, 0) => "Records, disk and kernel agree.".to_owned(),
-        (0, n) => format!(
-            "{} repaired; records, disk and kernel agree.",
-            count(n, "problem")
-        ),
+        (0, n) => format!("{} repaired; records, disk and kernel agree.", count(n, "problem")),
         (left, 0) => format!("{}.", count(left, "problem")),
         (left, n) => format!("{}, and {n} repaired.", count(left, "problem")),
     });
@@ -214,10 +211,7 @@ mod tests {
     #[test]
     fn repaired_is_what_is_no_longer_there() {
         let (a, b) = (problem(Severity::Error, "a"), problem(Severity::Error, "b"));
-        let changed = Problem {
-            what: "is left still".to_owned(),
-            ..b.clone()
-        };
+        let changed = Problem { what: "is left still".to_owned(), ..b.clone() };
         assert_eq!(gone(&[a.clone(), b], &[changed]), [a]);
     }
 

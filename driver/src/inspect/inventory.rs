@@ -51,10 +51,7 @@ impl PoolSurvey {
         let KernelState { loops, mounts } = kernel;
         let image = pool_root::image_path(spec).and_then(|path| Image::at(&path).ok().flatten());
         let root = pool_root::root(spec, state_dir, image.as_ref(), loops, mounts);
-        let mount = root
-            .as_ref()
-            .ok()
-            .and_then(|r| pool_root::enclosing(mounts, r));
+        let mount = root.as_ref().ok().and_then(|r| pool_root::enclosing(mounts, r));
         PoolSurvey {
             name: spec.name.clone(),
             kind: pool_root::kind(spec),
@@ -80,24 +77,17 @@ impl Survey {
         // Read the kernel first. An image that is created and attached in between then only looks
         // unused, which is harmless. In the other order its device would look foreign.
         let kernel = KernelState::read(kernel)?;
-        let pools = specs
-            .iter()
-            .map(|spec| PoolSurvey::take(spec, state_dir, &kernel))
-            .collect();
+        let pools = specs.iter().map(|spec| PoolSurvey::take(spec, state_dir, &kernel)).collect();
         Ok(Survey { pools, kernel })
     }
 
     /// The readable pools with their contents.
     pub fn contents(&self) -> impl Iterator<Item = (&PoolSurvey, &Contents)> {
-        self.pools
-            .iter()
-            .filter_map(|pool| Some((pool, pool.state.as_ref().ok()?)))
+        self.pools.iter().filter_map(|pool| Some((pool, pool.state.as_ref().ok()?)))
     }
 }
 
 /// The entries with a readable record, and the record of each.
 pub(crate) fn readable<R>(items: &[Item<R>]) -> impl Iterator<Item = (&R, &Item<R>)> {
-    items
-        .iter()
-        .filter_map(|item| Some((item.record.as_ref().ok()?, item)))
+    items.iter().filter_map(|item| Some((item.record.as_ref().ok()?, item)))
 }

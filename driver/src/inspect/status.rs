@@ -22,11 +22,7 @@ pub use report::Report;
 /// Takes a survey and prints it. Blocks.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let specs = args.pools.specs()?;
-    let report = Report::of(&Survey::take(
-        &specs,
-        &args.pools.state_dir(),
-        &Linux::new(),
-    )?);
+    let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);
     let text = |report: &Report| render::text(report, terminal_width(), now_ns());
     print(&report, args.json, text)?;
     Ok(ExitCode::SUCCESS)
@@ -40,8 +36,6 @@ fn terminal_width() -> Option<usize> {
 
 /// Now, in nanoseconds since the epoch.
 pub fn now_ns() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -107,10 +107,7 @@ impl Error {
 
     /// The error for a device without a reported backing file.
     pub fn silent(device: &LoopInfo) -> Self {
-        Error::Silent {
-            device: loop_path(device.minor),
-            file: PathBuf::from(&device.backing_path),
-        }
+        Error::Silent { device: loop_path(device.minor), file: PathBuf::from(&device.backing_path) }
     }
 
     /// True if the written filesystem, usually the pool, is full.

@@ -109,9 +109,7 @@ impl Model {
     /// Calls `hook` with the path of the object before every call of `op`. The hook may block,
     /// panic, call the model, or return an error. A later hook for the same `op` replaces it.
     pub fn hook(&self, op: &'static str, hook: impl FnMut(&Path) -> Result<()> + Send + 'static) {
-        lock(&self.script)
-            .hooks
-            .insert(op, Arc::new(Mutex::new(hook)));
+        lock(&self.script).hooks.insert(op, Arc::new(Mutex::new(hook)));
     }
 
     /// Removes all hooks and faults.
@@ -176,9 +174,7 @@ impl Model {
 
     /// Changes the bytes of its file that a device shows, as a process with write access can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
-        self.change_loop(minor, |slot| {
-            (slot.offset, slot.size_limit) = (offset, size_limit)
-        });
+        self.change_loop(minor, |slot| (slot.offset, slot.size_limit) = (offset, size_limit));
     }
 
     /// Changes a device's logical block size, as its user can (LOOP_SET_BLOCK_SIZE).
@@ -192,9 +188,7 @@ impl Model {
         let file = backing.try_clone();
         let file = file.map_err(|e| Error::io("dup", "the backing file", e))?;
         let backing = super::file_id(&file)?;
-        self.change_loop(minor, |slot| {
-            (slot.backing, slot.rdev, slot.file) = (backing, 0, file)
-        });
+        self.change_loop(minor, |slot| (slot.backing, slot.rdev, slot.file) = (backing, 0, file));
         Ok(())
     }
 
@@ -227,10 +221,7 @@ impl Model {
     /// Records an effect or a query. Returns the error with which it must fail after it is done.
     fn enter(&self, op: &'static str, path: &Path, is_effect: bool) -> Result<Option<Error>> {
         if is_effect {
-            lock(&self.script).effects.push(Effect {
-                op,
-                path: path.to_path_buf(),
-            });
+            lock(&self.script).effects.push(Effect { op, path: path.to_path_buf() });
             effect(op).map_err(|e| Error::io(op, path, e))?;
         }
         let (hook, fault) = {

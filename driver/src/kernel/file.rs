@@ -153,8 +153,7 @@ fn copy_step(from: &File, to: &File, at: u64, step: u64, by_kernel: &mut bool) -
             other => break other.map_err(on_file("read", from))?,
         }
     };
-    to.write_all_at(&buffer[..n], at)
-        .map_err(on_file("write", to))?;
+    to.write_all_at(&buffer[..n], at).map_err(on_file("write", to))?;
     Ok(n as u64)
 }
 
@@ -204,9 +203,7 @@ pub fn has_data(file: &File) -> Result<bool> {
 
 /// Calls fsync. An error names the file `what`.
 pub fn sync(file: &File, what: &Path) -> Result<()> {
-    effect("file.sync")
-        .and_then(|()| file.sync_all())
-        .map_err(|e| Error::io("fsync", what, e))
+    effect("file.sync").and_then(|()| file.sync_all()).map_err(|e| Error::io("fsync", what, e))
 }
 
 /// Calls fsync on a directory.
@@ -221,10 +218,7 @@ fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
 /// True if files in this directory can be cloned. Tries it with two small unlinked files.
 pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
     let (from, to) = (scratch(dir, ".clone-from")?, scratch(dir, ".clone-to")?);
-    match (&from)
-        .write_all(&[1; 4096])
-        .map_err(on_file("write", &from))
-    {
+    match (&from).write_all(&[1; 4096]).map_err(on_file("write", &from)) {
         // The test also works on a full pool: an empty file can be cloned as well.
         Err(e) if !e.is_no_space() => return Err(e),
         _ => {}
@@ -424,10 +418,8 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
 /// Names in a directory, sorted. A name that is not UTF-8 (never the driver's) has replacement
 /// characters.
 pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
-    let mut names: Vec<String> = raw_names(dir)?
-        .iter()
-        .map(|name| name.to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        raw_names(dir)?.iter().map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort_unstable();
     Ok(names)
 }

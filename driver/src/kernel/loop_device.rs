@@ -122,14 +122,12 @@ impl LoopInfo {
         let blocks = self.block_size;
         match (self.offset, self.size_limit) {
             (0, 0) if self.backing_rdev != 0 || matches!(blocks, 0 | BLOCK_SIZE) => None,
-            (0, 0) => Some(format!(
-                "its blocks are of {blocks} bytes, not {BLOCK_SIZE}"
-            )),
+            (0, 0) => Some(format!("its blocks are of {blocks} bytes, not {BLOCK_SIZE}")),
             (offset, 0) => Some(format!("it begins at byte {offset} of its file")),
             (0, limit) => Some(format!("it is limited to {limit} bytes of its file")),
-            (offset, limit) => Some(format!(
-                "it is limited to {limit} bytes of its file, from byte {offset} on"
-            )),
+            (offset, limit) => {
+                Some(format!("it is limited to {limit} bytes of its file, from byte {offset} on"))
+            }
         }
     }
 }
@@ -146,10 +144,7 @@ pub enum Detached {
 /// Device and inode of an open file.
 pub fn file_id(file: impl AsFd) -> Result<FileId> {
     let stat = rustix::fs::fstat(file).map_err(|e| Error::io("fstat", "an open file", e.into()))?;
-    Ok(FileId {
-        dev: stat.st_dev,
-        ino: stat.st_ino,
-    })
+    Ok(FileId { dev: stat.st_dev, ino: stat.st_ino })
 }
 
 #[cfg(test)]
@@ -172,13 +167,8 @@ mod tests {
             (4096, 0, 512, 0x700, Some("begins at byte 4096")),
         ];
         for (offset, size_limit, block_size, backing_rdev, expected) in table {
-            let info = LoopInfo {
-                offset,
-                size_limit,
-                block_size,
-                backing_rdev,
-                ..LoopInfo::default()
-            };
+            let info =
+                LoopInfo { offset, size_limit, block_size, backing_rdev, ..LoopInfo::default() };
             let said = info.tampered();
             let fits = match (&said, expected) {
                 (Some(said), Some(expected)) => said.contains(expected),

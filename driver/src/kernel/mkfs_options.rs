@@ -51,10 +51,7 @@ static EXT4: &[Allowed] = &[
     option(
         &["-E"],
         Pairs(&[
-            (
-                "lazy_itable_init lazy_journal_init packed_meta_blocks",
-                SWITCH,
-            ),
+            ("lazy_itable_init lazy_journal_init packed_meta_blocks", SWITCH),
             ("nodiscard", Value::None),
             ("num_backup_sb", OneOf("0 1 2")),
             ("resize stride stripe_width stripe-width", Size),
@@ -104,26 +101,10 @@ static XFS: &[Allowed] = &[
             ("exchange nrext64 projid32bit sparse", SWITCH),
         ]),
     ),
-    option(
-        &["-l"],
-        Pairs(&[
-            ("concurrency size su sunit version", Size),
-            ("lazy-count", SWITCH),
-        ]),
-    ),
+    option(&["-l"], Pairs(&[("concurrency size su sunit version", Size), ("lazy-count", SWITCH)])),
     option(&["-L"], Label(12)),
-    option(
-        &["-m"],
-        Pairs(&[("bigtime crc finobt inobtcount reflink rmapbt", SWITCH)]),
-    ),
-    option(
-        &["-n"],
-        Pairs(&[
-            ("ftype parent", SWITCH),
-            ("size", Size),
-            ("version", OneOf("2 ci")),
-        ]),
-    ),
+    option(&["-m"], Pairs(&[("bigtime crc finobt inobtcount reflink rmapbt", SWITCH)])),
+    option(&["-n"], Pairs(&[("ftype parent", SWITCH), ("size", Size), ("version", OneOf("2 ci"))])),
     option(&["-s"], Pairs(&[("size", Size)])),
 ];
 
@@ -141,15 +122,9 @@ static BTRFS: &[Allowed] = &[
              squota",
         ),
     ),
-    option(
-        &["-R", "--runtime-features"],
-        Features("block-group-tree free-space-tree quota"),
-    ),
+    option(&["-R", "--runtime-features"], Features("block-group-tree free-space-tree quota")),
     option(&["-s", "--sectorsize"], OneOf("4096")),
-    option(
-        &["--csum", "--checksum"],
-        OneOf("blake2 crc32c sha256 xxhash"),
-    ),
+    option(&["--csum", "--checksum"], OneOf("blake2 crc32c sha256 xxhash")),
 ];
 
 fn table(fs: FsType) -> &'static [Allowed] {
@@ -165,11 +140,8 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let Some((name, attached, value)) = find(fs, word) else {
-            let allowed: Vec<_> = table(fs)
-                .iter()
-                .flat_map(|option| option.names)
-                .copied()
-                .collect();
+            let allowed: Vec<_> =
+                table(fs).iter().flat_map(|option| option.names).copied().collect();
             return Err(format!(
                 "{word:?} is not allowed for {fs}; allowed are {}",
                 allowed.join(", ")
@@ -180,9 +152,7 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
             (_, Some(attached)) => attached,
             (_, None) => words.next().ok_or_else(|| format!("{name} has no value"))?,
         };
-        value
-            .check(given)
-            .map_err(|why| format!("{name} {given:?} {why} ({fs})"))?;
+        value.check(given).map_err(|why| format!("{name} {given:?} {why} ({fs})"))?;
     }
     Ok(())
 }
@@ -209,13 +179,8 @@ impl Value {
             Value::None => Err("takes no value".to_owned()),
             Size => is(is_size(given), "is not a size"),
             Percent => {
-                let half = given
-                    .parse::<f64>()
-                    .is_ok_and(|p| (0.0..=50.0).contains(&p));
-                is(
-                    half && !given.starts_with(['+', '-']),
-                    "is not a percentage up to 50",
-                )
+                let half = given.parse::<f64>().is_ok_and(|p| (0.0..=50.0).contains(&p));
+                is(half && !given.starts_with(['+', '-']), "is not a percentage up to 50")
             }
             Owner => {
                 let ids = given.split_once(':');
@@ -242,9 +207,7 @@ impl Value {
 }
 
 fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
-    let (key, given) = pair
-        .split_once('=')
-        .map_or((pair, None), |(k, v)| (k, Some(v)));
+    let (key, given) = pair.split_once('=').map_or((pair, None), |(k, v)| (k, Some(v)));
     let named = |(keys, _): &&(&str, Value)| one_of(keys, key).is_ok();
     let Some((_, value)) = known.iter().find(named) else {
         let keys: Vec<_> = known.iter().map(|(keys, _)| *keys).collect();
@@ -254,9 +217,9 @@ fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
     match (value, given) {
         (Value::None, None) => Ok(()),
         (_, None) => Err(format!("has no value for {key}")),
-        (value, Some(given)) => value
-            .check(given)
-            .map_err(|why| format!("has {pair:?}, which {why}")),
+        (value, Some(given)) => {
+            value.check(given).map_err(|why| format!("has {pair:?}, which {why}"))
+        }
     }
 }
 
@@ -271,9 +234,7 @@ fn is(holds: bool, otherwise: &str) -> Result<(), String> {
 
 /// True for digits with an optional one-letter unit.
 fn is_size(word: &str) -> bool {
-    let digits = word
-        .strip_suffix(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(word);
+    let digits = word.strip_suffix(|c: char| c.is_ascii_alphabetic()).unwrap_or(word);
     (1..=15).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
 }
 

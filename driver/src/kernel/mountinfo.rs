@@ -121,9 +121,7 @@ impl MountTable {
 
     /// Filesystem mounts of a loop device, the oldest first.
     pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
-        self.entries
-            .iter()
-            .filter(move |e| e.loop_minor() == Some(minor))
+        self.entries.iter().filter(move |e| e.loop_minor() == Some(minor))
     }
 }
 
@@ -167,11 +165,7 @@ fn text(field: &[u8]) -> String {
 }
 
 fn words(field: &[u8]) -> Vec<String> {
-    field
-        .split(|&b| b == b',')
-        .filter(|word| !word.is_empty())
-        .map(text)
-        .collect()
+    field.split(|&b| b == b',').filter(|word| !word.is_empty()).map(text).collect()
 }
 
 /// Undoes the kernel's octal escapes (`\040` for a space; also TAB, LF, backslash and `#`). A
@@ -181,13 +175,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut rest = field;
     while let [first, tail @ ..] = rest {
         match rest {
-            [
-                b'\\',
-                a @ b'0'..=b'3',
-                b @ b'0'..=b'7',
-                c @ b'0'..=b'7',
-                after @ ..,
-            ] => {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
                 out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
                 rest = after;
             }

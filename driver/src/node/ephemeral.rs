@@ -69,10 +69,7 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
     };
     chosen.map(String::as_str).ok_or_else(|| {
         let open = open.join(", ");
-        invalid(
-            field(POOL),
-            format!("is not a pool that allows inline volumes; these do: {open}"),
-        )
+        invalid(field(POOL), format!("is not a pool that allows inline volumes; these do: {open}"))
     })
 }
 
@@ -80,10 +77,8 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
 /// than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the limit if
 /// that is less.
 fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
-    let range = Range {
-        required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
-        limit: None,
-    };
+    let range =
+        Range { required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)), limit: None };
     let size = range.size(fs.minimum_bytes());
     let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
     match size <= limits.size {
@@ -165,9 +160,7 @@ impl Node {
             return Err(invalid("volume_capability.mount.mount_flags", why).into());
         }
         let open = self.pools.inline_pools();
-        let pool = self
-            .pools
-            .named(Some(choose(&open, attributes.pool.as_deref())?))?;
+        let pool = self.pools.named(Some(choose(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;
         let bytes = size(attributes.size, *fs, limits)?;
         let existing = || self.pools.inline_volumes();
@@ -191,13 +184,12 @@ impl Node {
     /// Deletes a volume after its first publication failed: kubelet may never call again for it. A
     /// volume that was published before contains a pod's data and waits for NodeUnpublishVolume.
     fn drop_unused(&self, record: &VolumeRecord) {
-        let deleted = self
-            .pools
-            .volume(&VolumeHandle::Id(record.id))
-            .and_then(|now| match (now.format, &now.stage) {
+        let deleted = self.pools.volume(&VolumeHandle::Id(record.id)).and_then(|now| {
+            match (now.format, &now.stage) {
                 (Format::Done(_), _) | (_, Some(_)) => Ok(()),
                 _ => self.pools.delete_volume(&now.id),
-            });
+            }
+        });
         if let Err(error) = deleted {
             tracing::warn!(volume = %record.id, %error, "a failed inline volume is left behind");
         }
@@ -248,9 +240,7 @@ impl Node {
         if let Some(VolumeHandle::Id(id)) = volume
             && let Err(storage::Error::Unavailable { .. }) = self.pools.with_id(id.pool())
         {
-            return self
-                .clear(&VolumeIdentity::unrecorded(id), target)
-                .map(drop);
+            return self.clear(&VolumeIdentity::unrecorded(id), target).map(drop);
         }
         Err(missing.into())
     }

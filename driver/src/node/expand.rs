@@ -91,11 +91,8 @@ impl Node {
             }
             record = self.pools.expand_volume(&record.id, size)?;
         }
-        self.grow(&record, &path, at)
-            .map_err(|error| self.explain_full(&record, error))?;
-        Ok(csi::NodeExpandVolumeResponse {
-            capacity_bytes: int64(record.capacity_bytes),
-        })
+        self.grow(&record, &path, at).map_err(|error| self.explain_full(&record, error))?;
+        Ok(csi::NodeExpandVolumeResponse { capacity_bytes: int64(record.capacity_bytes) })
     }
 
     fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {

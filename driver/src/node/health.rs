@@ -25,14 +25,12 @@ fn at_target(found: &Found, target: &Path) -> Option<(&'static str, String)> {
     Some(match found {
         Found::Filesystem { .. } | Found::Device { .. } => return None,
         Found::Nothing => ("NotPublished", format!("nothing is mounted at {path}")),
-        Found::Stale => (
-            "DeviceLost",
-            format!("{path} is bound to a loop device that lost the volume"),
-        ),
-        Found::Foreign(what) => (
-            "ForeignMount",
-            format!("{what} is mounted at {path}, which is not this volume"),
-        ),
+        Found::Stale => {
+            ("DeviceLost", format!("{path} is bound to a loop device that lost the volume"))
+        }
+        Found::Foreign(what) => {
+            ("ForeignMount", format!("{what} is mounted at {path}, which is not this volume"))
+        }
     })
 }
 
@@ -53,10 +51,9 @@ fn at_staging(
             "ForeignStagingMount",
             format!("{what} is mounted at {path}, which is not this volume"),
         ),
-        (Found::Device { .. } | Found::Stale, _) => (
-            "ForeignStagingMount",
-            format!("a device node is bound at {path}"),
-        ),
+        (Found::Device { .. } | Found::Stale, _) => {
+            ("ForeignStagingMount", format!("a device node is bound at {path}"))
+        }
     })
 }
 

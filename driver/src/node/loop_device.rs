@@ -32,10 +32,9 @@ fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
     let refuse = |why: String| Err(Error::FailedPrecondition(why));
     match loops {
         [] => Ok(None),
-        [one] if one.read_only => refuse(format!(
-            "/dev/loop{} holds the volume's image read-only; detach it",
-            one.minor
-        )),
+        [one] if one.read_only => {
+            refuse(format!("/dev/loop{} holds the volume's image read-only; detach it", one.minor))
+        }
         [one] if one.tampered().is_some() => refuse(format!(
             "/dev/loop{} is not as it was attached: {}; unpublish and unstage the volume, or detach it",
             one.minor,
@@ -56,10 +55,7 @@ fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
 
 /// Device nodes, for messages.
 pub(crate) fn names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
-    let names: Vec<_> = loops
-        .into_iter()
-        .map(|l| format!("/dev/loop{}", l.minor))
-        .collect();
+    let names: Vec<_> = loops.into_iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
     names.join(", ")
 }
 
@@ -106,18 +102,13 @@ pub(crate) fn attach(
 
 /// The configured read-ahead of a volume's devices, in KiB.
 pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
-    record
-        .settings
-        .read_ahead_kib
-        .unwrap_or(kernel::READ_AHEAD_KIB)
+    record.settings.read_ahead_kib.unwrap_or(kernel::READ_AHEAD_KIB)
 }
 
 /// Grows a device to the size of its file.
 pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File) -> Result<()> {
     let len = image_len(image)?;
-    let size = kernel
-        .loop_info(device.minor)?
-        .map_or(len, |l| l.size_bytes);
+    let size = kernel.loop_info(device.minor)?.map_or(len, |l| l.size_bytes);
     if size < len {
         kernel.loop_grow(device)?;
     }
@@ -126,9 +117,7 @@ pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File
 
 /// Length of an image, in bytes.
 pub(crate) fn image_len(image: &File) -> Result<u64> {
-    let meta = image
-        .metadata()
-        .map_err(|e| kernel::Error::io("fstat", "an image", e))?;
+    let meta = image.metadata().map_err(|e| kernel::Error::io("fstat", "an image", e))?;
     Ok(meta.len())
 }
 
@@ -154,10 +143,7 @@ pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
 pub(crate) fn still_held(left: &[LoopInfo]) -> Result<()> {
     match left {
         [] => Ok(()),
-        left => Err(Error::FailedPrecondition(format!(
-            "{} is still held open",
-            names(left)
-        ))),
+        left => Err(Error::FailedPrecondition(format!("{} is still held open", names(left)))),
     }
 }
 
@@ -207,11 +193,7 @@ mod tests {
             (vec![sectors], Purpose::Mount, Err("512")),
             (vec![shifted], Purpose::Block, Err("begins at byte 4096")),
             (vec![cut], Purpose::Block, Err("limited to 4096 bytes")),
-            (
-                vec![info(3), info(5)],
-                Purpose::Mount,
-                Err("/dev/loop3, /dev/loop5"),
-            ),
+            (vec![info(3), info(5)], Purpose::Mount, Err("/dev/loop3, /dev/loop5")),
         ];
         for (loops, purpose, expected) in table {
             match (reuse(&loops, purpose), expected) {

@@ -53,24 +53,19 @@ pub(crate) fn options(
     if fs == FsType::Xfs && !words.iter().any(|word| word == "nouuid") {
         words.push("nouuid".to_owned());
     }
-    Options {
-        read_only: read_only || ro,
-        words,
-    }
+    Options { read_only: read_only || ro, words }
 }
 
 /// True for `key` and `key=…`.
 fn is(word: &str, key: &str) -> bool {
-    word.strip_prefix(key)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    word.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 /// True if the kernel can mount two btrfs filesystems with one UUID. Linux 6.7 and later give the
 /// second one a temporary UUID; older kernels mix up their devices.
 pub(crate) fn mounts_btrfs_twins(release: &str) -> bool {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|n| n.parse::<u32>().ok());
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
     match (numbers.next(), numbers.next()) {
         (Some(major), Some(minor)) => (major, minor) >= (6, 7),
         _ => false,
@@ -82,11 +77,7 @@ mod tests {
     use super::*;
 
     fn settings(provisioning: Provisioning, discard: bool) -> Settings {
-        Settings {
-            provisioning,
-            discard,
-            ..crate::testkit::new("").settings
-        }
+        Settings { provisioning, discard, ..crate::testkit::new("").settings }
     }
 
     #[test]
@@ -101,13 +92,7 @@ mod tests {
             (Ext4, "nodiscard", Thin, true, "nodiscard"),
             (Ext4, "noatime,nodiscard", Thin, true, "noatime nodiscard"),
             // Later options win: a class can override the safe defaults.
-            (
-                Ext4,
-                "suid errors=continue",
-                Thin,
-                false,
-                "suid errors=continue",
-            ),
+            (Ext4, "suid errors=continue", Thin, false, "suid errors=continue"),
             (Ext4, "discard", Thin, false, "discard"),
             (Ext4, "", Thick, false, "nodiscard"),
             (Ext4, "discard noatime", Thick, true, "noatime nodiscard"),
@@ -118,13 +103,7 @@ mod tests {
             (Btrfs, "", Thin, true, "discard=async"),
             (Btrfs, "discard=async", Thin, false, "discard=async"),
             (Btrfs, "discard=async", Thick, true, "nodiscard"),
-            (
-                Btrfs,
-                "discardless",
-                Thin,
-                true,
-                "discardless discard=async",
-            ),
+            (Btrfs, "discardless", Thin, true, "discardless discard=async"),
         ];
         for (fs, flags, provisioning, discard, expected) in table {
             let words: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();

@@ -110,12 +110,8 @@ impl Mounting<'_> {
     fn complete(&self, device: &LoopDevice, read_only: bool) -> Result<()> {
         let path = &self.wanted.path;
         if !read_only {
-            self.node
-                .grow_if_possible(self.record, self.image, device, path, self.fs)?;
-            if let Access::Mount {
-                group: Some(gid), ..
-            } = self.wanted.capability.access
-            {
+            self.node.grow_if_possible(self.record, self.image, device, path, self.fs)?;
+            if let Access::Mount { group: Some(gid), .. } = self.wanted.capability.access {
                 fs_group::chown_root(path, gid)?;
             }
         }

@@ -118,10 +118,7 @@ impl Node {
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
         let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
         let found = view.at(target);
-        Ok(matches!(
-            found,
-            Found::Filesystem { .. } | Found::Device { .. }
-        ))
+        Ok(matches!(found, Found::Filesystem { .. } | Found::Device { .. }))
     }
 
     /// Decides what to do, given what is at the target and elsewhere.
@@ -138,16 +135,9 @@ impl Node {
             Found::Foreign(what) => return Err(foreign(&wanted.path, &what)),
         };
         let targets = view.targets(stage);
-        let published = Published {
-            here,
-            elsewhere: targets.iter().any(|path| *path != wanted.path),
-        };
-        capability::decide(
-            &stage.capability,
-            &wanted.capability,
-            wanted.read_only,
-            published,
-        )
+        let published =
+            Published { here, elsewhere: targets.iter().any(|path| *path != wanted.path) };
+        capability::decide(&stage.capability, &wanted.capability, wanted.read_only, published)
     }
 
     fn publish_mount(
@@ -207,10 +197,7 @@ impl Node {
             true => self.read_only_device(record, &view, own, &wanted.path),
         };
         let bound = bound.and_then(|minor| {
-            let flags = BindFlags {
-                read_only: wanted.read_only,
-                ..BindFlags::default()
-            };
+            let flags = BindFlags { read_only: wanted.read_only, ..BindFlags::default() };
             Ok(kernel.bind(&loop_path(minor), &wanted.path, flags)?)
         });
         bound.inspect_err(|_| self.give_up(record, &wanted.path, made))
@@ -223,11 +210,7 @@ impl Node {
             // The current record contains the read-only device of this publication.
             let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
             self.drop_read_only(&record, &self.owner(&record), target)?;
-            if made {
-                target_path::remove(target)
-            } else {
-                Ok(())
-            }
+            if made { target_path::remove(target) } else { Ok(()) }
         });
         if let Err(error) = taken_back {
             tracing::warn!(target_path = %target.display(), %error, "a failed publication left it");

@@ -22,10 +22,7 @@ impl Node {
         target: &Path,
     ) -> Result<u32> {
         let kernel = self.pools.kernel().as_ref();
-        let recorded = record
-            .stage
-            .as_ref()
-            .and_then(|s| s.read_only_loops.get(target));
+        let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
         if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
             if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
                 return Ok(info.minor);
@@ -70,10 +67,7 @@ impl Node {
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let view = VolumeState::read(kernel, owner)?;
-        let recorded = record
-            .stage
-            .as_ref()
-            .and_then(|s| s.read_only_loops.get(target));
+        let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
         let Some(minor) = recorded else {
             return Ok(());
         };

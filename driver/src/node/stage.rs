@@ -68,9 +68,9 @@ fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAc
     if let Some(stage) = stage.filter(in_place) {
         return match stage.path == wanted.path {
             false => elsewhere(&stage.path),
-            true if stage.capability != wanted.capability => Err(Error::AlreadyExists(
-                "staged at this path already, for another use".to_owned(),
-            )),
+            true if stage.capability != wanted.capability => {
+                Err(Error::AlreadyExists("staged at this path already, for another use".to_owned()))
+            }
             true => Ok(StageAction::Finish),
         };
     }
@@ -110,22 +110,14 @@ impl Node {
             true => of_volume(asked, &record).map_err(already)?,
         };
         self.check_lifecycle(&record)?;
-        let wanted = Wanted {
-            path,
-            capability,
-            read_only: false,
-        };
+        let wanted = Wanted { path, capability, read_only: false };
         self.stage_at(&record, &wanted)?;
         Ok(csi::NodeStageVolumeResponse {})
     }
 
     /// Reads the capability of a request.
     pub(super) fn asked(&self, value: Option<&csi::VolumeCapability>) -> Result<Asked> {
-        Ok(Asked::read(
-            "volume_capability",
-            value,
-            &self.config.capabilities,
-        )?)
+        Ok(Asked::read("volume_capability", value, &self.config.capabilities)?)
     }
 
     /// Stages a volume, or finishes an interrupted staging.
@@ -259,9 +251,7 @@ impl Node {
         let before = record.stage.as_ref().filter(block).cloned();
         let undone = self.release(owner, &wanted.path).and_then(|left| {
             loop_device::still_held(&left)?;
-            Ok(self
-                .pools
-                .clear_in_volume(&record.id, |r| r.stage = before)?)
+            Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = before)?)
         });
         if let Err(error) = undone {
             tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");

@@ -82,11 +82,7 @@ impl Node {
                     cleared = true;
                 }
             }
-            let Found::Device {
-                minor,
-                read_only: true,
-            } = found
-            else {
+            let Found::Device { minor, read_only: true } = found else {
                 continue;
             };
             let unrecorded = |l: &&crate::kernel::LoopInfo| {

@@ -121,10 +121,7 @@ impl Node {
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
         match self.pools.kernel().mounts()?.at(path) {
             None => Ok(()),
-            Some(entry) => Err(foreign(
-                path,
-                &format!("{} ({})", entry.fs_type, entry.source),
-            )),
+            Some(entry) => Err(foreign(path, &format!("{} ({})", entry.fs_type, entry.source))),
         }
     }
 }

@@ -134,8 +134,7 @@ impl Node {
     ) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
             freeze::thaw_leftover(self.pools.kernel().as_ref(), record.id, image, scratch)?;
-            self.pools
-                .clear_in_volume(&record.id, |r| r.freeze = None)?;
+            self.pools.clear_in_volume(&record.id, |r| r.freeze = None)?;
         }
         Ok(())
     }

@@ -101,10 +101,7 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
             role: "the controllers",
             why: "they stopped without a request".to_owned(),
         },
-        Err(panicked) => Error::Role {
-            role: "the controllers",
-            why: panicked.to_string(),
-        },
+        Err(panicked) => Error::Role { role: "the controllers", why: panicked.to_string() },
     }
 }
 
@@ -125,10 +122,7 @@ pub(super) fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<
 /// The identities of all known pools, including missing ones that the driver saw before.
 fn identities(pools: &Pools) -> Vec<String> {
     let slots = pools.slots().into_iter();
-    slots
-        .filter_map(|slot| slot.id)
-        .map(|id| id.to_string())
-        .collect()
+    slots.filter_map(|slot| slot.id).map(|id| id.to_string()).collect()
 }
 
 /// Volume facts that CSI does not report. All of them are in memory.
@@ -199,24 +193,12 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         inventory: Inventory::default(),
         labels: None,
     };
-    let loops = Loops {
-        setup,
-        view: Telemetry::new(),
-    };
-    let shown = Shown {
-        services: None,
-        loops: Some(loops.view()),
-    };
+    let loops = Loops { setup, view: Telemetry::new() };
+    let shown = Shown { services: None, loops: Some(loops.view()) };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;
-    let socket = args
-        .driver_name
-        .is_none()
-        .then(|| args.csi_address.display());
-    tracing::info!(
-        csi = socket.map(tracing::field::display),
-        "starting the controllers"
-    );
+    let socket = args.driver_name.is_none().then(|| args.csi_address.display());
+    tracing::info!(csi = socket.map(tracing::field::display), "starting the controllers");
     let mut loops = Some(loops.start());
     let ran = tokio::select! {
         signal = signals.next() => {

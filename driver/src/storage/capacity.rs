@@ -69,11 +69,7 @@ impl SpaceRequest {
     pub(super) fn volume(bytes: u64, provisioning: Provisioning) -> Self {
         SpaceRequest {
             promise: bytes,
-            take: if provisioning == Provisioning::Thick {
-                bytes
-            } else {
-                0
-            },
+            take: if provisioning == Provisioning::Thick { bytes } else { 0 },
         }
     }
 }
@@ -120,11 +116,8 @@ fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
     let room = (books.usage.available_bytes.saturating_add(books.ours))
         .saturating_sub(limits.reserve.of(books.usage.total_bytes));
     // Floats are exact only up to 8 PiB, so the default factor of 1 avoids them.
-    let room = if limits.overcommit == 1.0 {
-        room
-    } else {
-        (room as f64 * limits.overcommit) as u64
-    };
+    let room =
+        if limits.overcommit == 1.0 { room } else { (room as f64 * limits.overcommit) as u64 };
     let room = room.saturating_sub(books.others);
     let room = room.min(limits.capacity_bytes.unwrap_or(u64::MAX));
     room.saturating_sub(books.promised)

@@ -89,10 +89,7 @@ pub struct BadOption {
 }
 
 fn bad(word: &str, why: impl Into<String>) -> BadOption {
-    BadOption {
-        word: word.to_owned(),
-        why: why.into(),
-    }
+    BadOption { word: word.to_owned(), why: why.into() }
 }
 
 /// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti`, `1e9`.
@@ -126,9 +123,8 @@ impl FromStr for PoolSpec {
     fn from_str(s: &str) -> Result<Self, BadOption> {
         let mut words = s.split(',');
         let first = words.next().unwrap_or_default();
-        let (name, path) = first
-            .split_once('=')
-            .ok_or_else(|| bad(s, "is not NAME=PATH[,option...]"))?;
+        let (name, path) =
+            first.split_once('=').ok_or_else(|| bad(s, "is not NAME=PATH[,option...]"))?;
         let mut spec = PoolSpec {
             name: pool_name(name)?.to_owned(),
             path: pool_path(path)?,

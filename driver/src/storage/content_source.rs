@@ -95,10 +95,7 @@ impl Origin {
             )));
         }
         let whole = SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning);
-        Ok(SpaceRequest {
-            take: whole.take.max(self.copy_takes(pool)),
-            ..whole
-        })
+        Ok(SpaceRequest { take: whole.take.max(self.copy_takes(pool)), ..whole })
     }
 
     /// Bytes that a copy in this pool allocates at once. A copy without shared blocks allocates all
@@ -155,10 +152,7 @@ impl Pools {
         copy: impl FnOnce(&Still) -> Result<T>,
     ) -> Result<T> {
         let room = || self.room_to_freeze(targets);
-        let limits = Limits {
-            max_freeze: self.options.max_freeze,
-            room: &room,
-        };
+        let limits = Limits { max_freeze: self.options.max_freeze, room: &room };
         freeze::quiesced(&self.kernel, targets, &limits, &Recorded(self), copy)
     }
 

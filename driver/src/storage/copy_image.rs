@@ -123,12 +123,7 @@ mod tests {
     use Provisioning::{Thick, Thin};
 
     fn want(provisioning: Provisioning, reflinks: bool, thick_source: bool) -> CopyRequest {
-        CopyRequest {
-            len: 0,
-            provisioning,
-            reflinks,
-            thick_source,
-        }
+        CopyRequest { len: 0, provisioning, reflinks, thick_source }
     }
 
     #[rstest]

@@ -158,10 +158,7 @@ impl Layout {
         let path = Path::new(entry).join(IMAGE);
         match rustix::fs::statat(self.shelf(shelf), &path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Image {
-                file: FileId {
-                    dev: stat.st_dev,
-                    ino: stat.st_ino,
-                },
+                file: FileId { dev: stat.st_dev, ino: stat.st_ino },
                 bytes: u64::try_from(stat.st_size).unwrap_or_default(),
                 allocated: u64::try_from(stat.st_blocks).unwrap_or_default() * 512,
             })),
@@ -186,12 +183,7 @@ impl Layout {
     pub(super) fn begin(&self, entry: String) -> Result<Incoming<'_>> {
         file::make_dir(self.incoming(), &entry)?;
         match file::open_beneath(self.incoming(), Path::new(&entry), OFlags::DIRECTORY) {
-            Ok(dir) => Ok(Incoming {
-                layout: self,
-                entry,
-                dir,
-                at: Some(Left::Incoming),
-            }),
+            Ok(dir) => Ok(Incoming { layout: self, entry, dir, at: Some(Left::Incoming) }),
             Err(e) => {
                 self.try_remove(Left::Incoming, entry);
                 Err(e.into())
@@ -300,11 +292,7 @@ impl Incoming<'_> {
 
     /// The path of the image, for messages.
     pub(super) fn image_path(&self) -> PathBuf {
-        self.layout
-            .path
-            .join(INCOMING)
-            .join(&self.entry)
-            .join(IMAGE)
+        self.layout.path.join(INCOMING).join(&self.entry).join(IMAGE)
     }
 
     /// Writes the record and moves the entry into its final place.

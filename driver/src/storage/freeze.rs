@@ -134,10 +134,7 @@ fn flush(kernel: &dyn Kernel, steps: &[FreezeStep]) -> Result<Vec<(FileId, &'sta
                 Err(kernel::Error::NotFound { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
-            live.push((
-                image,
-                in_use_as(raw, kernel.is_claimed(&kernel::loop_path(minor))?),
-            ));
+            live.push((image, in_use_as(raw, kernel.is_claimed(&kernel::loop_path(minor))?)));
         }
     }
     Ok(live)
@@ -229,13 +226,8 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
     };
     let options = [kernel::safe_options(fs), more].concat();
     let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
-    let mut spec = MountSpec {
-        device: &device,
-        target: scratch,
-        fs,
-        read_only: false,
-        options: &options,
-    };
+    let mut spec =
+        MountSpec { device: &device, target: scratch, fs, read_only: false, options: &options };
     match kernel.mount(&spec) {
         // The frozen filesystem was mounted read-only, and a second mount must match.
         Err(kernel::Error::Busy { .. }) => {

@@ -141,9 +141,7 @@ pub fn pool_named_in(path: &Path) -> Option<PoolId> {
     path.components().find_map(|part| {
         let part = part.as_os_str().to_str()?;
         let volume = part.parse::<VolumeId>().map(|id| id.pool());
-        volume
-            .or_else(|_| part.parse::<SnapshotId>().map(|id| id.pool()))
-            .ok()
+        volume.or_else(|_| part.parse::<SnapshotId>().map(|id| id.pool())).ok()
     })
 }
 

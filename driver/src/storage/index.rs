@@ -117,10 +117,7 @@ impl<R: Named> Table<R> {
 
     /// Finds the record with this name.
     pub(super) fn named(&self, name: &str) -> Option<Arc<R>> {
-        self.names
-            .get(name)
-            .and_then(|id| self.records.get(id))
-            .cloned()
+        self.names.get(name).and_then(|id| self.records.get(id)).cloned()
     }
 
     /// Fails if an entry has the name already, even if its record can't be used.
@@ -133,9 +130,7 @@ impl<R: Named> Table<R> {
             return Ok(());
         };
         let kind = R::KIND;
-        Err(Error::Refused(format!(
-            "{kind} {id} has the name {name:?} already"
-        )))
+        Err(Error::Refused(format!("{kind} {id} has the name {name:?} already")))
     }
 
     /// All records, oldest first.
@@ -183,8 +178,7 @@ impl Index {
     /// All inline volumes, which kubelet identifies by a handle.
     pub(super) fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let ids = self.inline.values();
-        ids.filter_map(|id| self.volumes.get(*id).ok().flatten())
-            .collect()
+        ids.filter_map(|id| self.volumes.get(*id).ok().flatten()).collect()
     }
 
     /// Bytes promised to volumes and snapshots.

@@ -18,15 +18,8 @@ pub(super) struct Joined<T> {
 
 impl<T> Default for Joined<T> {
     fn default() -> Self {
-        let state = State {
-            began: None,
-            rounds: 0,
-            last: None,
-        };
-        Joined {
-            state: Mutex::new(state),
-            done: Condvar::default(),
-        }
+        let state = State { began: None, rounds: 0, last: None };
+        Joined { state: Mutex::new(state), done: Condvar::default() }
     }
 }
 
@@ -79,9 +72,7 @@ impl<T: Clone + Send + 'static> Joined<T> {
         };
         let round = state.rounds;
         let left = limit.saturating_sub(began.elapsed());
-        let waited = self
-            .done
-            .wait_timeout_while(state, left, |state| state.rounds == round);
+        let waited = self.done.wait_timeout_while(state, left, |state| state.rounds == round);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match state.rounds == round {
             true => None,

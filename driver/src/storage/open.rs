@@ -50,12 +50,7 @@ impl Pools {
         recovery::recover(&pool, &*self.kernel, &self.options)?;
         // One write for all fields: a known filesystem without a pool ID is not a valid state.
         known.remember(&spec.name, |entry| {
-            *entry = Entry {
-                id: Some(pool.id),
-                path: spec.path.clone(),
-                fs_uuid,
-                mkfs: None,
-            };
+            *entry = Entry { id: Some(pool.id), path: spec.path.clone(), fs_uuid, mkfs: None };
         })?;
         let pool = Arc::new(pool);
         self.filesystems.settle(&pool, &*self.kernel)?;
@@ -65,9 +60,7 @@ impl Pools {
 
     fn device(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
         let metadata = std::fs::metadata(&spec.path);
-        let rdev = metadata
-            .map_err(|e| kernel::Error::io("stat", &spec.path, e))?
-            .rdev();
+        let rdev = metadata.map_err(|e| kernel::Error::io("stat", &spec.path, e))?.rdev();
         let node = File::open(&spec.path).map_err(|e| kernel::Error::io("open", &spec.path, e))?;
         flock(spec, &node, &spec.path)?;
         let device = Device {
@@ -141,11 +134,7 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
 /// Creates a directory and its missing parents, and syncs them. After a power cut, a registered
 /// pool without its directory would count as missing.
 fn make_dirs(path: &Path) -> Result<()> {
-    let above: Vec<&Path> = path
-        .ancestors()
-        .skip(1)
-        .take_while(|dir| !dir.exists())
-        .collect();
+    let above: Vec<&Path> = path.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
     std::fs::create_dir_all(path).map_err(|e| kernel::Error::io("mkdir", path, e))?;
     for made in std::iter::once(path).chain(above) {
         if let Some(parent) = made.parent() {

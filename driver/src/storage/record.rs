@@ -99,18 +99,12 @@ impl AccessMode {
     /// True for modes that allow several nodes.
     pub fn is_multi_node(self) -> bool {
         use AccessMode::*;
-        matches!(
-            self,
-            MultiNodeReaderOnly | MultiNodeSingleWriter | MultiNodeMultiWriter
-        )
+        matches!(self, MultiNodeReaderOnly | MultiNodeSingleWriter | MultiNodeMultiWriter)
     }
 
     /// True for modes that never write.
     pub fn is_read_only(self) -> bool {
-        matches!(
-            self,
-            AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly
-        )
+        matches!(self, AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly)
     }
 }
 

@@ -82,10 +82,7 @@ pub(super) struct Broken {
 impl Broken {
     /// The error for calls that need this record.
     pub(super) fn error(&self) -> Error {
-        Error::Corrupt {
-            path: self.path.clone(),
-            why: self.why.clone(),
-        }
+        Error::Corrupt { path: self.path.clone(), why: self.why.clone() }
     }
 }
 
@@ -143,10 +140,8 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
         Err(kernel::Error::NotFound { .. }) => return Ok(None),
         Err(e) => return Err(e.into()),
     }
-    let decoded = decode_versioned(&bytes).map_err(|why| Error::Corrupt {
-        path: file::name_of(dir).join(file),
-        why,
-    });
+    let decoded = decode_versioned(&bytes)
+        .map_err(|why| Error::Corrupt { path: file::name_of(dir).join(file), why });
     decoded.map(Some)
 }
 
@@ -181,18 +176,12 @@ fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {
 /// thousand volumes open in a fraction of a second.
 pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>, Error> {
     let shelf = layout.shelf(R::SHELF);
-    let mut loaded = Loaded {
-        records: Vec::new(),
-        broken: Vec::new(),
-        strangers: Vec::new(),
-    };
+    let mut loaded = Loaded { records: Vec::new(), broken: Vec::new(), strangers: Vec::new() };
     let mut buffer = Vec::new();
     for entry in file::list(shelf)? {
         let id = entry.parse::<R::Id>().ok();
         let Some(id) = id.filter(|id| R::pool_of(*id) == pool) else {
-            loaded
-                .strangers
-                .push(layout.path().join(R::SHELF.name()).join(entry));
+            loaded.strangers.push(layout.path().join(R::SHELF.name()).join(entry));
             continue;
         };
         let why = match read_whole(shelf, &Path::new(&entry).join(R::FILE), &mut buffer) {
@@ -224,15 +213,9 @@ pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>
 pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
     let mut bytes = Vec::new();
-    read_whole(
-        layout.shelf(R::SHELF),
-        &Path::new(&entry).join(R::FILE),
-        &mut bytes,
-    )?;
-    decode(&bytes, id).map_err(|why| Error::Corrupt {
-        path: layout.path_of(R::SHELF, &entry, R::FILE),
-        why,
-    })
+    read_whole(layout.shelf(R::SHELF), &Path::new(&entry).join(R::FILE), &mut bytes)?;
+    decode(&bytes, id)
+        .map_err(|why| Error::Corrupt { path: layout.path_of(R::SHELF, &entry, R::FILE), why })
 }
 
 /// Reads a file beneath a directory into the buffer, which it empties first.
@@ -245,9 +228,7 @@ pub(super) fn read_whole(
     let file = file::open_beneath(dir, path, OFlags::RDONLY)?;
     // `File::read_to_end` queries size and position first: two more calls for each record.
     let mut reader = Plain(&file);
-    reader
-        .read_to_end(buffer)
-        .map_err(|e| kernel::Error::io("read", path, e))?;
+    reader.read_to_end(buffer).map_err(|e| kernel::Error::io("read", path, e))?;
     Ok(())
 }
 

@@ -22,14 +22,8 @@ use crate::kernel::{Error, FileId, FsUsage, Result, file};
 const RECORD_LIMIT: u64 = 16 << 20;
 
 /// Further files that the driver or mkfs creates in a pool's directory.
-const OWN_FILES: [&str; 6] = [
-    "pool.json",
-    ".pool.json.new",
-    OWNER,
-    ".node.json.new",
-    LOCK,
-    "lost+found",
-];
+const OWN_FILES: [&str; 6] =
+    ["pool.json", ".pool.json.new", OWNER, ".node.json.new", LOCK, "lost+found"];
 
 /// The lock file of the process that has the pool open.
 pub const LOCK: &str = "lock";
@@ -129,10 +123,7 @@ impl Image {
     pub fn of(open: &File, what: &Path) -> Result<Option<Image>> {
         let m = open.metadata().map_err(|e| Error::io("fstat", what, e))?;
         Ok(m.is_file().then(|| Image {
-            file: FileId {
-                dev: m.dev(),
-                ino: m.ino(),
-            },
+            file: FileId { dev: m.dev(), ino: m.ino() },
             bytes: m.len(),
             allocated: m.blocks() * 512,
         }))
@@ -261,11 +252,7 @@ fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
                 Err(_) => None,
             };
             let image = entry.map(|e| image_in(e.as_fd(), IMAGE)).transpose()?;
-            found.push(Leftover {
-                area,
-                name,
-                image: image.flatten(),
-            });
+            found.push(Leftover { area, name, image: image.flatten() });
         }
     }
     Ok(found)
@@ -295,13 +282,10 @@ fn record_in<R: DeserializeOwned>(
 ) -> std::result::Result<R, Unreadable> {
     let broken = |e: &dyn fmt::Display| Unreadable::Broken(e.to_string());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let open = open_if_there(dir, name, flags)
-        .map_err(|e| broken(&e))?
-        .ok_or(Unreadable::Missing)?;
+    let open =
+        open_if_there(dir, name, flags).map_err(|e| broken(&e))?.ok_or(Unreadable::Missing)?;
     let mut text = Vec::new();
-    open.take(RECORD_LIMIT)
-        .read_to_end(&mut text)
-        .map_err(|e| broken(&e))?;
+    open.take(RECORD_LIMIT).read_to_end(&mut text).map_err(|e| broken(&e))?;
     decode(&text)
 }
 
@@ -333,16 +317,10 @@ mod tests {
         let good = group(id);
         let newer = good.replace(r#""schema":1"#, r#""schema":7,"color":"red""#);
         let broken = |text: &str| {
-            matches!(
-                decode::<GroupRecord>(text.as_bytes()),
-                Err(Unreadable::Broken(_))
-            )
+            matches!(decode::<GroupRecord>(text.as_bytes()), Err(Unreadable::Broken(_)))
         };
         assert_eq!(decode::<GroupRecord>(good.as_bytes()).unwrap().id, id);
-        assert_eq!(
-            decode::<GroupRecord>(newer.as_bytes()),
-            Err(Unreadable::Newer(7))
-        );
+        assert_eq!(decode::<GroupRecord>(newer.as_bytes()), Err(Unreadable::Newer(7)));
         assert!(broken(""));
         assert!(broken("[]"));
         assert!(broken(&good[..good.len() / 2]));
@@ -354,19 +332,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         let pool = PoolId::generate();
-        let (good, empty, broken) = (
-            GroupId::generate(pool),
-            GroupId::generate(pool),
-            GroupId::generate(pool),
-        );
+        let (good, empty, broken) =
+            (GroupId::generate(pool), GroupId::generate(pool), GroupId::generate(pool));
         for name in ["volumes", "snapshots", "incoming/x", "trash"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }
         for (name, text) in [
-            (
-                "pool.json".to_owned(),
-                format!(r#"{{"schema":1,"id":"{pool}","name":"p"}}"#),
-            ),
+            ("pool.json".to_owned(), format!(r#"{{"schema":1,"id":"{pool}","name":"p"}}"#)),
             ("lock".to_owned(), String::new()),
             (format!("groups/{good}/group.json"), group(good)),
             (format!("groups/{good}/notes"), String::new()),
@@ -383,30 +355,16 @@ mod tests {
         }
         let contents = Contents::read(root).unwrap();
         assert_eq!(contents.id, pool);
-        let found: Vec<GroupId> = contents
-            .groups
-            .iter()
-            .map(|g| g.name.parse().unwrap())
-            .collect();
+        let found: Vec<GroupId> = contents.groups.iter().map(|g| g.name.parse().unwrap()).collect();
         let mut expected = vec![good, empty, broken];
         expected.sort_by_key(GroupId::to_string);
         assert_eq!(found, expected);
-        let of = |id: GroupId| {
-            contents
-                .groups
-                .iter()
-                .find(|g| g.name == id.to_string())
-                .unwrap()
-        };
+        let of = |id: GroupId| contents.groups.iter().find(|g| g.name == id.to_string()).unwrap();
         assert!(of(good).record.is_ok());
         assert_eq!(of(empty).record, Err(Unreadable::Missing));
         assert_eq!(of(empty).image.unwrap().bytes, 5);
         assert!(matches!(of(broken).record, Err(Unreadable::Broken(_))));
-        let names: Vec<_> = contents
-            .leftovers
-            .iter()
-            .map(|l| (l.area, l.name.as_str()))
-            .collect();
+        let names: Vec<_> = contents.leftovers.iter().map(|l| (l.area, l.name.as_str())).collect();
         assert_eq!(names, [(Area::Incoming, "x"), (Area::Trash, "file")]);
         assert_eq!(contents.leftovers[0].image.unwrap().bytes, 2);
         let mut strangers = contents.strangers.clone();

@@ -53,11 +53,7 @@ impl<'a> Shot<'a> {
             allocated_bytes: file::allocated_bytes(&self.image)?,
         };
         self.incoming.commit(&record)?;
-        Ok(Committed {
-            pool: self.pool,
-            record: Arc::new(record),
-            _room: self._room,
-        })
+        Ok(Committed { pool: self.pool, record: Arc::new(record), _room: self._room })
     }
 }
 
@@ -95,12 +91,7 @@ impl Pools {
         let pools = [self.with_id(volume.pool())?];
         read(&pools[0].index).snapshots.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, &[*volume])?;
-        let facts = Facts {
-            name: name.to_owned(),
-            parameters,
-            group: None,
-            taken_ns,
-        };
+        let facts = Facts { name: name.to_owned(), parameters, group: None, taken_ns };
         let mut record = None;
         for shot in shots {
             record = Some(shot.commit(&facts)?.publish());
@@ -115,10 +106,7 @@ impl Pools {
         pools: &'a [Arc<Pool>],
         volumes: &[VolumeId],
     ) -> Result<(Vec<Shot<'a>>, u64)> {
-        let shots = pools
-            .iter()
-            .zip(volumes)
-            .map(|(pool, id)| self.prepare(pool, id));
+        let shots = pools.iter().zip(volumes).map(|(pool, id)| self.prepare(pool, id));
         let shots = shots.collect::<Result<Vec<_>>>()?;
         let targets: Vec<_> = shots.iter().filter_map(|s| s.origin.target()).collect();
         let (copied, taken_ns) = self.still(&targets, |still| {
@@ -145,15 +133,7 @@ impl Pools {
         })?;
         let id = SnapshotId::generate(pool.id);
         let incoming = pool.layout.begin(id.to_string())?;
-        Ok(Shot {
-            pool,
-            id,
-            image: incoming.image()?,
-            incoming,
-            origin,
-            volume,
-            _room: room,
-        })
+        Ok(Shot { pool, id, image: incoming.image()?, incoming, origin, volume, _room: room })
     }
 
     /// Frees a snapshot. A missing snapshot is [`Error::NoSnapshot`]; a group's is

@@ -91,21 +91,12 @@ impl Filesystems {
             true => used(&pool.usage()?).saturating_sub(allocated(&pool.images()?)),
             false => 0,
         };
-        let tenant = |image| Tenant {
-            pool: Arc::downgrade(pool),
-            image,
-        };
+        let tenant = |image| Tenant { pool: Arc::downgrade(pool), image };
         own.add(tenant(None));
         if let Some((host, image)) = &host {
             host.add(tenant(Some(image.clone())));
         }
-        let space = Space {
-            all: self.clone(),
-            own,
-            host,
-            alone,
-            overhead,
-        };
+        let space = Space { all: self.clone(), own, host, alone, overhead };
         // Set only once, by the thread that opens the pool.
         let _ = pool.space.set(space);
         Ok(())
@@ -116,10 +107,7 @@ impl Filesystems {
         let dev = kernel::file_id(&root)?.dev;
         let mut known = lock(&self.known);
         known.retain(|filesystem| filesystem.strong_count() > 0);
-        let found = known
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|f| f.dev == dev);
+        let found = known.iter().filter_map(Weak::upgrade).find(|f| f.dev == dev);
         Ok(found.unwrap_or_else(|| {
             let made = Arc::new(Filesystem {
                 dev,
@@ -144,9 +132,7 @@ impl Filesystem {
 
     fn tenants(&self) -> Vec<(Arc<Pool>, Option<Arc<File>>)> {
         let tenants = lock(&self.tenants).clone().into_iter();
-        tenants
-            .filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.image)))
-            .collect()
+        tenants.filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.image))).collect()
     }
 
     /// Reads the usage, and the part of it that the driver's images certainly hold.
@@ -206,9 +192,7 @@ fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64
             match space.alone && nothing_else_in(pool)? {
                 // Used space counts shared blocks once; allocated space counts them several times.
                 // Only used space includes blocks of other owners.
-                true => used(usage)
-                    .saturating_sub(space.overhead)
-                    .min(allocated(&images)),
+                true => used(usage).saturating_sub(space.overhead).min(allocated(&images)),
                 false => capacity::held(&images, pool.reflinks),
             }
         }
@@ -219,9 +203,7 @@ fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64
 /// Bytes that count twice: as unused in an image's filesystem, and as held for the pool's promises.
 /// They belong to promises that are not written yet, and the image holds their blocks already.
 fn counted_twice(held: u64, promised: u64, unused: u64) -> u64 {
-    (held.min(promised))
-        .saturating_add(unused)
-        .saturating_sub(held)
+    (held.min(promised)).saturating_add(unused).saturating_sub(held)
 }
 
 fn used(usage: &FsUsage) -> u64 {
@@ -300,11 +282,7 @@ impl Pool {
         }
         let held = images.into_iter().map(|(shelf, entry, id, source)| {
             let stat = self.layout.stat_image(shelf, &entry)?;
-            Ok(Image {
-                id,
-                source,
-                allocated: stat.map_or(0, |stat| stat.allocated),
-            })
+            Ok(Image { id, source, allocated: stat.map_or(0, |stat| stat.allocated) })
         });
         held.collect()
     }

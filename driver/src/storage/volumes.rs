@@ -65,9 +65,9 @@ impl Pools {
         let from = &origin.image;
         let copied = match origin.target() {
             None => copy_image::copy(from, image, &want, copy_image::Source::Still, &|| false)?,
-            Some(target) => self.still(&[target], |still| {
-                still.copy(target.image, from, image, &want)
-            })?,
+            Some(target) => {
+                self.still(&[target], |still| still.copy(target.image, from, image, &want))?
+            }
         };
         self.finish_copy(origin, image, &want, copied)
     }
@@ -103,21 +103,14 @@ impl Pools {
         }
         let view = KernelState::read(&*self.kernel)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
-        let in_use = |by: String| Error::Attached {
-            volume: VolumeHandle::Id(id),
-            by,
-        };
+        let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {
             let mut users = view.users(device.minor);
             if let Some(stage) = stage {
                 users.push(format!("staged at {}", stage.path.display()));
             }
             if !users.is_empty() {
-                return Err(in_use(format!(
-                    "/dev/loop{} is {}",
-                    device.minor,
-                    users.join(", ")
-                )));
+                return Err(in_use(format!("/dev/loop{} is {}", device.minor, users.join(", "))));
             }
         }
         for device in attached {
@@ -184,10 +177,7 @@ impl Pools {
         let len = length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
-            let why = format!(
-                "has {len} bytes, and its record says {}",
-                volume.capacity_bytes
-            );
+            let why = format!("has {len} bytes, and its record says {}", volume.capacity_bytes);
             let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }
@@ -325,20 +315,17 @@ impl Pool {
 
     /// The path of a volume's image, for messages.
     pub(super) fn image_path(&self, id: &VolumeId) -> PathBuf {
-        self.layout
-            .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
+        self.layout.path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
     }
 
     /// Opens an image; [`Error::ImageMissing`] if it does not exist.
     pub(super) fn open_image(&self, shelf: EntryKind, entry: &str, write: bool) -> Result<File> {
-        self.layout
-            .open_image(shelf, entry, write)
-            .map_err(|e| match e {
-                kernel::Error::NotFound { .. } => Error::ImageMissing {
-                    path: self.layout.path_of(shelf, entry, IMAGE),
-                },
-                e => e.into(),
-            })
+        self.layout.open_image(shelf, entry, write).map_err(|e| match e {
+            kernel::Error::NotFound { .. } => {
+                Error::ImageMissing { path: self.layout.path_of(shelf, entry, IMAGE) }
+            }
+            e => e.into(),
+        })
     }
 
     /// Fails if the size exceeds the configured maximum of a volume.
@@ -356,9 +343,7 @@ impl Pool {
 
 /// The length of an open image in bytes.
 pub(super) fn length(image: &File) -> Result<u64> {
-    let metadata = image
-        .metadata()
-        .map_err(|e| kernel::Error::io("fstat", "image", e))?;
+    let metadata = image.metadata().map_err(|e| kernel::Error::io("fstat", "image", e))?;
     Ok(metadata.len())
 }
 

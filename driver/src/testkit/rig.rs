@@ -37,10 +37,7 @@ impl Default for Configs {
             ..controller::Config::new("n1")
         };
         let node = node::Config {
-            capabilities: CapabilityRules {
-                mount_group: true,
-                ..Default::default()
-            },
+            capabilities: CapabilityRules { mount_group: true, ..Default::default() },
             ..node::Config::new("n1")
         };
         Configs { controller, node }
@@ -192,10 +189,7 @@ impl<K: TestKernel> Rig<K> {
     pub(crate) fn publish_to_node(&self, id: VolumeId, readonly: bool) {
         self.update(id, |record| {
             let capability = record.capabilities[0].clone();
-            let publication = Publication {
-                capability,
-                readonly,
-            };
+            let publication = Publication { capability, readonly };
             record.publications.insert("n1".to_owned(), publication);
         });
     }

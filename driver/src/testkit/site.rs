@@ -265,9 +265,7 @@ impl<K: TestKernel> Site<K> {
 
     /// Takes a snapshot of a volume.
     pub(crate) fn snapshot(&self, volume: &VolumeRecord, name: &str) -> Arc<SnapshotRecord> {
-        let taken = self
-            .pools()
-            .create_snapshot(&volume.id, name, &Default::default());
+        let taken = self.pools().create_snapshot(&volume.id, name, &Default::default());
         taken.unwrap()
     }
 
@@ -357,14 +355,7 @@ pub(crate) fn make_fs(kernel: &dyn Kernel, device: &LoopDevice, fs: FsType) {
 
 /// A new thin filesystem without further options.
 pub(crate) fn mkfs_spec(device: &Path, fs: FsType) -> MkfsSpec<'_> {
-    MkfsSpec {
-        device,
-        fs,
-        options: &[],
-        discard: true,
-        uuid: None,
-        force: false,
-    }
+    MkfsSpec { device, fs, options: &[], discard: true, uuid: None, force: false }
 }
 
 /// Mounts the filesystem of a loop device.
@@ -375,11 +366,5 @@ pub(crate) fn mount_fs(kernel: &dyn Kernel, device: &LoopDevice, target: &Path, 
 
 /// A mount for writing without further options.
 pub(crate) fn mount_spec<'a>(device: &'a Path, target: &'a Path, fs: FsType) -> MountSpec<'a> {
-    MountSpec {
-        device,
-        target,
-        fs,
-        read_only: false,
-        options: &[],
-    }
+    MountSpec { device, target, fs, read_only: false, options: &[] }
 }

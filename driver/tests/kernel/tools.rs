@@ -18,10 +18,7 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
             std::thread::sleep(std::time::Duration::from_millis(50));
             continue;
         }
-        assert!(
-            output.status.success(),
-            "{tool} {args:?} (as root?): {said}"
-        );
+        assert!(output.status.success(), "{tool} {args:?} (as root?): {said}");
         return String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
     unreachable!("the last round returns or panics")
@@ -58,17 +55,8 @@ pub(crate) struct Loop {
 
 impl Loop {
     pub(crate) fn attach(file: &Path) -> Loop {
-        let args = [
-            "--find",
-            "--show",
-            "--direct-io=on",
-            "-b",
-            "4096",
-            arg(file),
-        ];
-        Loop {
-            device: run("losetup", &args).into(),
-        }
+        let args = ["--find", "--show", "--direct-io=on", "-b", "4096", arg(file)];
+        Loop { device: run("losetup", &args).into() }
     }
 
     pub(crate) fn open(&self) -> File {
@@ -94,9 +82,7 @@ impl Mount {
         run("mount", &["-t", fs, "-o", options, arg(device), arg(at)]);
         // Beneath a shared root, what is mounted over it would appear over its binds as well.
         run("mount", &["--make-private", arg(at)]);
-        Mount {
-            at: at.to_path_buf(),
-        }
+        Mount { at: at.to_path_buf() }
     }
 }
 

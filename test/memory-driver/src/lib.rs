@@ -107,9 +107,7 @@ impl MemoryDriver {
     }
 
     fn sockets(&self) -> impl Iterator<Item = &Path> {
-        std::iter::once(&self.socket)
-            .chain(&self.others)
-            .map(PathBuf::as_path)
+        std::iter::once(&self.socket).chain(&self.others).map(PathBuf::as_path)
     }
 
     fn open(&self, runtime: &Runtime, number: usize) {
@@ -224,10 +222,7 @@ impl MemoryDriver {
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         let left = self.left();
-        assert!(
-            left == Left::default(),
-            "left in the memory driver: {left:?}"
-        );
+        assert!(left == Left::default(), "left in the memory driver: {left:?}");
     }
 
     /// Adds a volume without a call over the socket, as if it had always existed.

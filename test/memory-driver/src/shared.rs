@@ -46,11 +46,7 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(shared: Arc<Shared>, number: usize) -> Self {
-        Door {
-            shared,
-            number,
-            handlers: Handlers::default(),
-        }
+        Door { shared, number, handlers: Handlers::default() }
     }
 
     /// Adds the handler of an RPC.
@@ -70,12 +66,7 @@ impl Door {
 
 impl Shared {
     pub(crate) fn new(options: Options) -> Shared {
-        Shared {
-            inner: Mutex::new(Inner {
-                options,
-                ..Inner::default()
-            }),
-        }
+        Shared { inner: Mutex::new(Inner { options, ..Inner::default() }) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -99,9 +90,7 @@ impl Shared {
         let shared = self.clone();
         // A task of its own takes effect even if the caller disconnects.
         let done = tokio::spawn(async move { shared.act(step, request, work).await });
-        let answer = done
-            .await
-            .unwrap_or_else(|e| Err(Status::internal(e.to_string())));
+        let answer = done.await.unwrap_or_else(|e| Err(Status::internal(e.to_string())));
         if silent {
             return std::future::pending().await;
         }

@@ -191,11 +191,7 @@ impl Tour {
             }
         }
         for l in loops::beneath(self.scratch.path()) {
-            let io = if l.direct_io {
-                "direct I/O"
-            } else {
-                "buffered"
-            };
+            let io = if l.direct_io { "direct I/O" } else { "buffered" };
             let is = format!("{}, {}-byte blocks, {io}", self.short(&l.backing), l.sector);
             picture.insert(format!("loop  /dev/loop{}", l.minor), is);
         }
@@ -209,9 +205,7 @@ impl Tour {
     fn mounts(&self) -> BTreeMap<PathBuf, String> {
         let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
         let ours = mounted(&table).into_iter();
-        ours.filter(|m| m.at.starts_with(self.scratch.path()))
-            .map(|m| (m.at, m.source))
-            .collect()
+        ours.filter(|m| m.at.starts_with(self.scratch.path())).map(|m| (m.at, m.source)).collect()
     }
 
     fn target(&self, volume: Name) -> PathBuf {
@@ -256,11 +250,7 @@ fn create(volume: Name, fs: &'static str, mib: u64, from: Option<Origin>) -> Ste
 /// Attaches, stages and publishes a volume to its pod.
 fn mount(volume: Name) -> [Step; 3] {
     let (target, read_only) = (POD, false);
-    let publish = Step::Publish {
-        volume,
-        target,
-        read_only,
-    };
+    let publish = Step::Publish { volume, target, read_only };
     [Step::Attach(volume), Step::Stage(volume), publish]
 }
 
@@ -391,8 +381,7 @@ async fn take_down(t: &mut Tour, leaks: &Leaks) {
     let there = t.csi.snapshot_ids().await == [t.world.snapshot_id(SNAPSHOT)];
     t.check("the snapshot is still there", there);
     let steps = [Step::DeleteSnapshot(SNAPSHOT)];
-    t.step("Delete the snapshot", "DeleteSnapshot.", &steps)
-        .await;
+    t.step("Delete the snapshot", "DeleteSnapshot.", &steps).await;
     let left = leaks.after(&[&t.pool], &t.driver);
     left.iter().for_each(|leak| println!("    left: {leak}"));
     t.check("pool and kernel are as at the start", left.is_empty());
@@ -430,10 +419,7 @@ async fn tell(fs: &'static str, keep: bool) -> ExitCode {
         return finish(t);
     }
     println!("\n{TITLE}Everything is kept until Ctrl-C{TITLE:#}");
-    println!(
-        "    Processes, mounts and devices: driver {}, findmnt, losetup",
-        t.driver.pid()
-    );
+    println!("    Processes, mounts and devices: driver {}, findmnt, losetup", t.driver.pid());
     std::future::pending().await
 }
 

@@ -13,10 +13,7 @@ impl Cluster {
         let user = format!("{namespace}:{name}");
         self.kubectl(&["create", "serviceaccount", "-n", namespace, name]);
         let role = "--clusterrole=cluster-admin";
-        let (binding, to) = (
-            format!("{namespace}-{name}"),
-            format!("--serviceaccount={user}"),
-        );
+        let (binding, to) = (format!("{namespace}-{name}"), format!("--serviceaccount={user}"));
         self.kubectl(&["create", "clusterrolebinding", &binding, role, &to]);
         let token = ["create", "token", "-n", namespace, name, "--duration=2h"];
         let token = self.kubectl(&token);

@@ -95,13 +95,8 @@ impl Audit {
     /// The requests that came after an earlier look.
     pub fn since(&self, earlier: &Audit) -> Audit {
         let old: BTreeSet<&str> = earlier.requests.iter().map(|(id, _)| id.as_str()).collect();
-        let new = self
-            .requests
-            .iter()
-            .filter(|(id, _)| !old.contains(id.as_str()));
-        Audit {
-            requests: new.cloned().collect(),
-        }
+        let new = self.requests.iter().filter(|(id, _)| !old.contains(id.as_str()));
+        Audit { requests: new.cloned().collect() }
     }
 
     /// The requests of a user. A name that ends with a colon (`system:serviceaccount:hostloop:`)
@@ -137,9 +132,7 @@ impl Audit {
     pub fn counts(&self, user: &str) -> BTreeMap<(&str, &str), usize> {
         let mut counts = BTreeMap::new();
         for request in self.of(user) {
-            *counts
-                .entry((request.verb.as_str(), request.resource.as_str()))
-                .or_default() += 1;
+            *counts.entry((request.verb.as_str(), request.resource.as_str())).or_default() += 1;
         }
         counts
     }
@@ -160,13 +153,8 @@ impl From<Line> for Request {
             resource,
             namespace: object.namespace,
             name: object.name,
-            code: line
-                .response_status
-                .as_ref()
-                .map_or(0, |status| status.code),
-            message: line
-                .response_status
-                .map_or_else(String::new, |status| status.message),
+            code: line.response_status.as_ref().map_or(0, |status| status.code),
+            message: line.response_status.map_or_else(String::new, |status| status.message),
         }
     }
 }
@@ -204,11 +192,7 @@ mod tests {
             )
             .replace('\n', "")
         };
-        let refused = line(
-            1,
-            403,
-            r#"pods is forbidden: User \"a\" cannot watch resource"#,
-        );
+        let refused = line(1, 403, r#"pods is forbidden: User \"a\" cannot watch resource"#);
         let denied = line(2, 403, "pods is forbidden: a policy denied the request");
         let count = |lines: &[&str]| Audit::parse(&lines.join("\n")).forbidden("a").len();
         assert_eq!(count(&[&refused, &denied]), 2);

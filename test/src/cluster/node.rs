@@ -24,10 +24,7 @@ pub struct Node {
 impl Cluster {
     /// Returns a node, counted from 1.
     pub fn on(&self, count: u32) -> Node {
-        assert!(
-            (1..=self.nodes).contains(&count),
-            "there is no node {count}"
-        );
+        assert!((1..=self.nodes).contains(&count), "there is no node {count}");
         let process = (count > 1).then(|| {
             let file = self.dir.join(format!("pid/namespace-{count}"));
             let read = std::fs::read_to_string(&file).unwrap_or_default();
@@ -35,11 +32,7 @@ impl Cluster {
             let process = word.parse();
             process.unwrap_or_else(|_| panic!("{}: {read:?}", file.display()))
         });
-        Node {
-            name: self.node(count),
-            kubelet_dir: self.kubelet_dir.clone(),
-            process,
-        }
+        Node { name: self.node(count), kubelet_dir: self.kubelet_dir.clone(), process }
     }
 
     /// All nodes, in order.

@@ -42,14 +42,7 @@ impl Pod {
         namespace: String,
         args: Vec<String>,
     ) -> Pod {
-        Pod {
-            name,
-            metrics,
-            dir,
-            namespace,
-            args,
-            controllers: Mutex::new(None),
-        }
+        Pod { name, metrics, dir, namespace, args, controllers: Mutex::new(None) }
     }
 
     /// The pod's name, used as its lease identity.
@@ -58,9 +51,7 @@ impl Pod {
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
-        self.controllers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the controllers. A later start counts as the same container in the same pod.

@@ -51,10 +51,7 @@ pub async fn make(claims: &Api<PersistentVolumeClaim>, wishes: &[Wish]) -> Made 
     });
     let conflicts = each.buffer_unordered(AT_ONCE);
     let scheduler_conflicts = conflicts.fold(0, async |sum, more| sum + more).await;
-    Made {
-        last: Instant::now(),
-        scheduler_conflicts,
-    }
+    Made { last: Instant::now(), scheduler_conflicts }
 }
 
 async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolumeClaim {
@@ -67,8 +64,7 @@ async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolu
             answer => answer,
         }
     });
-    made.await
-        .unwrap_or_else(|e| panic!("making {}: {e}", wish.name))
+    made.await.unwrap_or_else(|e| panic!("making {}: {e}", wish.name))
 }
 
 fn claim(wish: &Wish) -> PersistentVolumeClaim {

@@ -16,88 +16,22 @@ const KINDS: [(&str, &str, &str, &str, bool); 24] = [
     ("", "v1", "Secret", "secrets", true),
     ("", "v1", "Event", "events", true),
     ("", "v1", "Pod", "pods", true),
-    (
-        "",
-        "v1",
-        "PersistentVolumeClaim",
-        "persistentvolumeclaims",
-        true,
-    ),
+    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
     ("", "v1", "PersistentVolume", "persistentvolumes", false),
     ("", "v1", "ConfigMap", "configmaps", true),
-    (
-        "storage.k8s.io",
-        "v1",
-        "StorageClass",
-        "storageclasses",
-        false,
-    ),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
     ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", false),
     ("storage.k8s.io", "v1", "CSINode", "csinodes", false),
-    (
-        "storage.k8s.io",
-        "v1",
-        "VolumeAttachment",
-        "volumeattachments",
-        false,
-    ),
-    (
-        "storage.k8s.io",
-        "v1",
-        "CSIStorageCapacity",
-        "csistoragecapacities",
-        true,
-    ),
-    (
-        "storage.k8s.io",
-        "v1",
-        "VolumeAttributesClass",
-        "volumeattributesclasses",
-        false,
-    ),
+    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false),
+    ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", true),
+    ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
     (SNAPSHOTS, "v1", "VolumeSnapshot", "volumesnapshots", true),
-    (
-        SNAPSHOTS,
-        "v1",
-        "VolumeSnapshotContent",
-        "volumesnapshotcontents",
-        false,
-    ),
-    (
-        SNAPSHOTS,
-        "v1",
-        "VolumeSnapshotClass",
-        "volumesnapshotclasses",
-        false,
-    ),
-    (
-        GROUPS,
-        "v1",
-        "VolumeGroupSnapshot",
-        "volumegroupsnapshots",
-        true,
-    ),
-    (
-        GROUPS,
-        "v1",
-        "VolumeGroupSnapshotContent",
-        "volumegroupsnapshotcontents",
-        false,
-    ),
-    (
-        GROUPS,
-        "v1",
-        "VolumeGroupSnapshotClass",
-        "volumegroupsnapshotclasses",
-        false,
-    ),
-    (
-        ADMISSION,
-        "v1",
-        "ValidatingAdmissionPolicy",
-        "validatingadmissionpolicies",
-        false,
-    ),
+    (SNAPSHOTS, "v1", "VolumeSnapshotContent", "volumesnapshotcontents", false),
+    (SNAPSHOTS, "v1", "VolumeSnapshotClass", "volumesnapshotclasses", false),
+    (GROUPS, "v1", "VolumeGroupSnapshot", "volumegroupsnapshots", true),
+    (GROUPS, "v1", "VolumeGroupSnapshotContent", "volumegroupsnapshotcontents", false),
+    (GROUPS, "v1", "VolumeGroupSnapshotClass", "volumegroupsnapshotclasses", false),
+    (ADMISSION, "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false),
     (
         ADMISSION,
         "v1",
@@ -105,13 +39,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 24] = [
         "validatingadmissionpolicybindings",
         false,
     ),
-    (
-        "apiextensions.k8s.io",
-        "v1",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-        false,
-    ),
+    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
 ];
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
@@ -119,11 +47,8 @@ const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 
 /// Kinds of namespaced objects, in the order of their deletion.
-pub(super) const USERS_KINDS: [&str; 3] = [
-    "VolumeGroupSnapshot",
-    "VolumeSnapshot",
-    "PersistentVolumeClaim",
-];
+pub(super) const USERS_KINDS: [&str; 3] =
+    ["VolumeGroupSnapshot", "VolumeSnapshot", "PersistentVolumeClaim"];
 
 /// Cluster-wide kinds of a driver, with the path of the field with the driver's name.
 pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
@@ -134,12 +59,8 @@ pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
 ];
 
 /// Kinds of classes.
-pub(super) const CLASS_KINDS: [&str; 4] = [
-    "StorageClass",
-    "VolumeAttributesClass",
-    "VolumeSnapshotClass",
-    "VolumeGroupSnapshotClass",
-];
+pub(super) const CLASS_KINDS: [&str; 4] =
+    ["StorageClass", "VolumeAttributesClass", "VolumeSnapshotClass", "VolumeGroupSnapshotClass"];
 
 /// A reference to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,9 +149,7 @@ pub struct Objects {
 impl Objects {
     /// Connects to the cluster in this kubeconfig.
     pub async fn connect(kubeconfig: &Path) -> Objects {
-        Objects {
-            client: client(kubeconfig).await,
-        }
+        Objects { client: client(kubeconfig).await }
     }
 
     fn api(&self, at: &Place) -> Api<DynamicObject> {
@@ -251,18 +170,14 @@ impl Objects {
     pub async fn try_create(&self, object: Value) -> Result<Value, kube::Error> {
         let at = Place::of_object(&object);
         let object = serde_json::from_value(object).expect("it is an object");
-        let made = self
-            .api(&at)
-            .create(&PostParams::default(), &object)
-            .await?;
+        let made = self.api(&at).create(&PostParams::default(), &object).await?;
         Ok(plain(made))
     }
 
     /// Reads an object, if it exists.
     pub async fn get(&self, at: &Place) -> Option<Value> {
         let got = self.api(at).get_opt(&at.name).await;
-        got.unwrap_or_else(|e| panic!("getting {at}: {e}"))
-            .map(plain)
+        got.unwrap_or_else(|e| panic!("getting {at}: {e}")).map(plain)
     }
 
     /// All objects of a kind in a namespace, or in all namespaces if `namespace` is empty. A kind
@@ -278,11 +193,7 @@ impl Objects {
 
     /// Starts to delete an object. A missing object is no error.
     pub async fn delete(&self, at: &Place) {
-        match self
-            .api(at)
-            .delete(&at.name, &DeleteParams::default())
-            .await
-        {
+        match self.api(at).delete(&at.name, &DeleteParams::default()).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(e) => panic!("deleting {at}: {e}"),

@@ -60,10 +60,7 @@ impl Plane {
 
     /// Starts the snapshot controller if it is not running yet.
     pub fn with_snapshot_controller(&self) {
-        let mut there = self
-            .snapshots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut there = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         if there.is_some() {
             return;
         }

@@ -68,9 +68,7 @@ impl Controllers {
         if let Some(pod) = pod {
             command.env("POD_NAME", pod);
         }
-        Controllers {
-            child: spawn(command).expect("the program starts"),
-        }
+        Controllers { child: spawn(command).expect("the program starts") }
     }
 
     /// The exit status, if the process has ended.
@@ -157,12 +155,8 @@ pub fn tail(dir: &Path) -> String {
 pub(crate) fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .expect("a request can be sent");
+    stream.write_all(request.as_bytes()).expect("a request can be sent");
     let mut answer = String::new();
-    stream
-        .read_to_string(&mut answer)
-        .expect("an answer is text");
+    stream.read_to_string(&mut answer).expect("an answer is text");
     answer
 }

@@ -77,10 +77,7 @@ impl Front {
         if until(PATIENCE, ask).await.is_none() {
             let counts = self.driver.counts();
             let tail = self.tail();
-            panic!(
-                "{}: {method} was not called {times} times: {counts:?}\n{tail}",
-                self.name
-            );
+            panic!("{}: {method} was not called {times} times: {counts:?}\n{tail}", self.name);
         }
     }
 

@@ -43,10 +43,7 @@ fn publish(volume: &str, node: &str) -> csi::ControllerPublishVolumeRequest {
 }
 
 fn delete(volume: &str) -> csi::DeleteVolumeRequest {
-    csi::DeleteVolumeRequest {
-        volume_id: volume.to_owned(),
-        ..Default::default()
-    }
+    csi::DeleteVolumeRequest { volume_id: volume.to_owned(), ..Default::default() }
 }
 
 #[tokio::test]
@@ -59,9 +56,7 @@ async fn a_name_identifies_one_volume() {
     other.parameters = map(&[("k", "v")]);
     let mut from = new_volume("a", MIB);
     from.volume_content_source = Some(csi::VolumeContentSource {
-        r#type: Some(Source::Volume(VolumeSource {
-            volume_id: first.volume_id.clone(),
-        })),
+        r#type: Some(Source::Volume(VolumeSource { volume_id: first.volume_id.clone() })),
     });
     for different in [new_volume("a", 2 * MIB), other, from] {
         let refused = csi.call(different).await.unwrap_err();
@@ -85,23 +80,14 @@ async fn calls_fail_as_scripted() {
     driver.script("CreateVolume", steps);
     driver.always("DeleteVolume", Step::Fail(Code::Internal));
     let failed = csi.call(new_volume("a", MIB)).await.unwrap_err();
-    assert_eq!(
-        (failed.code(), driver.left().volumes),
-        (Code::ResourceExhausted, 0)
-    );
+    assert_eq!((failed.code(), driver.left().volumes), (Code::ResourceExhausted, 0));
     let failed = csi.call(new_volume("a", MIB)).await.unwrap_err();
-    assert_eq!(
-        (failed.code(), driver.left().volumes),
-        (Code::DeadlineExceeded, 1)
-    );
+    assert_eq!((failed.code(), driver.left().volumes), (Code::DeadlineExceeded, 1));
     let before = Instant::now();
     let id = made(&csi, "a").await.volume_id;
     assert!(before.elapsed() >= Duration::from_millis(50));
     for _ in 0..3 {
-        assert_eq!(
-            csi.call(delete(&id)).await.unwrap_err().code(),
-            Code::Internal
-        );
+        assert_eq!(csi.call(delete(&id)).await.unwrap_err().code(), Code::Internal);
     }
     driver.unscript("DeleteVolume");
     csi.ok(delete(&id)).await;
@@ -116,21 +102,13 @@ async fn an_answer_can_be_lost() {
     let (_dir, driver, csi) = driver(Options::default()).await;
     driver.script("CreateVolume", [Step::DropAnswer]);
     let call = csi.call(new_volume("a", MIB));
-    assert!(
-        tokio::time::timeout(Duration::from_millis(300), call)
-            .await
-            .is_err()
-    );
+    assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
     assert_eq!(driver.left().volumes, 1);
     assert_eq!(driver.calls()[0].code, None);
     driver.script("DeleteVolume", [Step::Delay(Duration::from_millis(200))]);
     let id = driver.volume_named("a").unwrap().id;
     let call = csi.call(delete(&id));
-    assert!(
-        tokio::time::timeout(Duration::from_millis(50), call)
-            .await
-            .is_err()
-    );
+    assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
     tokio::time::sleep(Duration::from_millis(400)).await;
     driver.assert_nothing_left();
 }
@@ -148,28 +126,17 @@ async fn volumes_outlive_a_crash() {
 
 #[tokio::test]
 async fn a_missing_capability_is_unimplemented() {
-    let (_dir, driver, csi) = driver(Options {
-        capabilities: Capabilities::least(),
-        ..Options::default()
-    })
-    .await;
+    let (_dir, driver, csi) =
+        driver(Options { capabilities: Capabilities::least(), ..Options::default() }).await;
     let id = made(&csi, "a").await.volume_id;
     let code = async |answer: Result<(), tonic::Status>| answer.unwrap_err().code();
     let none = Code::Unimplemented;
-    assert_eq!(
-        code(csi.call(snapshot("s", &id)).await.map(drop)).await,
-        none
-    );
-    assert_eq!(
-        code(csi.call(publish(&id, "memory-node")).await.map(drop)).await,
-        none
-    );
+    assert_eq!(code(csi.call(snapshot("s", &id)).await.map(drop)).await, none);
+    assert_eq!(code(csi.call(publish(&id, "memory-node")).await.map(drop)).await, none);
     let group = csi::CreateVolumeGroupSnapshotRequest::default();
     assert_eq!(code(csi.call(group).await.map(drop)).await, none);
     driver.change(|o| {
-        o.capabilities
-            .controller
-            .insert(ControllerRpc::CreateDeleteSnapshot);
+        o.capabilities.controller.insert(ControllerRpc::CreateDeleteSnapshot);
     });
     csi.ok(snapshot("s", &id)).await;
     let all = csi.ok(csi::ControllerGetCapabilitiesRequest {}).await;
@@ -178,11 +145,7 @@ async fn a_missing_capability_is_unimplemented() {
 
 #[tokio::test]
 async fn a_snapshot_is_ready_after_its_polls() {
-    let (_dir, driver, csi) = driver(Options {
-        ready_after_polls: 2,
-        ..Options::default()
-    })
-    .await;
+    let (_dir, driver, csi) = driver(Options { ready_after_polls: 2, ..Options::default() }).await;
     let volume = made(&csi, "a").await.volume_id;
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -206,9 +169,7 @@ async fn a_snapshot_is_ready_after_its_polls() {
 
 fn of_snapshot(id: &str) -> csi::VolumeContentSource {
     csi::VolumeContentSource {
-        r#type: Some(Source::Snapshot(SnapshotSource {
-            snapshot_id: id.to_owned(),
-        })),
+        r#type: Some(Source::Snapshot(SnapshotSource { snapshot_id: id.to_owned() })),
     }
 }
 
@@ -221,9 +182,7 @@ async fn each_topology_has_its_capacity() {
         ..Options::default()
     })
     .await;
-    let at = |name: &str| csi::Topology {
-        segments: place(name),
-    };
+    let at = |name: &str| csi::Topology { segments: place(name) };
     let mut request = new_volume("v", 8 * MIB);
     request.accessibility_requirements = Some(csi::TopologyRequirement {
         requisite: vec![at("a"), at("b")],
@@ -232,19 +191,15 @@ async fn each_topology_has_its_capacity() {
     let volume = csi.ok(request.clone()).await.volume.unwrap();
     assert_eq!(volume.accessible_topology, [at("b")]);
     for (name, left) in [("a", 10), ("b", 2), ("c", 0)] {
-        let asked = csi::GetCapacityRequest {
-            accessible_topology: Some(at(name)),
-            ..Default::default()
-        };
+        let asked =
+            csi::GetCapacityRequest { accessible_topology: Some(at(name)), ..Default::default() };
         let there = csi.ok(asked).await.available_capacity;
         assert_eq!(there, left * MIB as i64, "{name}");
     }
     for only in ["b", "c"] {
         request.name = format!("in-{only}");
-        request.accessibility_requirements = Some(csi::TopologyRequirement {
-            requisite: vec![at(only)],
-            preferred: Vec::new(),
-        });
+        request.accessibility_requirements =
+            Some(csi::TopologyRequirement { requisite: vec![at(only)], preferred: Vec::new() });
         let refused = csi.call(request.clone()).await.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
     }
@@ -252,11 +207,8 @@ async fn each_topology_has_its_capacity() {
 
 #[tokio::test]
 async fn a_volume_in_use_is_not_deleted() {
-    let (_dir, driver, csi) = driver(Options {
-        other_nodes: ["n2".to_owned()].into(),
-        ..Options::default()
-    })
-    .await;
+    let (_dir, driver, csi) =
+        driver(Options { other_nodes: ["n2".to_owned()].into(), ..Options::default() }).await;
     let id = made(&csi, "a").await.volume_id;
     let first = csi.ok(publish(&id, "n2")).await;
     assert_eq!(csi.ok(publish(&id, "n2")).await, first);
@@ -264,10 +216,7 @@ async fn a_volume_in_use_is_not_deleted() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let unknown = csi.call(publish(&id, "n3")).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
-    assert_eq!(
-        csi.call(delete(&id)).await.unwrap_err().code(),
-        Code::FailedPrecondition
-    );
+    assert_eq!(csi.call(delete(&id)).await.unwrap_err().code(), Code::FailedPrecondition);
     csi.ok(csi::ControllerUnpublishVolumeRequest {
         volume_id: id.clone(),
         node_id: "n2".to_owned(),
@@ -322,20 +271,11 @@ async fn a_group_is_created_and_deleted_as_a_whole() {
     };
     let made = csi.ok(group.clone()).await.group_snapshot.unwrap();
     assert_eq!(csi.ok(group.clone()).await.group_snapshot.unwrap(), made);
-    let members: Vec<_> = made
-        .snapshots
-        .iter()
-        .map(|s| s.snapshot_id.clone())
-        .collect();
+    let members: Vec<_> = made.snapshots.iter().map(|s| s.snapshot_id.clone()).collect();
     assert_eq!(members.len(), 2);
-    let alone = csi::DeleteSnapshotRequest {
-        snapshot_id: members[0].clone(),
-        ..Default::default()
-    };
-    assert_eq!(
-        csi.call(alone).await.unwrap_err().code(),
-        Code::FailedPrecondition
-    );
+    let alone =
+        csi::DeleteSnapshotRequest { snapshot_id: members[0].clone(), ..Default::default() };
+    assert_eq!(csi.call(alone).await.unwrap_err().code(), Code::FailedPrecondition);
     let gone = |snapshot_ids| csi::DeleteVolumeGroupSnapshotRequest {
         group_snapshot_id: made.group_snapshot_id.clone(),
         snapshot_ids,
@@ -360,9 +300,7 @@ async fn health_is_reported_as_set() {
         message: "a head touched it".to_owned(),
     };
     driver.set_health(&id, vec![ill.clone()]);
-    let listed = csi
-        .ok(csi::ControllerListVolumeHealthRequest::default())
-        .await;
+    let listed = csi.ok(csi::ControllerListVolumeHealthRequest::default()).await;
     assert_eq!(listed.entries[0].health_statuses, [ill]);
 }
 
@@ -389,10 +327,6 @@ async fn two_sockets_serve_one_driver() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_carry_the_pool() {
     let pool = "n7".to_owned();
-    let (_dir, _driver, csi) = driver(Options {
-        pool,
-        ..Options::default()
-    })
-    .await;
+    let (_dir, _driver, csi) = driver(Options { pool, ..Options::default() }).await;
     assert_eq!(made(&csi, "one").await.volume_id, "vol-n7-00000001");
 }

@@ -28,18 +28,12 @@ impl World {
             Some(Origin::Snapshot(snapshot)) => {
                 let snapshot = &self.snapshots[snapshot];
                 let snapshot_id = snapshot.id.clone();
-                (
-                    Some(Type::Snapshot(SnapshotSource { snapshot_id })),
-                    snapshot.data,
-                )
+                (Some(Type::Snapshot(SnapshotSource { snapshot_id })), snapshot.data)
             }
             Some(Origin::Member(group, member)) => {
                 let snapshot = &self.groups[group].snapshots[member];
                 let snapshot_id = snapshot.id.clone();
-                (
-                    Some(Type::Snapshot(SnapshotSource { snapshot_id })),
-                    snapshot.data,
-                )
+                (Some(Type::Snapshot(SnapshotSource { snapshot_id })), snapshot.data)
             }
             Some(Origin::Volume(volume)) => {
                 let volume = self.volume(volume);
@@ -53,9 +47,8 @@ impl World {
             capacity_range: at_least(bytes),
             volume_capabilities: vec![spec.capability()],
             parameters: map(spec.parameters),
-            volume_content_source: source.map(|r#type| csi::VolumeContentSource {
-                r#type: Some(r#type),
-            }),
+            volume_content_source: source
+                .map(|r#type| csi::VolumeContentSource { r#type: Some(r#type) }),
             ..Default::default()
         };
         let answer = csi.call(request).await?;
@@ -120,11 +113,7 @@ impl World {
         let staging_target_path = self.staging(name).display().to_string();
         let volume = self.volume_mut(name);
         let volume_id = volume.id.clone();
-        csi.call(csi::NodeUnstageVolumeRequest {
-            volume_id,
-            staging_target_path,
-        })
-        .await?;
+        csi.call(csi::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await?;
         volume.staged = false;
         Ok(())
     }
@@ -199,11 +188,7 @@ impl World {
     ) -> Result<(), Status> {
         let target_path = self.target(name, target).display().to_string();
         let volume_id = self.volume(name).id.clone();
-        csi.call(csi::NodeUnpublishVolumeRequest {
-            volume_id,
-            target_path,
-        })
-        .await?;
+        csi.call(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await?;
         let volume = self.volume_mut(name);
         volume.targets.remove(target);
         if volume.inline {
@@ -278,15 +263,8 @@ impl World {
         };
         let answer = csi.call(request).await?;
         let made = answer.snapshot.expect("CreateSnapshot answers a snapshot");
-        assert!(
-            made.ready_to_use,
-            "a snapshot is answered when it is complete"
-        );
-        self.snapshots.entry(name).or_insert(Snapshot {
-            id: made.snapshot_id,
-            spec,
-            data,
-        });
+        assert!(made.ready_to_use, "a snapshot is answered when it is complete");
+        self.snapshots.entry(name).or_insert(Snapshot { id: made.snapshot_id, spec, data });
         Ok(())
     }
 
@@ -305,27 +283,18 @@ impl World {
         let answer = csi.call(request).await?;
         let made = answer.group_snapshot.expect("a group is answered");
         assert!(made.ready_to_use, "a group is answered when it is complete");
-        assert_eq!(
-            made.snapshots.len(),
-            volumes.len(),
-            "one snapshot of each volume"
-        );
+        assert_eq!(made.snapshots.len(), volumes.len(), "one snapshot of each volume");
         let member = |volume: &Name| {
             let Volume { id, spec, data, .. } = self.volume(volume).clone();
             let member = made.snapshots.iter().find(|s| s.source_volume_id == id);
             Snapshot {
-                id: member
-                    .expect("a snapshot of each volume")
-                    .snapshot_id
-                    .clone(),
+                id: member.expect("a snapshot of each volume").snapshot_id.clone(),
                 spec,
                 data,
             }
         };
-        let group = Group {
-            snapshots: volumes.iter().map(member).collect(),
-            id: made.group_snapshot_id,
-        };
+        let group =
+            Group { snapshots: volumes.iter().map(member).collect(), id: made.group_snapshot_id };
         self.groups.entry(name).or_insert(group);
         Ok(())
     }
@@ -333,11 +302,7 @@ impl World {
     pub(super) async fn delete_snapshot(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
         let snapshot_id = self.snapshots[name].id.clone();
         let secrets = BTreeMap::new();
-        csi.call(csi::DeleteSnapshotRequest {
-            snapshot_id,
-            secrets,
-        })
-        .await?;
+        csi.call(csi::DeleteSnapshotRequest { snapshot_id, secrets }).await?;
         self.snapshots.remove(name);
         Ok(())
     }
@@ -357,8 +322,7 @@ impl World {
     pub(super) async fn delete(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
         let volume_id = self.volume(name).id.clone();
         let secrets = BTreeMap::new();
-        csi.call(csi::DeleteVolumeRequest { volume_id, secrets })
-            .await?;
+        csi.call(csi::DeleteVolumeRequest { volume_id, secrets }).await?;
         self.volumes.remove(name);
         Ok(())
     }
@@ -387,10 +351,7 @@ fn must_be_unmounted(status: &Status) -> bool {
     if !refused || machine::has_capability(CAP_SYS_RESOURCE) {
         return false;
     }
-    machine::not_run(
-        "growing a mounted ext4",
-        "this machine withholds CAP_SYS_RESOURCE",
-    );
+    machine::not_run("growing a mounted ext4", "this machine withholds CAP_SYS_RESOURCE");
     true
 }
 

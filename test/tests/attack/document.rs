@@ -38,23 +38,13 @@ fn written(attacks: &[Attack]) -> String {
          |---|---|---|---|---|---|---|\n",
     );
     for attack in attacks {
-        let Attack {
-            verb,
-            resource,
-            what,
-            outcomes,
-            ..
-        } = attack;
+        let Attack { verb, resource, what, outcomes, .. } = attack;
         let cells = outcomes.each_ref().map(|outcome| match outcome {
             Outcome::Yes => "**yes**",
             Outcome::No(_) => "no",
             Outcome::Nothing => "",
         });
-        let line = writeln!(
-            table,
-            "| {verb} | {resource} | {what} | {} |",
-            cells.join(" | ")
-        );
+        let line = writeln!(table, "| {verb} | {resource} | {what} | {} |", cells.join(" | "));
         line.expect("a string takes all");
     }
     table

@@ -32,12 +32,7 @@ async fn grant_everything(site: &Site) -> String {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
         role(&name, "*", json!(["*"]), "*"),
         binding("RoleBinding", Some(&name), &name),
-        role(
-            &classes,
-            "storage.k8s.io",
-            json!(["storageclasses"]),
-            "create",
-        ),
+        role(&classes, "storage.k8s.io", json!(["storageclasses"]), "create"),
         binding("ClusterRoleBinding", None, &classes),
     ] {
         site.cluster.apply(&object.to_string());

@@ -11,10 +11,7 @@ pub(crate) fn of_the_node_account(cluster: &Cluster, run: &str) -> BTreeSet<(Str
     let list = |kinds: &str| -> Vec<Value> {
         let listed = cluster.kubectl(&["get", kinds, "--all-namespaces", "--output", "json"]);
         let listed: Value = serde_json::from_str(&listed).expect("kubectl prints JSON");
-        listed["items"]
-            .as_array()
-            .expect("a list has items")
-            .clone()
+        listed["items"].as_array().expect("a list has items").clone()
     };
     let bindings = list("clusterrolebindings,rolebindings");
     let roles = list("clusterroles,roles");
@@ -55,6 +52,5 @@ fn is_of_the_account(binding: &Value) -> bool {
 
 fn words(list: &Value) -> impl Iterator<Item = String> {
     let all = list.as_array().cloned().unwrap_or_default();
-    all.into_iter()
-        .filter_map(|word| word.as_str().map(str::to_owned))
+    all.into_iter().filter_map(|word| word.as_str().map(str::to_owned))
 }

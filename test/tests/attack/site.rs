@@ -59,11 +59,7 @@ impl Ground {
     /// Creates the cluster and the attacked objects.
     async fn lay() -> Ground {
         let run = format!("attack-{}", std::process::id());
-        let names = Names {
-            own: format!("{run}-n1"),
-            other: format!("{run}-n2"),
-            run,
-        };
+        let names = Names { own: format!("{run}-n1"), other: format!("{run}-n2"), run };
         let installing = tokio::task::spawn_blocking(move || {
             let cluster = installed(&names);
             let token = |bound: &[&str]| {
@@ -71,12 +67,7 @@ impl Ground {
                 cluster.kubectl(&[&create[..], bound].concat())
             };
             let pod = ["--bound-object-kind=Pod", "--bound-object-name", &names.run];
-            Ground {
-                bound: token(&pod),
-                unbound: token(&[]),
-                names,
-                cluster,
-            }
+            Ground { bound: token(&pod), unbound: token(&[]), names, cluster }
         });
         let ground = installing.await.expect("the cluster comes up");
         let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
@@ -113,9 +104,7 @@ async fn in_force(node: &Client, names: &Names) {
     }
     // This one looks at classes, too, and may take longer.
     let rooms = names.api(node, "csistoragecapacities");
-    let mut room = names
-        .new_object("csistoragecapacities", Target::Own)
-        .expect("a node makes it");
+    let mut room = names.new_object("csistoragecapacities", Target::Own).expect("a node makes it");
     room["storageClassName"] = names.foreign_class()["metadata"]["name"].clone();
     let room = serde_json::from_value(room).expect("it is an object");
     let denied = || async {
@@ -236,8 +225,7 @@ impl Site {
             ("patch", None) => api.patch(&name, &dry_patch(), &Patch::Merge(change)).await,
             ("patch", Some(part)) => {
                 let patch = Patch::Merge(change);
-                api.patch_subresource(part, &name, &dry_patch(), &patch)
-                    .await
+                api.patch_subresource(part, &name, &dry_patch(), &patch).await
             }
             ("create", None) => {
                 let Some(mut object) = self.names.new_object(resource, target) else {
@@ -277,10 +265,7 @@ impl Site {
             // A missing object does not matter: authorization comes first.
             "get" => api.get_opt(read.name).await.map(drop),
             "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
-            "watch" => api
-                .watch(&WatchParams::default().timeout(1), "0")
-                .await
-                .map(drop),
+            "watch" => api.watch(&WatchParams::default().timeout(1), "0").await.map(drop),
             verb => panic!("{verb} does not read"),
         };
         done.map_err(|error| message(&error))
@@ -288,17 +273,11 @@ impl Site {
 }
 
 pub(crate) fn dry_patch() -> PatchParams {
-    PatchParams {
-        dry_run: true,
-        ..PatchParams::default()
-    }
+    PatchParams { dry_run: true, ..PatchParams::default() }
 }
 
 pub(crate) fn dry_post() -> PostParams {
-    PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    }
+    PostParams { dry_run: true, ..PostParams::default() }
 }
 
 /// The API server's reason for refusing; any other error fails the test.
@@ -338,19 +317,15 @@ fn installed(names: &Names) -> Cluster {
 }
 
 fn deployed(what: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy")
-        .join(what)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(what)
 }
 
 /// A client with this token and no administrator credentials.
 async fn token_client(cluster: &Cluster, token: &str) -> Client {
     let mut file = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
     for user in &mut file.auth_infos {
-        user.auth_info = Some(AuthInfo {
-            token: Some(token.trim().to_owned().into()),
-            ..AuthInfo::default()
-        });
+        user.auth_info =
+            Some(AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() });
     }
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
     Client::try_from(config.expect("a configuration")).expect("a client can be made")

@@ -77,12 +77,7 @@ pub(crate) const ROLE: &str = "cannot";
 const ALL: &[&str] = &["get", "list", "watch"];
 
 const fn read(resource: &'static str, verbs: &'static [&'static str]) -> Read {
-    Read {
-        resource,
-        verbs,
-        namespace: "",
-        name: "none",
-    }
+    Read { resource, verbs, namespace: "", name: "none" }
 }
 
 const fn read_in_own_namespace(
@@ -90,12 +85,7 @@ const fn read_in_own_namespace(
     verbs: &'static [&'static str],
     name: &'static str,
 ) -> Read {
-    Read {
-        resource,
-        verbs,
-        namespace: "hostloop",
-        name,
-    }
+    Read { resource, verbs, namespace: "hostloop", name }
 }
 
 /// The account's readable resources.
@@ -137,13 +127,7 @@ fn rows(
     verb: &'static str,
     resource: &'static str,
 ) -> impl Fn(&'static str, Value, [Outcome; 4]) -> Attack {
-    move |what, change, outcomes| Attack {
-        verb,
-        resource,
-        what,
-        change,
-        outcomes,
-    }
+    move |what, change, outcomes| Attack { verb, resource, what, change, outcomes }
 }
 
 /// All rows of the table.

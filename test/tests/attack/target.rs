@@ -17,12 +17,8 @@ pub(crate) enum Target {
 
 impl Target {
     /// In the order of the table's columns.
-    pub(crate) const ALL: [Target; 4] = [
-        Target::Own,
-        Target::Other,
-        Target::Unplaced,
-        Target::Foreign,
-    ];
+    pub(crate) const ALL: [Target; 4] =
+        [Target::Own, Target::Other, Target::Unplaced, Target::Foreign];
 
     fn driver(self) -> &'static str {
         match self {

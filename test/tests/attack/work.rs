@@ -117,8 +117,7 @@ impl Work {
         let at = self.place("PersistentVolumeClaim", claim);
         let ask = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let code = Code::OutOfRange;
-        self.driver
-            .always("ControllerExpandVolume", Step::Fail(code));
+        self.driver.always("ControllerExpandVolume", Step::Fail(code));
         self.site.admin.merge(&at, ask("9Gi")).await;
         let refused = |claim: &Value| {
             let status = &claim["status"];
@@ -173,8 +172,7 @@ impl Work {
             status["readyToUse"] == true
                 && status["volumeSnapshotInfoList"][0]["volumeHandle"] == *handle
         };
-        self.content("groupsnapshot", "GroupSnapshot", source, ready)
-            .await;
+        self.content("groupsnapshot", "GroupSnapshot", source, ready).await;
     }
 
     /// Makes a class and a content of this API group, waits until the content is ready, and
@@ -225,12 +223,7 @@ async fn what_a_node_has_to_do_is_let_through() {
     let volume = work.claim("made", Value::Null).await;
     let source = json!({"kind": "PersistentVolumeClaim", "name": "made"});
     let clone = work.claim("cloned", source).await;
-    let name = |object: &Value| {
-        object["metadata"]["name"]
-            .as_str()
-            .expect("a name")
-            .to_owned()
-    };
+    let name = |object: &Value| object["metadata"]["name"].as_str().expect("a name").to_owned();
     work.expand("made", &name(&volume)).await;
     work.recover("made").await;
     work.modify("made").await;
@@ -238,8 +231,7 @@ async fn what_a_node_has_to_do_is_let_through() {
     work.group(&volume["spec"]["csi"]["volumeHandle"]).await;
     let published = || async {
         let all = work.site.admin.list("CSIStorageCapacity", "hostloop").await;
-        all.into_iter()
-            .find(|capacity| capacity["storageClassName"] == *work.class)
+        all.into_iter().find(|capacity| capacity["storageClassName"] == *work.class)
     };
     let published = until(PATIENCE, published).await;
     published.expect("the node publishes its capacity");

@@ -48,12 +48,7 @@ impl Site {
         }
         let driver = spec.start();
         let leaks = Leaks::before(&scratch, &[&pool], &driver);
-        Site {
-            driver,
-            leaks,
-            pool,
-            scratch,
-        }
+        Site { driver, leaks, pool, scratch }
     }
 
     fn staging(&self, name: &str) -> PathBuf {
@@ -185,16 +180,11 @@ async fn the_same_volume_is_staged_and_published_once() {
         ..Default::default()
     };
     let answers = all_at_once(&clients, snapshot).await;
-    let ids: BTreeSet<_> = answers
-        .into_iter()
-        .filter_map(|a| Some(a.snapshot?.snapshot_id))
-        .collect();
+    let ids: BTreeSet<_> =
+        answers.into_iter().filter_map(|a| Some(a.snapshot?.snapshot_id)).collect();
     assert_eq!(ids.len(), 1, "one name, one snapshot");
     for snapshot_id in ids {
-        let delete = csi::DeleteSnapshotRequest {
-            snapshot_id,
-            ..Default::default()
-        };
+        let delete = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
         all_at_once(&clients, delete).await;
     }
     all_at_once(&clients, site.unpublish("one", &id)).await;
@@ -209,10 +199,7 @@ async fn the_same_volume_is_staged_and_published_once() {
 async fn different_volumes_never_wait_for_abort() {
     let site = Site::new(PoolKind::Xfs);
     let clients = site.clients(16).await;
-    let lives = clients
-        .iter()
-        .enumerate()
-        .map(|(n, csi)| life(&site, csi, format!("v{n}")));
+    let lives = clients.iter().enumerate().map(|(n, csi)| life(&site, csi, format!("v{n}")));
     for outcome in join_all(lives).await {
         outcome.expect("a call for one volume never aborts that of another");
     }
@@ -244,10 +231,7 @@ async fn disorder_ends_in_order() {
     let site = Site::new(PoolKind::Btrfs);
     let clients = site.clients(8).await;
     let names = ["a", "b", "c"];
-    let workers = clients
-        .iter()
-        .enumerate()
-        .map(|(seed, csi)| disorder(&site, csi, seed, &names));
+    let workers = clients.iter().enumerate().map(|(seed, csi)| disorder(&site, csi, seed, &names));
     let internal: usize = join_all(workers).await.into_iter().sum();
     assert_eq!(internal, 0, "calls that end in an internal error");
     let csi = &clients[0];
@@ -276,9 +260,8 @@ async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize 
     let mut state = seed as u64 + 1;
     let mut internal = 0;
     for _ in 0..60 {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let name = names[(state >> 33) as usize % names.len()];
         let outcome = random_call(site, csi, name, (state >> 41) % 7).await;
         internal += usize::from(outcome.is_err_and(|status| is_internal(name, &status)));
@@ -300,9 +283,7 @@ async fn random_call(site: &Site, csi: &Csi, name: &str, number: u64) -> Result<
 }
 
 fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
-    let source = VolumeSource {
-        volume_id: id.to_owned(),
-    };
+    let source = VolumeSource { volume_id: id.to_owned() };
     csi::CreateVolumeRequest {
         volume_content_source: Some(csi::VolumeContentSource {
             r#type: Some(Type::Volume(source)),
@@ -314,10 +295,7 @@ fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
 /// Starts a call and hangs up before it can be done.
 async fn hang_up<T>(call: impl Future<Output = T>) {
     let given_up = tokio::time::timeout(Duration::from_millis(300), call).await;
-    assert!(
-        given_up.is_err(),
-        "the call was done before the caller hung up"
-    );
+    assert!(given_up.is_err(), "the call was done before the caller hung up");
 }
 
 /// How long the slow copies of these tests take at least.
@@ -344,10 +322,7 @@ async fn work_goes_on_when_the_caller_hangs_up() {
     hang_up(csi.call(request.clone())).await;
     let begin = Instant::now();
     let id = id_of(patiently(&csi, request.clone()).await);
-    assert!(
-        begin.elapsed() < 2 * SLOW,
-        "the retry made the copy a second time"
-    );
+    assert!(begin.elapsed() < 2 * SLOW, "the retry made the copy a second time");
     assert_eq!(id_of(csi.ok(request).await), id, "one name, one volume");
     assert_eq!(csi.volume_ids().await.len(), 3);
     for id in csi.volume_ids().await {
@@ -366,14 +341,9 @@ async fn nothing_waits_for_a_copy_elsewhere() {
     let copy = tokio::spawn(async move { copier.ok(request).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     let begin = Instant::now();
-    life(&site, &csi, "other".to_owned())
-        .await
-        .expect("another volume goes its way");
+    life(&site, &csi, "other".to_owned()).await.expect("another volume goes its way");
     let took = begin.elapsed();
-    assert!(
-        !copy.is_finished(),
-        "the copy was over too soon to tell ({took:?})"
-    );
+    assert!(!copy.is_finished(), "the copy was over too soon to tell ({took:?})");
     println!("a whole life took {took:?} during a copy of {SLOW:?} elsewhere");
     let copied = id_of(copy.await.expect("the copy succeeds"));
     for id in [copied, source] {

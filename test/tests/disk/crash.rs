@@ -87,10 +87,7 @@ async fn what_was_answered_survives_every_kill() {
     assert!(!tasks.is_empty(), "no scenario has {only:?} in its name");
     let total = walk_all(tasks, Task::run, AT_LEAST_EACH).await.count();
     println!("{total} kills in all");
-    assert!(
-        !only.is_empty() || total >= AT_LEAST,
-        "only {total} kills, not {AT_LEAST}"
-    );
+    assert!(!only.is_empty() || total >= AT_LEAST, "only {total} kills, not {AT_LEAST}");
 }
 
 async fn walk_effects(scenario: Scenario) -> Walk {
@@ -144,10 +141,7 @@ async fn walk_moments(scenario: Scenario) -> Walk {
     let mut arena = Arena::new(scenario).await;
     arena.prepare().await;
     let begin = Instant::now();
-    assert!(
-        matches!(arena.act().await, Ended::Done),
-        "the act fails undisturbed"
-    );
+    assert!(matches!(arena.act().await, Ended::Done), "the act fails undisturbed");
     let takes = begin.elapsed();
     arena.finish(scenario.act.len()).await;
     for moment in 0..MOMENTS {

@@ -54,11 +54,7 @@ async fn every_effect_may_meet_a_full_pool() {
     machine::require();
     let chosen = |s: &&Scenario| INJECTED.contains(&(s.name, s.pool));
     let scenarios: Vec<_> = SCENARIOS.iter().filter(chosen).copied().collect();
-    assert_eq!(
-        scenarios.len(),
-        INJECTED.len(),
-        "every name above is a scenario's"
-    );
+    assert_eq!(scenarios.len(), INJECTED.len(), "every name above is a scenario's");
     let named = |s: Scenario| (format!("{} on {}", s.name, s.pool.name()), s);
     let walks = walk_all(scenarios.into_iter().map(named), walk, 1);
     let injected = walks.await.count();
@@ -118,10 +114,7 @@ fn assert_clear(what: &str, status: &Status) {
     assert_eq!(status.code(), Code::ResourceExhausted, "{what}: {status:?}");
     let clear = ["no room", "no space", "full"];
     let said = status.message().to_lowercase();
-    assert!(
-        clear.iter().any(|words| said.contains(words)),
-        "{what}: {said:?} is not clear"
-    );
+    assert!(clear.iter().any(|words| said.contains(words)), "{what}: {said:?} is not clear");
 }
 
 /// A pool of this size, so full that nothing can be written any more.
@@ -140,11 +133,7 @@ impl FullPool {
         // Large pieces first, then small ones into what is left.
         for piece in [8 << 20, 1 << 20, 64 << 10, 4 << 10] {
             let bytes = vec![0xa5; piece];
-            while file
-                .write_all(&bytes)
-                .and_then(|()| file.sync_data())
-                .is_ok()
-            {}
+            while file.write_all(&bytes).and_then(|()| file.sync_data()).is_ok() {}
         }
         FullPool { ballast }
     }
@@ -186,14 +175,8 @@ const BEFORE: &[Step] = &[
     Step::Attach("fresh"),
     create("idle", EXT4),
     create("doomed", EXT4),
-    Step::Snapshot {
-        snapshot: "old",
-        volume: "used",
-    },
-    Step::Snapshot {
-        snapshot: "doomed",
-        volume: "doomed",
-    },
+    Step::Snapshot { snapshot: "old", volume: "used" },
+    Step::Snapshot { snapshot: "doomed", volume: "doomed" },
 ];
 
 const THICK: Step = create("thick", EXT4.with(&[("provisioning", "thick")]));
@@ -202,32 +185,17 @@ const THICK: Step = create("thick", EXT4.with(&[("provisioning", "thick")]));
 const ASKED: &[Step] = &[
     create("thin", EXT4),
     THICK,
-    Step::Snapshot {
-        snapshot: "new",
-        volume: "idle",
-    },
-    Step::Group {
-        group: "g",
-        volumes: &["idle"],
-    },
-    Step::Expand {
-        volume: "idle",
-        mib: 64,
-    },
-    Step::Modify {
-        volume: "idle",
-        parameters: &[("provisioning", "thick")],
-    },
+    Step::Snapshot { snapshot: "new", volume: "idle" },
+    Step::Group { group: "g", volumes: &["idle"] },
+    Step::Expand { volume: "idle", mib: 64 },
+    Step::Modify { volume: "idle", parameters: &[("provisioning", "thick")] },
     Step::Attach("idle"),
     Step::Stage("fresh"),
 ];
 
 /// What must succeed on a full pool: the ways out of it.
 const WAYS_OUT: &[Step] = &[
-    Step::Unpublish {
-        volume: "used",
-        target: "pod",
-    },
+    Step::Unpublish { volume: "used", target: "pod" },
     Step::Unstage("used"),
     Step::DeleteSnapshot("doomed"),
     Step::Delete("doomed"),
@@ -238,9 +206,8 @@ async fn full_pool(kind: PoolKind) {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, 512 * MIB);
     // Promises are not what is tested here.
-    let driver = DriverSpec::new(&scratch, &[&pool])
-        .args(["--overcommit", "100", "--reserve", "0"])
-        .start();
+    let driver =
+        DriverSpec::new(&scratch, &[&pool]).args(["--overcommit", "100", "--reserve", "0"]).start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
     let csi = driver.csi().await;
     let mut world = World::new(scratch.dir("kubelet"));
@@ -254,12 +221,7 @@ async fn full_pool(kind: PoolKind) {
             refused.push(*step);
         }
     }
-    println!(
-        "{}: {} of {} refused",
-        kind.name(),
-        refused.len(),
-        ASKED.len()
-    );
+    println!("{}: {} of {} refused", kind.name(), refused.len(), ASKED.len());
     assert!(refused.contains(&THICK), "a thick volume on a full pool");
     world.verify_lists(&csi).await;
     for step in WAYS_OUT {
@@ -313,14 +275,7 @@ async fn promise_all(csi: &Csi, thick: bool) {
     refuse("more than there is", beyond).await;
     let all = id_of(csi.ok(ask("pvc-all", available)).await);
     refuse("one more volume", ask("pvc-one-more", 64 * MIB)).await;
-    assert!(
-        csi.ok(capacity).await.available_capacity < 64 << 20,
-        "capacity after all is taken"
-    );
-    assert_eq!(
-        csi.volume_ids().await,
-        std::slice::from_ref(&all),
-        "what was refused is not there"
-    );
+    assert!(csi.ok(capacity).await.available_capacity < 64 << 20, "capacity after all is taken");
+    assert_eq!(csi.volume_ids().await, std::slice::from_ref(&all), "what was refused is not there");
     csi.ok(delete(&all)).await;
 }

@@ -37,10 +37,7 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
     let inside = scratch.dir("inside");
     let namespace = Namespace::new(&scratch);
     let handle = format!("--mount={}", text(&namespace.handle()));
-    machine::run(
-        "nsenter",
-        &[&handle, "--", "mount", "-t", "tmpfs", "t", text(&inside)],
-    );
+    machine::run("nsenter", &[&handle, "--", "mount", "-t", "tmpfs", "t", text(&inside)]);
     let view = namespace.view(&inside.join("file"));
     let sum = data::write(&view, 7);
     assert_eq!(data::read(&view), sum);

@@ -30,10 +30,7 @@ async fn every_kind_of_leak_is_found() {
     let csi = driver.csi().await;
     let id = id_of(csi.ok(new_volume("pvc-left", 32 * MIB)).await);
     let left = found();
-    assert!(
-        matches!(&left[..], [Leak::File(path)] if path.ends_with(&id)),
-        "{left:?}"
-    );
+    assert!(matches!(&left[..], [Leak::File(path)] if path.ends_with(&id)), "{left:?}");
     csi.ok(delete(&id)).await;
     leaks.assert_none(&[&pool], &driver);
 
@@ -50,16 +47,10 @@ async fn every_kind_of_leak_is_found() {
     assert_eq!(found()[0], Leak::Mount(mount.clone()));
     machine::run("umount", &[text(&mount)]);
 
-    let mut child = Command::new("sleep")
-        .arg("60")
-        .arg0(scratch.path())
-        .spawn()
-        .expect("sleep starts");
+    let mut child =
+        Command::new("sleep").arg("60").arg0(scratch.path()).spawn().expect("sleep starts");
     let left = found();
-    assert!(
-        matches!(&left[..], [Leak::Process { pid, .. }] if *pid == child.id()),
-        "{left:?}"
-    );
+    assert!(matches!(&left[..], [Leak::Process { pid, .. }] if *pid == child.id()), "{left:?}");
     child.kill().expect("it was alive");
     child.wait().expect("it is our child");
 

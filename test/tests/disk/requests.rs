@@ -23,10 +23,7 @@ pub(crate) fn id_of(answer: csi::CreateVolumeResponse) -> String {
 }
 
 pub(crate) fn delete(id: &str) -> csi::DeleteVolumeRequest {
-    csi::DeleteVolumeRequest {
-        volume_id: id.to_owned(),
-        ..Default::default()
-    }
+    csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() }
 }
 
 pub(crate) fn attach(id: &str) -> csi::ControllerPublishVolumeRequest {
@@ -70,15 +67,9 @@ pub(crate) fn publish(
 }
 
 pub(crate) fn unpublish(id: &str, target: impl AsRef<Path>) -> csi::NodeUnpublishVolumeRequest {
-    csi::NodeUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        target_path: text(target),
-    }
+    csi::NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: text(target) }
 }
 
 pub(crate) fn unstage(id: &str, staging: impl AsRef<Path>) -> csi::NodeUnstageVolumeRequest {
-    csi::NodeUnstageVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: text(staging),
-    }
+    csi::NodeUnstageVolumeRequest { volume_id: id.to_owned(), staging_target_path: text(staging) }
 }

@@ -41,12 +41,7 @@ struct Counts {
     skipped: u32,
 }
 
-const EVERYTHING: Counts = Counts {
-    passed: 102,
-    failed: 0,
-    pending: 1,
-    skipped: 0,
-};
+const EVERYTHING: Counts = Counts { passed: 102, failed: 0, pending: 1, skipped: 0 };
 
 /// What ginkgo closes with: `… -- 102 Passed | 0 Failed | 1 Pending | 0 Skipped`.
 fn read_counts(output: &str) -> Option<Counts> {
@@ -67,12 +62,7 @@ fn read_counts(output: &str) -> Option<Counts> {
 #[test]
 fn ginkgos_closing_line_is_read() {
     let line = "x\nSUCCESS! -- 92 Passed | 0 Failed | 1 Pending | 10 Skipped\nPASS\n";
-    let counts = Counts {
-        passed: 92,
-        failed: 0,
-        pending: 1,
-        skipped: 10,
-    };
+    let counts = Counts { passed: 92, failed: 0, pending: 1, skipped: 10 };
     assert_eq!(read_counts(line), Some(counts));
     assert_eq!(read_counts("nothing"), None);
 }
@@ -112,10 +102,7 @@ fn sanity(kind: PoolKind, driver_args: &[&str], sanity_args: &[&str], expected: 
         .args(driver_args.iter().copied())
         .start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
-    let secrets: String = SECRETS
-        .iter()
-        .map(|s| format!("{s}:\n  password: {SECRET}\n"))
-        .collect();
+    let secrets: String = SECRETS.iter().map(|s| format!("{s}:\n  password: {SECRET}\n")).collect();
     let secrets = scratch.file("secrets.yaml", &secrets);
     let mut args = vec![
         format!("--csi.testvolumesize={GIB}"),
@@ -158,11 +145,7 @@ fn every_spec_on_a_block_device_pool() {
 
 #[test]
 fn every_spec_but_publishing_without_attach() {
-    let expected = Counts {
-        passed: 92,
-        skipped: 10,
-        ..EVERYTHING
-    };
+    let expected = Counts { passed: 92, skipped: 10, ..EVERYTHING };
     sanity(PoolKind::Xfs, &["--enable-attach=false"], &[], expected);
 }
 
@@ -183,11 +166,7 @@ fn every_spec_but_one_on_the_memory_driver() {
     let driver = MemoryDriver::start(scratch.path().join("csi.sock"), options);
     let args = [mutable(&scratch, "speed: \"9\"\n")];
     // Snapshots with a topology: csi-sanity compares those by more than their content.
-    let expected = Counts {
-        passed: 101,
-        skipped: 1,
-        ..EVERYTHING
-    };
+    let expected = Counts { passed: 101, skipped: 1, ..EVERYTHING };
     let endpoint = driver.endpoint();
     run("the memory driver", &scratch, &endpoint, &args, expected);
     driver.assert_nothing_left();

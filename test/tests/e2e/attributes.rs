@@ -26,16 +26,10 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
     world.until("the other class", || {
         let claim = space.claim_now("data");
         let changed = text(&claim, CURRENT) == "hostloop-streaming";
-        check(changed, || {
-            format!("{}; {}", claim["status"], space.events())
-        })
+        check(changed, || format!("{}; {}", claim["status"], space.events()))
     });
     assert_eq!(kib(), "4096");
     let volume = space.volume("data");
-    assert_text(
-        &volume,
-        "/spec/volumeAttributesClassName",
-        "hostloop-streaming",
-    );
+    assert_text(&volume, "/spec/volumeAttributesClassName", "hostloop-streaming");
     space.end();
 }

@@ -53,10 +53,7 @@ fn assert_settled(space: &Space<'_>) {
         let status = &space.claim_now("data")["status"];
         let conditions = status["conditions"].as_array().map_or(0, Vec::len);
         let resizing = status.pointer("/allocatedResourceStatuses/storage");
-        check(
-            conditions == 0 && resizing.is_none_or(Value::is_null),
-            || status.to_string(),
-        )
+        check(conditions == 0 && resizing.is_none_or(Value::is_null), || status.to_string())
     });
 }
 

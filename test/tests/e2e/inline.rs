@@ -20,8 +20,7 @@ pub(crate) fn an_inline_volume_comes_and_goes_with_its_pod(world: &World) {
     let folder = site.kubelet_dir().join("pods").join(&uid);
     let mounts = || {
         let all = site.mounts().into_iter();
-        all.filter(|m| m.on_loop() && m.at.to_string_lossy().contains(&uid))
-            .count()
+        all.filter(|m| m.on_loop() && m.at.to_string_lossy().contains(&uid)).count()
     };
     assert_eq!(mounts(), 1, "it has a loop device");
     space.delete_pod("pod");

@@ -56,8 +56,7 @@ impl<'a, 'w> Writer<'a, 'w> {
 
 fn mounts(site: &Site<'_>) -> Vec<String> {
     let ours = site.mounts().into_iter().filter(Mounted::on_loop);
-    ours.map(|m| format!("{} at {}", m.source, m.at.display()))
-        .collect()
+    ours.map(|m| format!("{} at {}", m.source, m.at.display())).collect()
 }
 
 /// The driver's pod is deleted and replaced while a pod writes. No volume is mounted again, the pod

@@ -123,9 +123,7 @@ pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: 
         let made = site.volumes();
         let made = made.iter().filter(|(_, named)| names.contains(&**named));
         let here: BTreeSet<&str> = made.map(|(handle, _)| &**handle).collect();
-        let expected = volumes
-            .iter()
-            .filter(|v| world.home(v).name() == site.name());
+        let expected = volumes.iter().filter(|v| world.home(v).name() == site.name());
         let expected: BTreeSet<&str> = expected.map(handle_of).collect();
         assert_eq!(here, expected, "on {}", site.name());
     }

@@ -148,10 +148,9 @@ fn shorten_graces(world: &World) {
     }
     let nodes = ["HOSTLOOP_ORPHAN_GRACE=5s", "HOSTLOOP_ORPHAN_INTERVAL=5s"];
     let controller = ["HOSTLOOP_GONE_NODE_GRACE=5s"];
-    for (workload, settings) in [
-        ("deployment/hostloop-controller", &controller[..]),
-        ("daemonset/hostloop", &nodes),
-    ] {
+    for (workload, settings) in
+        [("deployment/hostloop-controller", &controller[..]), ("daemonset/hostloop", &nodes)]
+    {
         let set = ["set", "env", "-n", NAMESPACE, workload];
         world.cluster().kubectl(&[&set, settings].concat());
     }
@@ -165,10 +164,7 @@ fn prepare(space: &Space<'_>, site: &Site<'_>) -> Doomed {
     }
     space.run_with("kept", &["kept"], there(site.name()));
     space.sh("kept", "echo kept > /kept/file && sync");
-    Doomed {
-        kept: space.volume("kept"),
-        released: space.volume("released"),
-    }
+    Doomed { kept: space.volume("kept"), released: space.volume("released") }
 }
 
 fn assert_tidied_up(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {

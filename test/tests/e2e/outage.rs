@@ -98,12 +98,9 @@ async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     })
     .await
     .expect("it can be staged");
-    csi.call(csi::NodeUnstageVolumeRequest {
-        volume_id: id,
-        staging_target_path: at,
-    })
-    .await
-    .expect("it can be unstaged");
+    csi.call(csi::NodeUnstageVolumeRequest { volume_id: id, staging_target_path: at })
+        .await
+        .expect("it can be unstaged");
     std::fs::remove_dir(&staging).expect("it is empty");
     std::fs::remove_dir(staging.parent().expect("it has one")).expect("it is empty");
 }

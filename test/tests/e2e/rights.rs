@@ -54,11 +54,8 @@ pub(crate) fn nothing_was_forbidden(world: &World) {
     let audit = world.audit();
     for account in ACCOUNTS {
         assert!(!audit.of(account).is_empty(), "{account} asked for nothing");
-        let refused: BTreeSet<String> = audit
-            .forbidden(account)
-            .iter()
-            .map(|r| format!("{r:?}"))
-            .collect();
+        let refused: BTreeSet<String> =
+            audit.forbidden(account).iter().map(|r| format!("{r:?}")).collect();
         assert!(refused.is_empty(), "{account} was forbidden: {refused:#?}");
     }
 }

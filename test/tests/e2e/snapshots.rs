@@ -18,11 +18,9 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
 
     let from = source("VolumeSnapshot", "snap");
     let copy = source("PersistentVolumeClaim", "data");
-    for (claim, from, size) in [
-        ("same", &from, "512Mi"),
-        ("larger", &from, "1Gi"),
-        ("copy", &copy, "512Mi"),
-    ] {
+    for (claim, from, size) in
+        [("same", &from, "512Mi"), ("larger", &from, "1Gi"), ("copy", &copy, "512Mi")]
+    {
         let resources = json!({"requests": {"storage": size}});
         let spec = json!({"dataSource": from, "resources": resources});
         space.claim(claim, "hostloop-xfs", spec);

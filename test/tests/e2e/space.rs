@@ -33,12 +33,7 @@ impl<'w> Space<'w> {
         world.remove("Namespace", "", &name);
         world.create(&json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-        Space {
-            world,
-            name,
-            handles: RefCell::default(),
-            made: RefCell::default(),
-        }
+        Space { world, name, handles: RefCell::default(), made: RefCell::default() }
     }
 
     /// Creates an object in this namespace.
@@ -132,8 +127,7 @@ impl<'w> Space<'w> {
 
     /// Changes a claim by a merge patch.
     pub(crate) fn patch_claim(&self, claim: &str, patch: &Value) {
-        self.world
-            .patch("PersistentVolumeClaim", &self.name, claim, patch);
+        self.world.patch("PersistentVolumeClaim", &self.name, claim, patch);
     }
 
     /// Creates an idle pod that mounts claims at `/NAME` or has them as the device `/dev/NAME`.
@@ -222,17 +216,14 @@ impl<'w> Space<'w> {
     pub(crate) fn ready(&self, named: &str) -> Value {
         self.world.until(&format!("pod {named}"), || {
             let pod = self.pod_now(named);
-            check(is_ready(&pod), || {
-                format!("{}; {}", pod["status"], self.events())
-            })?;
+            check(is_ready(&pod), || format!("{}; {}", pod["status"], self.events()))?;
             Ok(pod)
         })
     }
 
     /// Runs a script in a pod and returns its output, without the last newline.
     pub(crate) fn sh(&self, pod: &str, script: &str) -> String {
-        self.try_sh(pod, script)
-            .unwrap_or_else(|why| panic!("{pod}: {script}: {why}"))
+        self.try_sh(pod, script).unwrap_or_else(|why| panic!("{pod}: {script}: {why}"))
     }
 
     /// [`Space::sh`], but returns the error.
@@ -256,17 +247,15 @@ impl<'w> Space<'w> {
     /// Waits until kubelet has unmounted a volume: a pod's object may be gone earlier.
     pub(crate) fn off_node(&self, volume: &Value) {
         let handle = handle_of(volume);
-        self.world
-            .until("the volume off its node", || match attached(handle) {
-                0 => Ok(()),
-                n => Err(format!("{n} loop devices")),
-            });
+        self.world.until("the volume off its node", || match attached(handle) {
+            0 => Ok(()),
+            n => Err(format!("{n} loop devices")),
+        });
     }
 
     /// Deletes a claim and waits for its end.
     pub(crate) fn delete_claim(&self, named: &str) {
-        self.world
-            .remove("PersistentVolumeClaim", &self.name, named);
+        self.world.remove("PersistentVolumeClaim", &self.name, named);
     }
 
     /// The events in this namespace.
@@ -281,16 +270,15 @@ impl<'w> Space<'w> {
 
     /// Waits for an event about an object with this reason and message.
     pub(crate) fn event(&self, object: &str, reason: &str, message: &str) {
-        self.world
-            .until(&format!("{reason} of {object}: {message}"), || {
-                let events = self.world.list("Event", &self.name);
-                let found = events.iter().any(|e| {
-                    text(e, "/involvedObject/name") == object
-                        && text(e, "/reason") == reason
-                        && text(e, "/message").contains(message)
-                });
-                check(found, || self.events())
+        self.world.until(&format!("{reason} of {object}: {message}"), || {
+            let events = self.world.list("Event", &self.name);
+            let found = events.iter().any(|e| {
+                text(e, "/involvedObject/name") == object
+                    && text(e, "/reason") == reason
+                    && text(e, "/message").contains(message)
             });
+            check(found, || self.events())
+        });
     }
 
     /// Deletes the namespace and everything in it, and waits until nothing is left anywhere.
@@ -320,10 +308,7 @@ impl<'w> Space<'w> {
         for (kind, reference) in [
             ("PersistentVolume", "/spec/claimRef/namespace"),
             ("VolumeSnapshotContent", "/spec/volumeSnapshotRef/namespace"),
-            (
-                "VolumeGroupSnapshotContent",
-                "/spec/volumeGroupSnapshotRef/namespace",
-            ),
+            ("VolumeGroupSnapshotContent", "/spec/volumeGroupSnapshotRef/namespace"),
         ] {
             let all = self.world.list(kind, "");
             let ours = all.iter().filter(|o| text(o, reference) == self.name);

@@ -55,10 +55,8 @@ impl World {
         machine::require();
         // Kubelet's root is not at the usual place, so that nothing relies on that.
         let kubelet_dir = format!("/var/lib/hostloop-e2e-{}", std::process::id());
-        let cluster = Cluster::up(&Options {
-            kubelet_dir: Some(kubelet_dir.into()),
-            ..Options::two_nodes()
-        });
+        let cluster =
+            Cluster::up(&Options { kubelet_dir: Some(kubelet_dir.into()), ..Options::two_nodes() });
         let runtime = Runtime::new().expect("threads can be had");
         let client = runtime.block_on(cluster.client());
         let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
@@ -118,10 +116,7 @@ impl World {
         let create = ["create", "-k", path_text(&folder)];
         let _ = self.cluster.try_kubectl(&create);
         let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
-        for crd in [
-            "volumesnapshots.snapshot",
-            "volumegroupsnapshots.groupsnapshot",
-        ] {
+        for crd in ["volumesnapshots.snapshot", "volumegroupsnapshots.groupsnapshot"] {
             let crd = format!("crd/{crd}.storage.k8s.io");
             self.cluster.kubectl(&[&wait[..], &[&crd]].concat());
         }
@@ -154,8 +149,7 @@ impl World {
     /// The pool's directory on each node.
     fn pool_at(&self) -> PathBuf {
         let bounded = self.is_bounded();
-        self.pool_dir
-            .join(if bounded { "bounded" } else { "plain" })
+        self.pool_dir.join(if bounded { "bounded" } else { "plain" })
     }
 
     /// The root of the pool's records, as the driver names it. The driver mounts a pool's image
@@ -316,12 +310,7 @@ fn image() -> PathBuf {
     let image = root().join("target/e2e/hostloop.tar");
     let script = root().join("scripts/image");
     let binary = driver::binary();
-    let args = [
-        "--binary",
-        path_text(&binary),
-        "--output",
-        path_text(&image),
-    ];
+    let args = ["--binary", path_text(&binary), "--output", path_text(&image)];
     machine::run(path_text(&script), &args);
     image
 }

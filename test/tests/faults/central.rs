@@ -53,20 +53,10 @@ impl Central {
         let driver = &mut fleet.members[0].driver;
         let second = driver.also_at(dir.path().join("second.sock"));
         let addresses = vec![driver.endpoint(), second];
-        let mut central = Central {
-            fleet,
-            replicas: Vec::new(),
-            addresses,
-            files,
-            dir: Logs(dir),
-        };
+        let mut central = Central { fleet, replicas: Vec::new(), addresses, files, dir: Logs(dir) };
         for (number, user) in users.into_iter().enumerate() {
             let controllers = central.start(number);
-            central.replicas.push(Replica {
-                name: NAMES[number],
-                user,
-                controllers,
-            });
+            central.replicas.push(Replica { name: NAMES[number], user, controllers });
         }
         central
     }
@@ -107,11 +97,9 @@ impl Central {
         let driver = &self.fleet.members[0].driver;
         let steps = repeat_n(Step::Pass, volumes).chain(repeat_n(Step::DropAnswer, WORKERS));
         driver.script(CREATE, steps);
-        in_time("its workers wait", patience(), async || {
-            match driver.steps_left(CREATE) {
-                0 => Ok(()),
-                left => Err(format!("after {left} more calls")),
-            }
+        in_time("its workers wait", patience(), async || match driver.steps_left(CREATE) {
+            0 => Ok(()),
+            left => Err(format!("after {left} more calls")),
         })
         .await;
         self.replicas[old].controllers.pause();

@@ -22,11 +22,9 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     let dropped = vec![Step::DropAnswer; EACH];
     victim.driver.script("CreateVolume", dropped);
     fleet.storm(Binding::Wait, 0..3 * EACH).await;
-    in_time("volumes made", patience(), async || {
-        match victim.driver.left().volumes {
-            EACH => Ok(()),
-            made => Err(format!("{made} volumes")),
-        }
+    in_time("volumes made", patience(), async || match victim.driver.left().volumes {
+        EACH => Ok(()),
+        made => Err(format!("{made} volumes")),
     })
     .await;
     victim.kill();

@@ -127,8 +127,7 @@ async fn accounts(names: &[&str]) -> (Vec<String>, Vec<PathBuf>, tempfile::TempD
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let made = tokio::task::block_in_place(|| {
         let made = names.iter();
-        made.map(|name| cluster.account("default", name, dir.path()))
-            .unzip()
+        made.map(|name| cluster.account("default", name, dir.path())).unzip()
     });
     let (users, files): (Vec<String>, Vec<PathBuf>) = made;
     (users, files, dir)

@@ -33,11 +33,7 @@ struct Target<F> {
 
 impl<F: Fn(&[u8])> Target<F> {
     fn new(name: &'static str, check: F) -> Target<F> {
-        Target {
-            name,
-            taken: AtomicU64::new(0),
-            check: AssertUnwindSafe(check),
-        }
+        Target { name, taken: AtomicU64::new(0), check: AssertUnwindSafe(check) }
     }
 
     fn take(&self, bytes: &[u8]) {

@@ -161,11 +161,7 @@ impl Words<'_> {
             Value::Map(entries.collect())
         } else if field.is_list() {
             let count = entropy.below(3);
-            Value::List(
-                (0..count)
-                    .map(|_| self.single(entropy, field, depth))
-                    .collect(),
-            )
+            Value::List((0..count).map(|_| self.single(entropy, field, depth)).collect())
         } else {
             self.single(entropy, field, depth)
         }
@@ -222,10 +218,9 @@ impl Words<'_> {
             "name" => one_of(entropy, &["a", "b", "c", "d"]),
             "node_id" => one_of(entropy, &["n1", "n1", "n1", "n2", ""]),
             "fs_type" => one_of(entropy, &["", "", "ext4", "xfs", "btrfs", "vfat"]),
-            "mount_flags" => one_of(
-                entropy,
-                &["noatime", "ro", "discard", "nodev", "data=ordered"],
-            ),
+            "mount_flags" => {
+                one_of(entropy, &["noatime", "ro", "discard", "nodev", "data=ordered"])
+            }
             "volume_mount_group" => one_of(entropy, &["", "", "1000", "0"]),
             _ if field.ends_with("_path") => {
                 let paths = World::paths(self.dir);

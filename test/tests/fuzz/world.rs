@@ -39,30 +39,15 @@ impl World {
         }
         let kernel = Arc::new(Model::new());
         let (controller, node) = start(dir.path(), kernel.clone()).expect("pools that open");
-        World {
-            dir,
-            kernel,
-            controller,
-            node,
-        }
+        World { dir, kernel, controller, node }
     }
 
     /// Simulates a restart. The old process must release the pools first.
     pub(crate) fn restart(self) -> World {
-        let World {
-            dir,
-            kernel,
-            controller,
-            node,
-        } = self;
+        let World { dir, kernel, controller, node } = self;
         drop((controller, node));
         let (controller, node) = start(dir.path(), kernel.clone()).expect("pools that open again");
-        World {
-            dir,
-            kernel,
-            controller,
-            node,
-        }
+        World { dir, kernel, controller, node }
     }
 
     /// Creates three volumes, a snapshot of the first and a group of the others; returns their IDs.
@@ -70,10 +55,7 @@ impl World {
         let create = |name: &str| {
             let request = csi::CreateVolumeRequest {
                 name: name.to_owned(),
-                capacity_range: Some(csi::CapacityRange {
-                    required_bytes: 8 * MI,
-                    limit_bytes: 0,
-                }),
+                capacity_range: Some(csi::CapacityRange { required_bytes: 8 * MI, limit_bytes: 0 }),
                 volume_capabilities: vec![mounted()],
                 ..Default::default()
             };
@@ -102,9 +84,7 @@ impl World {
 
     /// Paths for staging and targets, as kubelet may send them.
     pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
-        let paths = [
-            "stage/a", "stage/b", "stage/c", "pods/a", "pods/b", "pods/c",
-        ];
+        let paths = ["stage/a", "stage/b", "stage/c", "pods/a", "pods/b", "pods/c"];
         paths.map(|path| dir.join(path)).into()
     }
 
@@ -113,9 +93,7 @@ impl World {
     pub(crate) fn check(&self, request: &str, error: Option<Status>) {
         let Some(error) = error else { return };
         let fine = match error.code() {
-            Code::Internal => error
-                .message()
-                .starts_with(&self.dir.path().display().to_string()),
+            Code::Internal => error.message().starts_with(&self.dir.path().display().to_string()),
             code => !matches!(code, Code::Unknown | Code::DataLoss),
         };
         assert!(fine, "{request}\nanswers {error}");
@@ -126,16 +104,11 @@ impl World {
         let c = &self.controller;
         for path in World::paths(self.dir.path()) {
             let path = path.display().to_string();
-            for id in ids
-                .iter()
-                .filter(|id| id.starts_with("vol-") || id.starts_with("csi-"))
-            {
-                let unpublish = self
-                    .node
-                    .node_unpublish_volume(csi::NodeUnpublishVolumeRequest {
-                        volume_id: id.clone(),
-                        target_path: path.clone(),
-                    });
+            for id in ids.iter().filter(|id| id.starts_with("vol-") || id.starts_with("csi-")) {
+                let unpublish = self.node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest {
+                    volume_id: id.clone(),
+                    target_path: path.clone(),
+                });
                 self.check(
                     &format!("unpublishing {id} at {path}"),
                     unpublish.err().map(Status::from),
@@ -145,16 +118,11 @@ impl World {
         for path in World::paths(self.dir.path()) {
             let path = path.display().to_string();
             for id in ids.iter().filter(|id| id.starts_with("vol-")) {
-                let unstage = self
-                    .node
-                    .node_unstage_volume(csi::NodeUnstageVolumeRequest {
-                        volume_id: id.clone(),
-                        staging_target_path: path.clone(),
-                    });
-                self.check(
-                    &format!("unstaging {id} at {path}"),
-                    unstage.err().map(Status::from),
-                );
+                let unstage = self.node.node_unstage_volume(csi::NodeUnstageVolumeRequest {
+                    volume_id: id.clone(),
+                    staging_target_path: path.clone(),
+                });
+                self.check(&format!("unstaging {id} at {path}"), unstage.err().map(Status::from));
             }
         }
         for volume in c.list_volumes(Default::default()).expect("a list").entries {
@@ -195,10 +163,7 @@ impl World {
     fn check_empty(&self) {
         assert_eq!(self.kernel.loops().expect("the loop table"), vec![]);
         let mounts = self.kernel.mounts().expect("the mount table");
-        let ours = mounts
-            .entries
-            .iter()
-            .filter(|m| m.mount_point.starts_with(self.dir.path()));
+        let ours = mounts.entries.iter().filter(|m| m.mount_point.starts_with(self.dir.path()));
         assert_eq!(ours.map(|m| &m.mount_point).next(), None, "a mount is left");
         for pool in ["default", "other"] {
             for area in ["volumes", "snapshots", "groups", "incoming", "trash"] {
@@ -231,10 +196,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         max_freeze: Duration::from_secs(5),
     };
     let pools = Pools::open(&specs, options, kernel)?;
-    let capabilities = CapabilityRules {
-        mount_group: true,
-        ..Default::default()
-    };
+    let capabilities = CapabilityRules { mount_group: true, ..Default::default() };
     let controller = controller::Config {
         topology: [("t/node".to_owned(), "n1".to_owned())].into(),
         capabilities: capabilities.clone(),
@@ -245,17 +207,12 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         capabilities,
         ..node::Config::new("n1")
     };
-    Ok((
-        Controller::new(pools.clone(), controller),
-        Node::new(pools, node),
-    ))
+    Ok((Controller::new(pools.clone(), controller), Node::new(pools, node)))
 }
 
 fn mounted() -> csi::VolumeCapability {
     csi::VolumeCapability {
-        access_mode: Some(AccessMode {
-            mode: Mode::SingleNodeWriter.into(),
-        }),
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
         access_type: Some(AccessType::Mount(MountVolume::default())),
     }
 }

@@ -172,9 +172,7 @@ fn capability(volume: &Value) -> csi::VolumeCapability {
         ..Default::default()
     };
     csi::VolumeCapability {
-        access_mode: Some(AccessMode {
-            mode: Mode::SingleNodeMultiWriter.into(),
-        }),
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeMultiWriter.into() }),
         access_type: Some(AccessType::Mount(mount)),
     }
 }
@@ -192,8 +190,7 @@ pub(crate) fn finalizers(object: &Value) -> Vec<String> {
 
 fn strings(map: &Value) -> BTreeMap<String, String> {
     let map = map.as_object().into_iter().flatten();
-    map.map(|(key, value)| (key.clone(), string(value)))
-        .collect()
+    map.map(|(key, value)| (key.clone(), string(value))).collect()
 }
 
 /// Of `320Mi`, 320: the only form these tests ask in.

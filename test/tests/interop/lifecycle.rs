@@ -39,8 +39,7 @@ pub(crate) async fn lifecycle(site: &Site) {
     let volume = Place::of_object(&site.bound(&restored).await);
     of_snapshot.unmount(site).await;
     site.delete(&restored).await;
-    site.until(&volume, "released", |v| v["status"]["phase"] == "Released")
-        .await;
+    site.until(&volume, "released", |v| v["status"]["phase"] == "Released").await;
     site.until_event(&volume, "VolumeFailedDelete").await;
     let volumes = site.csi.volume_ids().await;
     let there = volumes.contains(&of_snapshot.handle);
@@ -89,10 +88,7 @@ async fn expanded(site: &Site, claim: &Place, pod: &Mounted) {
     site.until(claim, "waiting for its node", pending).await;
     pod.grow(site).await;
     let after = pod.bytes();
-    assert!(
-        after >= before + (100 << 20),
-        "{before} bytes, then {after}"
-    );
+    assert!(after >= before + (100 << 20), "{before} bytes, then {after}");
     // The resizer removes the annotation that it keeps in between.
     let volume = Place::of_object(&site.bound(claim).await);
     site.until(&volume, "settled", |v| {
@@ -153,9 +149,7 @@ async fn ready(site: &Site, snapshot: &Place) -> String {
 /// All claims with the label are taken at one moment, and each of the snapshots can be restored.
 async fn grouped(site: &Site, pods: &[&Mounted]) {
     let written = (10..).zip(pods);
-    let written: Vec<_> = written
-        .map(|(seed, pod)| data::write(&pod.data(), seed))
-        .collect();
+    let written: Vec<_> = written.map(|(seed, pod)| data::write(&pod.data(), seed)).collect();
     let group = json!({
         "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
         "metadata": {"name": "both", "namespace": NAMESPACE},
@@ -166,8 +160,7 @@ async fn grouped(site: &Site, pods: &[&Mounted]) {
     });
     let group = site.objects.create(group).await;
     let place = Place::of_object(&group);
-    site.until(&place, "ready", |g| g["status"]["readyToUse"] == true)
-        .await;
+    site.until(&place, "ready", |g| g["status"]["readyToUse"] == true).await;
     let members = members(site, &group).await;
     assert_eq!(members.len(), pods.len(), "{members:?}");
     let mut found = Vec::new();

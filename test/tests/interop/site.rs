@@ -40,13 +40,8 @@ pub(crate) enum Who {
 }
 
 /// The roles: upstream's programs. Hostloop's controllers have the same names without the prefix.
-pub(crate) const ROLES: [&str; 5] = [
-    "csi-provisioner",
-    "csi-attacher",
-    "csi-resizer",
-    "csi-snapshotter",
-    "snapshot-controller",
-];
+pub(crate) const ROLES: [&str; 5] =
+    ["csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter", "snapshot-controller"];
 
 /// A control plane with the driver. The fields are dropped in order: each needs later ones.
 pub(crate) struct Site {

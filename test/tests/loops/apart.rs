@@ -33,10 +33,7 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     fleet.storm(Binding::Immediate, 0..COUNT).await;
     let (gone, left) = (&fleet.members[2], &fleet.members[..2]);
     gone.kill();
-    fleet
-        .objects
-        .delete(&Place::of("Node", "", &gone.node))
-        .await;
+    fleet.objects.delete(&Place::of("Node", "", &gone.node)).await;
     tokio::time::sleep(Duration::from_secs(8)).await;
     assert!(fleet.objects.get(&fleet.lease()).await.is_none());
     for claim in fleet.all_claims().await {
@@ -63,10 +60,7 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     let lease = fleet.objects.get(&fleet.lease()).await.expect("a lease");
     assert_eq!(lease["spec"]["holderIdentity"], controller.name());
     let metrics = controller.metrics();
-    assert!(
-        !metrics.contains("csi_sidecar_operations_seconds_count{"),
-        "{metrics}"
-    );
+    assert!(!metrics.contains("csi_sidecar_operations_seconds_count{"), "{metrics}");
 
     // Nodes do not take the lease after the leader has stopped either.
     controller.stop();
@@ -74,10 +68,7 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     assert_eq!(held["spec"]["holderIdentity"], "", "given up");
     tokio::time::sleep(Duration::from_secs(8)).await;
     let now = fleet.objects.get(&fleet.lease()).await.expect("a lease");
-    assert_eq!(
-        now["metadata"]["resourceVersion"],
-        held["metadata"]["resourceVersion"]
-    );
+    assert_eq!(now["metadata"]["resourceVersion"], held["metadata"]["resourceVersion"]);
     controller.start();
     fleet.each_once(PATIENCE).await;
     fleet.clear(PATIENCE).await;

@@ -25,8 +25,7 @@ fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 async fn attach(rig: &Rig, volume: &Value, node: &str) -> Place {
     let attacher = &rig.driver_name;
     let attachment = attachment_name(handle(volume), attacher, node);
-    rig.attachment(&attachment, attacher, node, name(volume))
-        .await
+    rig.attachment(&attachment, attacher, node, name(volume)).await
 }
 
 fn attached(attachment: &Value) -> bool {
@@ -164,11 +163,8 @@ async fn what_was_lost_is_published_again() {
 /// With a driver without ControllerPublishVolume, attachments succeed at once without a finalizer.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_publishing_everything_is_attached() {
-    let rig = Rig::up(without(
-        spec("attach-trivial"),
-        &[ControllerRpc::PublishUnpublishVolume],
-    ))
-    .await;
+    let rig =
+        Rig::up(without(spec("attach-trivial"), &[ControllerRpc::PublishUnpublishVolume])).await;
     let volume = rig.volume("data").await;
     let at = attach(&rig, &volume, &rig.nodes[0]).await;
     let attachment = rig.until(&at, "attached", attached).await;
@@ -186,9 +182,7 @@ async fn another_drivers_attachment_is_left_alone() {
     let volume = rig.volume("data").await;
     let other = format!("other-{}", rig.name);
     let (node, volume_name) = (&rig.nodes[0], name(&volume));
-    let other = rig
-        .attachment(&other, "other.csi.dev", node, volume_name)
-        .await;
+    let other = rig.attachment(&other, "other.csi.dev", node, volume_name).await;
     let ours = attach(&rig, &volume, &rig.nodes[0]).await;
     rig.until(&ours, "attached", attached).await;
     let seen = rig.get(&other).await;

@@ -16,7 +16,5 @@ async fn the_api_server_in_memory_is_like_this_one() {
     });
     objects.create(object).await;
     cases::conforms(&client(&plane.kubeconfig()).await, &namespace).await;
-    objects
-        .delete(&Place::of("Namespace", "", &namespace))
-        .await;
+    objects.delete(&Place::of("Namespace", "", &namespace)).await;
 }

@@ -31,8 +31,7 @@ async fn a_call_with_an_unknown_result_is_repeated() {
     ];
     join_all(cases.map(async |(name, code)| {
         let rig = Rig::up(spec(name)).await;
-        rig.driver
-            .script("CreateVolume", [Step::DoneBut(code), Step::Fail(code)]);
+        rig.driver.script("CreateVolume", [Step::DoneBut(code), Step::Fail(code)]);
         rig.volume("data").await;
         let at = rig.claim_at("data");
         rig.warned(&at, "ProvisioningFailed", &[]).await;
@@ -56,8 +55,7 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
     join_all(cases.map(async |(name, step)| {
         let rig = Rig::up(spec(name)).await;
         let busy = Step::Fail(Code::Aborted);
-        rig.driver
-            .script("CreateVolume", [step, busy.clone(), busy.clone(), busy]);
+        rig.driver.script("CreateVolume", [step, busy.clone(), busy.clone(), busy]);
         rig.claim("data", json!({})).await;
         rig.until_volumes(1).await;
         rig.delete(rig.claim_at("data")).await;
@@ -74,8 +72,7 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_final_error_a_deleted_claim_is_forgotten() {
     let rig = Rig::up(spec("final")).await;
-    rig.driver
-        .always("CreateVolume", Step::Fail(Code::Internal));
+    rig.driver.always("CreateVolume", Step::Fail(Code::Internal));
     rig.claim("data", json!({})).await;
     rig.until_called("CreateVolume", 2).await;
     rig.delete(rig.claim_at("data")).await;
@@ -163,10 +160,8 @@ async fn a_volume_without_a_size_has_the_requested_one() {
 async fn a_volume_that_cannot_be_saved_waits() {
     let rig = Rig::up(spec("unsaved")).await;
     let policy = format!("no-volumes-{}", rig.name);
-    let is_ours = format!(
-        "!has(object.spec.csi) || object.spec.csi.driver != '{}'",
-        rig.driver_name
-    );
+    let is_ours =
+        format!("!has(object.spec.csi) || object.spec.csi.driver != '{}'", rig.driver_name);
     rig.create(json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": policy},
@@ -196,10 +191,7 @@ async fn a_volume_that_cannot_be_saved_waits() {
     // A bound claim would mean that the policy was not in force.
     let claim = rig.get(&rig.claim_at("data")).await;
     assert_eq!(claim["status"]["phase"], "Pending");
-    for kind in [
-        "ValidatingAdmissionPolicyBinding",
-        "ValidatingAdmissionPolicy",
-    ] {
+    for kind in ["ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"] {
         rig.objects.delete(&rig.at(kind, &policy)).await;
     }
     rig.bound("data").await;

@@ -126,8 +126,7 @@ async fn failures_are_reported_and_tried_again() {
     let seen = rig.until(&at, "ready", ready).await;
     assert_eq!(rig.driver.left().groups, 1);
     let content = content_of(&rig, &seen);
-    rig.warned(&content, "GroupSnapshotCreationFailed", &["scripted"])
-        .await;
+    rig.warned(&content, "GroupSnapshotCreationFailed", &["scripted"]).await;
     let internal = Step::Fail(Code::Internal);
     rig.driver.script("DeleteVolumeGroupSnapshot", [internal]);
     rig.delete(at).await;

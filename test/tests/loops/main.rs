@@ -90,19 +90,13 @@ struct Rig {
 impl Rig {
     async fn up(spec: FrontSpec) -> Rig {
         let plane = plane(false).await;
-        Rig {
-            front: spec.up(plane.kubeconfig()).await,
-            plane,
-        }
+        Rig { front: spec.up(plane.kubeconfig()).await, plane }
     }
 
     /// Starts the rig with the snapshot controller.
     async fn with_snapshots(spec: FrontSpec) -> Rig {
         let plane = plane(true).await;
-        Rig {
-            front: spec.up(plane.kubeconfig()).await,
-            plane,
-        }
+        Rig { front: spec.up(plane.kubeconfig()).await, plane }
     }
 
     async fn down(self) {
@@ -185,8 +179,7 @@ impl Rig {
     /// Waits until the driver has this number of volumes.
     async fn until_volumes(&self, number: usize) {
         let what = format!("{number} volumes");
-        self.until_so(&what, || self.driver.left().volumes == number)
-            .await;
+        self.until_so(&what, || self.driver.left().volumes == number).await;
     }
 
     /// Kills the controllers and starts them again.

@@ -96,10 +96,9 @@ async fn a_missing_class_is_waited_for() {
 async fn a_class_may_be_infeasible() {
     let rig = Rig::up(spec("modify-bad")).await;
     let own = &rig.driver_name;
-    for (name, driver, parameter, words) in [
-        ("nonsense", &own[..], "flavour", "flavour"),
-        ("foreign", "other.csi.dev", "speed", ""),
-    ] {
+    for (name, driver, parameter, words) in
+        [("nonsense", &own[..], "flavour", "flavour"), ("foreign", "other.csi.dev", "speed", "")]
+    {
         let bad = attributes_of(&rig, name, driver, json!({parameter: "1"})).await;
         let good = format!("good-{name}");
         let good = attributes(&rig, &good, json!({"speed": "2"})).await;
@@ -134,8 +133,7 @@ async fn an_uncertain_change_is_finished_first() {
     ask(&rig, "data", &first).await;
     rig.until_called(MODIFY, 1).await;
     let at = rig.claim_at("data");
-    rig.until(&at, "in progress", |c| state(c) == "InProgress")
-        .await;
+    rig.until(&at, "in progress", |c| state(c) == "InProgress").await;
     ask(&rig, "data", &second).await;
     let before = rig.driver.count(MODIFY);
     rig.until_called(MODIFY, before + 2).await;

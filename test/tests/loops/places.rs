@@ -114,10 +114,7 @@ async fn a_node_reads_its_topology_from_its_labels() {
     let csi = driver.csi().await;
     let volume = csi.ok(new_volume("v", 8 << 20)).await.volume;
     let id = volume.expect("a volume").volume_id;
-    assert!(
-        id.contains(pool.expect("a pool")),
-        "{id} is not of {pool:?}"
-    );
+    assert!(id.contains(pool.expect("a pool")), "{id} is not of {pool:?}");
     driver.stop();
 
     // Without the API server, the remembered labels are sufficient.

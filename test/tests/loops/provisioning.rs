@@ -28,11 +28,7 @@ async fn a_volume_has_every_field() {
     rig.secret("fixed").await;
     let mut parameters = json!({"colour": "blue", "csi.storage.k8s.io/fstype": "xfs"});
     for (secret, name, namespace) in [
-        (
-            "provisioner",
-            "by-${pvc.annotations['example.org/which']}",
-            "${pvc.namespace}",
-        ),
+        ("provisioner", "by-${pvc.annotations['example.org/which']}", "${pvc.namespace}"),
         ("controller-publish", "fixed", &ns[..]),
         ("node-stage", "stage-${pvc.name}", &ns[..]),
         ("node-publish", "publish-${pv.name}", &ns[..]),
@@ -100,10 +96,7 @@ async fn a_volume_has_every_field() {
         (&csi["volumeAttributes"]["kept"], json!("in-memory")),
         (&csi["controllerPublishSecretRef"], secret("fixed")),
         (&csi["nodeStageSecretRef"], secret("stage-data")),
-        (
-            &csi["nodePublishSecretRef"],
-            secret(&format!("publish-{pv}")),
-        ),
+        (&csi["nodePublishSecretRef"], secret(&format!("publish-{pv}"))),
         (&csi["controllerExpandSecretRef"], secret("fixed")),
         (&csi["nodeExpandSecretRef"], secret("fixed")),
         (
@@ -230,8 +223,7 @@ async fn a_static_volume_is_deleted_too() {
         },
     }))
     .await;
-    rig.bound_claim("data", json!({"spec": {"volumeName": name}}))
-        .await;
+    rig.bound_claim("data", json!({"spec": {"volumeName": name}})).await;
     rig.delete(rig.claim_at("data")).await;
     rig.until_gone(&rig.at("PersistentVolume", &name)).await;
     assert_eq!(rig.driver.count("CreateVolume"), 0);

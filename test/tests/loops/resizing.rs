@@ -151,12 +151,8 @@ async fn a_volume_in_use_grows_later() {
     let volume = rig.volume("data").await;
     let handle = handle(&volume);
     let capability = rig.made(handle).capabilities.remove(0);
-    let publication = Publication {
-        readonly: false,
-        capability,
-    };
-    rig.driver
-        .set_published(handle, "somewhere", Some(publication));
+    let publication = Publication { readonly: false, capability };
+    rig.driver.set_published(handle, "somewhere", Some(publication));
     ask(&rig, "data", "2Gi").await;
     let at = rig.claim_at("data");
     rig.warned(&at, "VolumeResizeFailed", &["in use"]).await;

@@ -129,10 +129,7 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     let (_, volume) = rig.bound_claim("larger", sized("3Gi")).await;
     let source = rig.made(handle(&volume)).source.and_then(|s| s.r#type);
     let snapshot_id = there.id.clone();
-    assert_eq!(
-        source,
-        Some(Source::Snapshot(SnapshotSource { snapshot_id }))
-    );
+    assert_eq!(source, Some(Source::Snapshot(SnapshotSource { snapshot_id })));
     // A claim smaller than the snapshot is rejected with the reason.
     rig.claim("smaller", sized("512Mi")).await;
     let smaller = rig.claim_at("smaller");
@@ -168,12 +165,7 @@ async fn an_unready_snapshot_is_asked_for_again() {
 async fn failures_are_reported_and_tried_again() {
     let rig = Rig::with_snapshots(spec("snap-errors")).await;
     with_claim(&rig, json!({})).await;
-    let cases = [
-        Code::Internal,
-        Code::DeadlineExceeded,
-        Code::ResourceExhausted,
-        Code::Aborted,
-    ];
+    let cases = [Code::Internal, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted];
     for (i, code) in cases.into_iter().enumerate() {
         let name = format!("{code:?}").to_lowercase();
         let steps = [Step::DoneBut(code), Step::Fail(code)];
@@ -183,8 +175,7 @@ async fn failures_are_reported_and_tried_again() {
         let seen = rig.until(&at, "ready", ready).await;
         assert!(seen["status"]["error"].is_null(), "{seen:#}");
         let content = content_of(&rig, &seen);
-        rig.warned(&content, "SnapshotCreationFailed", &["scripted"])
-            .await;
+        rig.warned(&content, "SnapshotCreationFailed", &["scripted"]).await;
         assert_eq!(rig.driver.snapshots().len(), i + 1, "{code:?}");
     }
     // The snapshot is deleted while CreateSnapshot may be running: it is found and deleted.
@@ -248,10 +239,7 @@ async fn a_bad_snapshot_ends_in_an_event() {
     let rig = Rig::with_snapshots(spec("snap-bad")).await;
     with_claim(&rig, secret(&rig, "nowhere")).await;
     // Neither the claim of the first nor the secret of the class exists.
-    for (name, claim, words) in [
-        ("no-claim", "never", "never"),
-        ("no-secret", "data", "nowhere"),
-    ] {
+    for (name, claim, words) in [("no-claim", "never", "never"), ("no-secret", "data", "nowhere")] {
         snapshot(&rig, name, claim).await;
         let failed = |snapshot: &Value| error(snapshot).contains(words);
         let at = rig.at("VolumeSnapshot", name);

@@ -4,10 +4,7 @@ use super::*;
 
 fn here() -> Scope {
     let segments = BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]);
-    Scope::Node {
-        name: "n1".to_owned(),
-        segments,
-    }
+    Scope::Node { name: "n1".to_owned(), segments }
 }
 
 fn volume(affinity: serde_json::Value) -> PersistentVolume {
@@ -49,10 +46,7 @@ fn volumes_by_affinity() {
         (here_or_zone, Some(true)),
         (there_in_zone, Some(false)),
         (json!({"required": {"nodeSelectorTerms": []}}), Some(false)),
-        (
-            json!({"required": {"nodeSelectorTerms": [{}]}}),
-            Some(false),
-        ),
+        (json!({"required": {"nodeSelectorTerms": [{}]}}), Some(false)),
     ] {
         let volume = volume(affinity.clone());
         assert_eq!(here().holds(&volume), holds, "{affinity}");

@@ -131,15 +131,8 @@ fn actions_for_attachments() {
         let found = decided(&rules(), attachment, Some(new), node, forced);
         assert_eq!(found, expected, "{attachment} {node:?} {forced}");
     }
-    let rules = Rules {
-        attaches: false,
-        ..rules()
-    };
-    for (attachment, expected) in [
-        (new, "mark"),
-        (attached, "nothing"),
-        (&deleted(&[]), "mark"),
-    ] {
+    let rules = Rules { attaches: false, ..rules() };
+    for (attachment, expected) in [(new, "mark"), (attached, "nothing"), (&deleted(&[]), "mark")] {
         let found = decided(&rules, attachment, None, None, false);
         assert_eq!(found, expected, "{attachment}");
     }
@@ -153,31 +146,16 @@ fn volumes_of_attachments() {
     let excludes = ": access mode ReadWriteOncePod excludes all others";
     // What attaching says of the PV. Detaching works (`None`) or says the same.
     for (volume, attaching, fails) in [
-        (
-            Some(deleted(&[FINALIZER])),
-            " is marked for deletion",
-            false,
-        ),
-        (
-            Some(spec(json!({"csi": null}))),
-            " is not a CSI volume",
-            true,
-        ),
+        (Some(deleted(&[FINALIZER])), " is marked for deletion", false),
+        (Some(spec(json!({"csi": null}))), " is not a CSI volume", true),
         (Some(spec(json!({"csi": {"driver": "other"}}))), other, true),
-        (
-            Some(spec(json!({"accessModes": once_pod}))),
-            excludes,
-            false,
-        ),
+        (Some(spec(json!({"accessModes": once_pod}))), excludes, false),
         (None, "there is no PersistentVolume pv", true),
     ] {
         let found =
             |attachment: &Value| decided(&rules(), attachment, volume.as_ref(), NODE, false);
         let text = found(&json!({}));
-        assert!(
-            text.contains("PersistentVolume pv") && text.ends_with(attaching),
-            "{text}"
-        );
+        assert!(text.contains("PersistentVolume pv") && text.ends_with(attaching), "{text}");
         let detached = found(&deleted(&[FINALIZER]));
         let expected = if fails { &*text } else { "detach id-1" };
         assert_eq!(detached, expected, "{volume:?}");
@@ -186,10 +164,7 @@ fn volumes_of_attachments() {
 
 #[test]
 fn how_it_is_attached() {
-    let plain = Rules {
-        read_only: false,
-        ..rules()
-    };
+    let plain = Rules { read_only: false, ..rules() };
     for (rules, read_only) in [(rules(), true), (plain, false)] {
         let seen = Seen {
             attachment: &attachment(json!({})),
@@ -246,11 +221,9 @@ fn finalizers_come_and_go() {
         {"op": "test", "path": "/metadata/finalizers", "value": ["x"]},
         {"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER},
     ]);
-    for (finalizers, expected) in [
-        (json!(null), Some(first)),
-        (json!(["x"]), Some(second)),
-        (json!(["x", FINALIZER]), None),
-    ] {
+    for (finalizers, expected) in
+        [(json!(null), Some(first)), (json!(["x"]), Some(second)), (json!(["x", FINALIZER]), None)]
+    {
         let volume = volume(json!({"metadata": {"finalizers": finalizers}}));
         assert_eq!(rules.protect(&volume), expected);
     }

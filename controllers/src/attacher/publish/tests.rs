@@ -141,10 +141,7 @@ async fn an_error_has_its_code_until_the_next_success() {
     assert_eq!(setup.work().await, Outcome::Failed);
     let error = &setup.status()["attachError"];
     assert_eq!(error["errorCode"], 8);
-    assert_eq!(
-        error["message"],
-        "rpc error: code = ResourceExhausted desc = full"
-    );
+    assert_eq!(error["message"], "rpc error: code = ResourceExhausted desc = full");
     assert!(error["time"].is_string());
     assert_eq!(setup.work().await, Outcome::Done);
     let attached = json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}});
@@ -239,10 +236,7 @@ async fn the_finalizer_of_a_volume_goes_with_its_last_attachment() {
     // The PV is being deleted, so attaching it fails.
     assert_eq!(setup.work().await, Outcome::Failed);
     let error = &setup.status()["attachError"];
-    assert_eq!(
-        error["message"],
-        "PersistentVolume pv is marked for deletion"
-    );
+    assert_eq!(error["message"], "PersistentVolume pv is marked for deletion");
     setup.add(json!({"spec": {"source": {"persistentVolumeName": "another"}}}));
     assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
     let volume: PersistentVolume = serde_json::from_value(setup.volume()).unwrap();
@@ -267,10 +261,8 @@ async fn attachments_of_other_processes_are_left_alone() {
     setup.add(json!({"spec": {"attacher": "other"}}));
     assert_eq!(setup.work().await, Outcome::Done);
     setup.add(json!({"spec": {"nodeName": "n2"}}));
-    setup.attacher.context.scope = crate::api::scope::Scope::Node {
-        name: "n1".to_owned(),
-        segments: Default::default(),
-    };
+    setup.attacher.context.scope =
+        crate::api::scope::Scope::Node { name: "n1".to_owned(), segments: Default::default() };
     assert_eq!(setup.work().await, Outcome::Done);
     // A process without the leadership does nothing.
     setup.add(json!({}));
@@ -292,10 +284,7 @@ async fn the_attacher_starts_if_there_can_be_attachments() {
         }))
         .unwrap()
     };
-    let node = || Scope::Node {
-        name: "n1".to_owned(),
-        segments: Default::default(),
-    };
+    let node = || Scope::Node { name: "n1".to_owned(), segments: Default::default() };
     for (can, scope, required, expected) in [
         (&[][..], node(), Some(false), false),
         (&[], node(), Some(true), true),

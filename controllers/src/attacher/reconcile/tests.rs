@@ -9,26 +9,16 @@ use crate::testing::{Call, DRIVER, World};
 
 fn page(entries: &[(&str, &[&str])], next_token: &str) -> ListVolumesResponse {
     let entries = entries.iter().map(|(volume, nodes)| Entry {
-        volume: Some(Volume {
-            volume_id: (*volume).to_owned(),
-            ..Volume::default()
-        }),
+        volume: Some(Volume { volume_id: (*volume).to_owned(), ..Volume::default() }),
         status: Some(VolumeStatus {
             published_node_ids: nodes.iter().map(|node| (*node).to_owned()).collect(),
         }),
     });
-    ListVolumesResponse {
-        entries: entries.collect(),
-        next_token: next_token.to_owned(),
-    }
+    ListVolumesResponse { entries: entries.collect(), next_token: next_token.to_owned() }
 }
 
 fn world() -> (World, Attacher) {
-    let world = World::new(&[
-        PublishUnpublishVolume,
-        ListVolumes,
-        ListVolumesPublishedNodes,
-    ]);
+    let world = World::new(&[PublishUnpublishVolume, ListVolumes, ListVolumesPublishedNodes]);
     let attacher = Attacher::new(world.context.clone());
     world.add(
         &attacher.csi_nodes,
@@ -46,10 +36,9 @@ fn world() -> (World, Attacher) {
                 "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
             }),
         );
-        for (attachment, attacher_name) in [
-            (format!("va-{handle}"), DRIVER),
-            (format!("other-{handle}"), "other"),
-        ] {
+        for (attachment, attacher_name) in
+            [(format!("va-{handle}"), DRIVER), (format!("other-{handle}"), "other")]
+        {
             world.add(
                 &attacher.attachments,
                 json!({
@@ -71,9 +60,7 @@ fn world() -> (World, Attacher) {
 async fn attachments_that_differ_are_queued() {
     let (world, attacher) = world();
     // The driver agrees on a and d. It contradicts b (attached) and c (on another node).
-    world
-        .script
-        .page(page(&[("a", &["id-0", "id-1"]), ("b", &["id-1"])], "2"));
+    world.script.page(page(&[("a", &["id-0", "id-1"]), ("b", &["id-1"])], "2"));
     world.script.page(page(&[("c", &["id-2"]), ("d", &[])], ""));
     attacher.compare(2).await;
     let forced: Vec<String> = attacher.forced().iter().cloned().collect();
@@ -98,10 +85,8 @@ async fn volumes_outside_the_watch_are_compared_if_they_are_of_this_node() {
     use crate::csi::Pools;
     for (handle, forced) in [("vol-a1-0", true), ("vol-b2-0", false)] {
         let (world, mut attacher) = world();
-        attacher.context.scope = Scope::Node {
-            name: "n1".to_owned(),
-            segments: Default::default(),
-        };
+        attacher.context.scope =
+            Scope::Node { name: "n1".to_owned(), segments: Default::default() };
         attacher.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
         let label = Selector::label("node", "n1".to_owned());
         attacher.volumes.note_selected(label);

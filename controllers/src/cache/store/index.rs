@@ -27,10 +27,7 @@ pub struct Index<K> {
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
-        Index {
-            watch: self.watch.clone(),
-            used: self.used.clone(),
-        }
+        Index { watch: self.watch.clone(), used: self.used.clone() }
     }
 }
 
@@ -49,10 +46,7 @@ impl<K: Resource> Store<K> {
         }
         state.indexes.retain(|index| index.used.strong_count() > 0);
         state.indexes.push(index);
-        Index {
-            watch: self.clone(),
-            used,
-        }
+        Index { watch: self.clone(), used }
     }
 }
 

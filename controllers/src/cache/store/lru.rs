@@ -58,11 +58,7 @@ mod tests {
         recent.put(key(COUNT), Arc::new(COUNT));
         recent.remove(&key(5));
         for (number, expected) in [(0, Some(100)), (1, None), (2, Some(2)), (5, None)] {
-            assert_eq!(
-                recent.get(&key(number)).as_deref(),
-                expected.as_ref(),
-                "{number}"
-            );
+            assert_eq!(recent.get(&key(number)).as_deref(), expected.as_ref(), "{number}");
         }
         assert_eq!(recent.get(&key(COUNT)).as_deref(), Some(&COUNT));
         assert_eq!(recent.0.len(), COUNT - 1);

@@ -77,11 +77,7 @@ fn an_index_follows() {
     watch.take(Event::Apply(class("b", 2, "q")));
     let names = |key| {
         let found = index.get(key);
-        found
-            .iter()
-            .map(|class| class.name_any())
-            .collect::<Vec<_>>()
-            .join(" ")
+        found.iter().map(|class| class.name_any()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!((names("p"), names("q")), ("a".to_owned(), "b".to_owned()));
     watch.take(Event::Apply(class("a", 3, "q")));
@@ -93,13 +89,7 @@ fn an_index_follows() {
 #[test]
 fn all_in_lists_one_namespace() {
     let watch = Store::new();
-    for (namespace, name) in [
-        ("a", "x"),
-        ("a-b", "y"),
-        ("b", "x"),
-        ("a", "w"),
-        ("ab", "z"),
-    ] {
+    for (namespace, name) in [("a", "x"), ("a-b", "y"), ("b", "x"), ("a", "w"), ("ab", "z")] {
         let claim = json!({"metadata": {"namespace": namespace, "name": name}});
         watch.apply_write(serde_json::from_value::<PersistentVolumeClaim>(claim).expect("a claim"));
     }
@@ -171,11 +161,8 @@ fn what_is_packed_is_as_it_was() {
     };
     let open = phases(Encoding::Open);
     let said = |text: &str| Some(text.to_owned());
-    let reported = [
-        (None, said("Pending")),
-        (said("Pending"), said("Bound")),
-        (None, said("Bound")),
-    ];
+    let reported =
+        [(None, said("Pending")), (said("Pending"), said("Bound")), (None, said("Bound"))];
     assert_eq!(open.1, reported);
     assert_eq!(open.0.metadata.managed_fields, None);
     assert_eq!(open, phases(Encoding::packed()));
@@ -272,9 +259,7 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
         let watch = Store::<PersistentVolume>::new();
         let stop = CancellationToken::new();
         let config = watcher::Config::default();
-        let running = watch
-            .clone()
-            .run(api.client(), kube::Api::all, config, stop.clone());
+        let running = watch.clone().run(api.client(), kube::Api::all, config, stop.clone());
         let running = tokio::spawn(running);
         tokio::time::sleep(Duration::from_secs(120)).await;
         let tries = api.lists().len();
@@ -325,12 +310,6 @@ fn objects_of_one_name_differ_by_uid() {
     watch.take(Event::Apply(of("second", 10)));
     watch.take(Event::Delete(of("second", 11)));
     assert_eq!(provisioner(&watch, "a"), None);
-    let expected = [
-        "new first",
-        "gone first",
-        "new second",
-        "changed second",
-        "gone second",
-    ];
+    let expected = ["new first", "gone first", "new second", "changed second", "gone second"];
     assert_eq!(*reported.lock().unwrap(), expected);
 }

@@ -62,13 +62,7 @@ impl Backlog {
         normal: mpsc::Receiver<Event>,
         last: watch::Receiver<Instant>,
     ) -> Self {
-        Backlog {
-            warnings,
-            normal,
-            first: None,
-            last,
-            free: Instant::now(),
-        }
+        Backlog { warnings, normal, first: None, last, free: Instant::now() }
     }
 
     /// Returns the next event once it is due; `None` after the last one.
@@ -260,23 +254,13 @@ fn emitted_at(event: &Event) -> Timestamp {
 
 /// Events about objects of the whole cluster are in the default namespace.
 fn namespace(about: &ObjectReference) -> &str {
-    about
-        .namespace
-        .as_deref()
-        .filter(|namespace| !namespace.is_empty())
-        .unwrap_or("default")
+    about.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default")
 }
 
 fn sameness(event: &Event) -> Sameness {
     let about = &event.about;
     let name = about.name.clone().unwrap_or_default();
-    (
-        about.uid.clone(),
-        name,
-        event.kind,
-        event.reason.clone(),
-        event.message.clone(),
-    )
+    (about.uid.clone(), name, event.kind, event.reason.clone(), event.message.clone())
 }
 
 fn cut(message: &str) -> String {

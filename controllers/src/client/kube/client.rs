@@ -94,15 +94,10 @@ async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
     let mut config = match kubeconfig {
         None => Config::infer().await?,
         Some(path) => {
-            let failed = |source| ClientError::Kubeconfig {
-                path: path.to_owned(),
-                source,
-            };
+            let failed = |source| ClientError::Kubeconfig { path: path.to_owned(), source };
             let file = Kubeconfig::read_from(path).map_err(failed)?;
             let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options)
-                .await
-                .map_err(failed)?
+            Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
     };
     config.default_retry = false;

@@ -30,10 +30,7 @@ fn driver() -> Handlers {
 }
 
 async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Failure> {
-    let request = csi::CreateVolumeRequest {
-        name: name.to_owned(),
-        ..Default::default()
-    };
+    let request = csi::CreateVolumeRequest { name: name.to_owned(), ..Default::default() };
     csi.create_volume(request, SOON).await
 }
 
@@ -45,14 +42,8 @@ async fn answers_come_through_memory() {
     assert_eq!(full.code(), Code::ResourceExhausted);
     assert!(full.to_string().starts_with("CreateVolume: "), "{full}");
     // An UNKNOWN from the driver itself is an answer.
-    assert_eq!(
-        create(&csi, "unknown").await.unwrap_err().code(),
-        Code::Unknown
-    );
-    let off = csi
-        .get_capacity(Default::default(), SOON)
-        .await
-        .unwrap_err();
+    assert_eq!(create(&csi, "unknown").await.unwrap_err().code(), Code::Unknown);
+    let off = csi.get_capacity(Default::default(), SOON).await.unwrap_err();
     assert_eq!(off.code(), Code::Unimplemented);
 }
 
@@ -61,10 +52,7 @@ async fn a_call_ends_at_its_deadline() {
     let csi = connect(&driver());
     let begun = tokio::time::Instant::now();
     let late = create(&csi, "hang").await.unwrap_err();
-    assert_eq!(
-        class(Call::CreateVolume { movable: true }, late.code()),
-        Class::InBackground
-    );
+    assert_eq!(class(Call::CreateVolume { movable: true }, late.code()), Class::InBackground);
     assert!(begun.elapsed() >= SOON && begun.elapsed() < 2 * SOON);
 }
 
@@ -88,9 +76,7 @@ async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
         let mut theirs = theirs;
         let mut bytes = [0; 64];
         // The client has sent its first bytes.
-        tokio::io::AsyncReadExt::read(&mut theirs, &mut bytes)
-            .await
-            .unwrap();
+        tokio::io::AsyncReadExt::read(&mut theirs, &mut bytes).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
     });
     let lost = create(&csi, "hang").await.unwrap_err();
@@ -109,10 +95,7 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
     // process.
     let serving = std::thread::spawn(move || {
         let listener = listener.into_std().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
             let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
@@ -144,8 +127,6 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
 
 #[tokio::test]
 async fn a_socket_that_is_not_there_is_unavailable() {
-    let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x")
-        .await
-        .unwrap_err();
+    let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x").await.unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
 }

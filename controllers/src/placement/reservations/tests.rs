@@ -1,11 +1,7 @@
 use super::*;
 
 fn room(version: u64) -> Room {
-    Room {
-        available: 0,
-        largest: None,
-        version,
-    }
+    Room { available: 0, largest: None, version }
 }
 
 fn sum(bytes: i64, claims: usize) -> Sum {

@@ -13,10 +13,7 @@ async fn volumes_get_their_node_s_label() {
         assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
     }
     let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node}}});
-    let expected = [
-        format!("v {}", label("n2")),
-        format!("free {}", label("n1")),
-    ];
+    let expected = [format!("v {}", label("n2")), format!("free {}", label("n1"))];
     assert_eq!(rig.world.api.writes(), expected);
 }
 
@@ -34,21 +31,9 @@ async fn bound_claims_get_their_volume_s() {
 async fn contents_get_a_manager_if_they_lack_one() {
     let rig = Rig::new(&["n1", "n2"]);
     rig.room("n1", "now", 5);
-    rig.content(
-        "managed",
-        json!({"volumeHandle": "vol-pooln1-1"}),
-        json!({MANAGED_BY: "n2"}),
-    );
-    rig.content(
-        "made-before",
-        json!({"snapshotHandle": "snap-pooln1-1"}),
-        json!({}),
-    );
-    rig.content(
-        "unknown",
-        json!({"snapshotHandle": "snap-other-1"}),
-        json!({}),
-    );
+    rig.content("managed", json!({"volumeHandle": "vol-pooln1-1"}), json!({MANAGED_BY: "n2"}));
+    rig.content("made-before", json!({"snapshotHandle": "snap-pooln1-1"}), json!({}));
+    rig.content("unknown", json!({"snapshotHandle": "snap-other-1"}), json!({}));
     for name in ["managed", "made-before", "unknown", "never"] {
         assert_eq!(rig.at_work.content_label(name).await, Outcome::Done);
     }
@@ -96,14 +81,7 @@ async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
         ("new", other, "pvc-u", "", true, false),
         ("bound", other, "pvc-u", "Bound", true, false),
         ("claim not cached", other, "pvc-u", "Bound", false, false),
-        (
-            "given to the claim",
-            other,
-            "pvc-t",
-            "Available",
-            true,
-            true,
-        ),
+        ("given to the claim", other, "pvc-t", "Available", true, true),
         ("this driver's claim", DRIVER, "pvc-u", "", true, true),
     ] {
         let rig = Rig::new(&["n1", "n2"]);

@@ -53,10 +53,7 @@ async fn claims_that_do_not_fit_wait() {
     let worked = join_all(names.iter().map(|name| rig.work(name))).await;
     let placed = worked.iter().filter(|outcome| **outcome == Outcome::Done);
     assert_eq!(placed.count(), 400);
-    assert_eq!(
-        counts(&rig, &names),
-        NODES.map(|node| (node.to_owned(), 80)).into()
-    );
+    assert_eq!(counts(&rig, &names), NODES.map(|node| (node.to_owned(), 80)).into());
     assert_eq!(lock(&rig.at_work.unschedulable).len(), 100);
 }
 

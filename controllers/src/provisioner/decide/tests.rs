@@ -60,16 +60,8 @@ fn driver(services: &[Service], can: &[ControllerCapability]) -> Driver {
 pub(crate) fn able_driver() -> Driver {
     use ControllerCapability::*;
     driver(
-        &[
-            Service::ControllerService,
-            Service::VolumeAccessibilityConstraints,
-        ],
-        &[
-            CreateDeleteVolume,
-            CreateDeleteSnapshot,
-            CloneVolume,
-            ModifyVolume,
-        ],
+        &[Service::ControllerService, Service::VolumeAccessibilityConstraints],
+        &[CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume, ModifyVolume],
     )
 }
 
@@ -80,25 +72,15 @@ pub(crate) fn planned(
     settings: &Settings,
 ) -> Result<Plan, Error> {
     let driver = able_driver();
-    let draft = draft(
-        &claim(claim_changes),
-        &class(class_changes),
-        &driver,
-        settings,
-    )?;
+    let draft = draft(&claim(claim_changes), &class(class_changes), &driver, settings)?;
     finish(draft, found, &driver, settings)
 }
 
 #[tokio::test]
 async fn the_request() {
-    let topology = TopologyRequirement {
-        requisite: vec![Topology::default()],
-        preferred: Vec::new(),
-    };
-    let found = Found {
-        topology: Some(topology.clone()),
-        ..Found::default()
-    };
+    let topology =
+        TopologyRequirement { requisite: vec![Topology::default()], preferred: Vec::new() };
+    let found = Found { topology: Some(topology.clone()), ..Found::default() };
     let class = [
         ("/mountOptions", json!(["noatime"])),
         (
@@ -111,21 +93,14 @@ async fn the_request() {
             }),
         ),
     ];
-    let modes = (
-        "/spec/accessModes",
-        json!(["ReadWriteOnce", "ReadOnlyMany"]),
-    );
+    let modes = ("/spec/accessModes", json!(["ReadWriteOnce", "ReadOnlyMany"]));
     let plan = planned(&[modes], &class, found, &settings()).expect("a plan");
     let request = plan.request;
     assert_eq!(request.name, "pvc-u-1");
     let range = request.capacity_range.expect("a range");
     assert_eq!((range.required_bytes, range.limit_bytes), (1 << 30, 0));
     let parameters: Vec<_> = request.parameters.keys().map(String::as_str).collect();
-    let passed = [
-        "csiProvisionerSecretName",
-        "csiProvisionerSecretNamespace",
-        "pool",
-    ];
+    let passed = ["csiProvisionerSecretName", "csiProvisionerSecretNamespace", "pool"];
     assert_eq!(parameters, passed);
     assert_eq!(request.accessibility_requirements, Some(topology));
     assert!(request.secrets.is_empty() && request.mutable_parameters.is_empty());
@@ -134,10 +109,7 @@ async fn the_request() {
         let Some(AccessType::Mount(mount)) = capability.access_type else {
             panic!("{capability:?}");
         };
-        assert_eq!(
-            (mount.fs_type.as_str(), mount.mount_flags.len()),
-            ("xfs", 1)
-        );
+        assert_eq!((mount.fs_type.as_str(), mount.mount_flags.len()), ("xfs", 1));
     }
     let name = |secret: Option<SecretReference>| secret.and_then(|one| one.name);
     assert_eq!(name(plan.secrets.provisioner).as_deref(), Some("s"));
@@ -157,10 +129,7 @@ async fn filesystems() {
         (old("fsType"), "Filesystem", "ext4", Some("btrfs")),
         (new, "Block", "ext4", None),
     ] {
-        let settings = Settings {
-            fs_type: default.to_owned(),
-            ..settings()
-        };
+        let settings = Settings { fs_type: default.to_owned(), ..settings() };
         let mode = [("/spec/volumeMode", json!(mode))];
         let plan = planned(&mode, &class, Found::default(), &settings).expect("a plan");
         match (plan.draft.volume_mode, expected) {
@@ -175,10 +144,7 @@ async fn filesystems() {
 
 #[tokio::test]
 async fn extra_metadata() {
-    let settings = Settings {
-        extra_metadata: true,
-        ..settings()
-    };
+    let settings = Settings { extra_metadata: true, ..settings() };
     let plan = planned(&[], &[], Found::default(), &settings).expect("a plan");
     let expected = [
         ("csi.storage.k8s.io/pv/name", "pvc-u-1"),
@@ -199,10 +165,7 @@ fn attributes(driver: &str) -> Option<Arc<VolumeAttributesClass>> {
 
 #[tokio::test]
 async fn attributes_go_along() {
-    let found = Found {
-        attributes: attributes("d"),
-        ..Found::default()
-    };
+    let found = Found { attributes: attributes("d"), ..Found::default() };
     let named = [("/spec/volumeAttributesClassName", json!("gold"))];
     let plan = planned(&named, &[], found, &settings()).expect("a plan");
     assert_eq!(plan.request.mutable_parameters["iops"], "1");
@@ -233,10 +196,8 @@ async fn bad_objects() {
         (ATTRIBUTES, json!("gold"), NoChange, no_class),
         (ATTRIBUTES, json!("silver"), Finished, "for the driver e"),
     ] {
-        let found = Found {
-            attributes: attributes("e").filter(|_| value == "silver"),
-            ..Found::default()
-        };
+        let found =
+            Found { attributes: attributes("e").filter(|_| value == "silver"), ..Found::default() };
         let change = [(path, value)];
         let planned = match path {
             CLASS => planned(&[], &change, found, &settings()),
@@ -252,12 +213,7 @@ async fn bad_objects() {
 #[tokio::test]
 async fn missing_capabilities() {
     use ControllerCapability::*;
-    let all = [
-        CreateDeleteVolume,
-        CreateDeleteSnapshot,
-        CloneVolume,
-        ModifyVolume,
-    ];
+    let all = [CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume, ModifyVolume];
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
                           "name": "s"});
     let clone = json!({"kind": "PersistentVolumeClaim", "name": "s"});
@@ -266,11 +222,7 @@ async fn missing_capabilities() {
     for (lacks, change, word) in [
         (None, vec![], "CONTROLLER_SERVICE"),
         (Some(CreateDeleteVolume), vec![], "CREATE_DELETE_VOLUME"),
-        (
-            Some(CreateDeleteSnapshot),
-            from(snapshot),
-            "DELETE_SNAPSHOT",
-        ),
+        (Some(CreateDeleteSnapshot), from(snapshot), "DELETE_SNAPSHOT"),
         (Some(CloneVolume), from(clone), "CLONE_VOLUME"),
         (Some(ModifyVolume), named, "MODIFY_VOLUME"),
     ] {
@@ -288,10 +240,7 @@ async fn missing_capabilities() {
 #[tokio::test]
 async fn finer_modes_where_the_driver_has_them() {
     use ControllerCapability::*;
-    let fine = driver(
-        &[Service::ControllerService],
-        &[CreateDeleteVolume, SingleNodeMultiWriter],
-    );
+    let fine = driver(&[Service::ControllerService], &[CreateDeleteVolume, SingleNodeMultiWriter]);
     let modes = [("/spec/accessModes", json!(["ReadWriteOncePod"]))];
     let made = draft(&claim(&modes), &class(&[]), &fine, &settings()).expect("a draft");
     let mode = made.capabilities[0].access_mode.expect("a mode").mode();
@@ -308,14 +257,7 @@ fn claims_that_can_move() {
         ("without topology", "n1", &all, false, &none, false),
         ("with a source", "n1", &all, true, &snapshot, true),
         ("on a node", "n1", &n1, false, &none, true),
-        (
-            "on a node, with a source",
-            "n1",
-            &n1,
-            true,
-            &snapshot,
-            false,
-        ),
+        ("on a node, with a source", "n1", &n1, true, &snapshot, false),
     ] {
         let annotations = json!({SELECTED_NODE: selected});
         let claim = claim(&[("/metadata/annotations", annotations)]);
@@ -356,8 +298,5 @@ fn wanted_volumes() {
 }
 
 fn node(name: &str) -> Scope {
-    Scope::Node {
-        name: name.to_owned(),
-        segments: [("zone".to_owned(), name.to_owned())].into(),
-    }
+    Scope::Node { name: name.to_owned(), segments: [("zone".to_owned(), name.to_owned())].into() }
 }

@@ -1,12 +1,7 @@
 use super::*;
 
 fn about(annotations: &BTreeMap<String, String>) -> TemplateVars<'_> {
-    TemplateVars {
-        volume: "pvc-1",
-        claim: "data",
-        namespace: "shop",
-        annotations,
-    }
+    TemplateVars { volume: "pvc-1", claim: "data", namespace: "shop", annotations }
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -22,10 +17,7 @@ fn every_form() {
     const ALL_NS: &str = "csi.storage.k8s.io/secret-namespace";
     const OLD: &str = "csiNodeStageSecretName";
     const OLD_NS: &str = "csiNodeStageSecretNamespace";
-    type Case<'a> = (
-        &'a [(&'a str, &'a str)],
-        Result<Option<(&'a str, &'a str)>, &'a str>,
-    );
+    type Case<'a> = (&'a [(&'a str, &'a str)], Result<Option<(&'a str, &'a str)>, &'a str>);
     let found = Ok(Some(("n", "s")));
     let both = [(N, "own"), (NS, "n"), (ALL, "all"), (ALL_NS, "m")];
     let twice = [(N, "s"), (NS, "n"), (OLD, "s"), (OLD_NS, "n")];
@@ -40,29 +32,14 @@ fn every_form() {
         (&[(ALL, "s"), (ALL_NS, "n")], found),
         (&[(OLD, "s"), (OLD_NS, "n")], found),
         (&both, Ok(Some(("n", "own")))),
-        (
-            &[(N, "s")],
-            Err("not csi.storage.k8s.io/node-stage-secret-namespace"),
-        ),
-        (
-            &[(NS, "n")],
-            Err("not csi.storage.k8s.io/node-stage-secret-name:"),
-        ),
+        (&[(N, "s")], Err("not csi.storage.k8s.io/node-stage-secret-namespace")),
+        (&[(NS, "n")], Err("not csi.storage.k8s.io/node-stage-secret-name:")),
         // The node-stage parameters are complete, so an incomplete common pair is ignored.
         (&[(N, "s"), (NS, "n"), (ALL, "s")], found),
-        (
-            &[(ALL, "s")],
-            Err("not csi.storage.k8s.io/secret-namespace"),
-        ),
+        (&[(ALL, "s")], Err("not csi.storage.k8s.io/secret-namespace")),
         (&twice, Err("remove csiNodeStageSecretName")),
-        (
-            &[(N, all_tokens), (NS, "${pvc.namespace}")],
-            Ok(Some(("shop", "data-pvc-1-shop"))),
-        ),
-        (
-            &[(N, of_annotation), (NS, "${pv.name}")],
-            Ok(Some(("pvc-1", "x-key"))),
-        ),
+        (&[(N, all_tokens), (NS, "${pvc.namespace}")], Ok(Some(("shop", "data-pvc-1-shop")))),
+        (&[(N, of_annotation), (NS, "${pv.name}")], Ok(Some(("pvc-1", "x-key")))),
         (&[(N, no_annotation), (NS, "n")], Err(no_annotation)),
         (&[(N, "s"), (NS, "${pvc.name}")], Err("only ${pv.name} and")),
         (&[(N, "$pvc.name"), (NS, "n")], Err("has ${pvc}")),
@@ -75,11 +52,7 @@ fn every_form() {
     ];
     let annotations = map(&[("a.b/c", "key")]);
     for (parameters, expected) in cases {
-        let found = reference(
-            SecretPurpose::NodeStage,
-            &map(parameters),
-            about(&annotations),
-        );
+        let found = reference(SecretPurpose::NodeStage, &map(parameters), about(&annotations));
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 let found = found.and_then(|found| found.namespace.zip(found.name));

@@ -19,14 +19,7 @@ fn copy() -> PersistentVolumeClaim {
 }
 
 fn target<'a>(claim: &'a PersistentVolumeClaim, scope: &'a Scope, pools: &'a Pools) -> Target<'a> {
-    Target {
-        claim,
-        prevent_mode_change: true,
-        size: 2 << 30,
-        driver: "d",
-        scope,
-        pools,
-    }
+    Target { claim, prevent_mode_change: true, size: 2 << 30, driver: "d", scope, pools }
 }
 
 /// Checks that a source is made from this handle, or that the error contains a text.
@@ -84,21 +77,13 @@ fn snapshots() {
     let no_status = || vec![("/status", json!(null))];
     let (claim, pools) = (copy(), Pools::default());
     let target = target(&claim, &Scope::Cluster, &pools);
-    let handle = || {
-        Type::Snapshot(SnapshotSource {
-            snapshot_id: "handle".to_owned(),
-        })
-    };
+    let handle = || Type::Snapshot(SnapshotSource { snapshot_id: "handle".to_owned() });
     let other_driver = vec![("/spec/driver", json!("e"))];
     let not_ready = vec![("/status/readyToUse", json!(false))];
     for (of_snapshot, of_content, error) in [
         (vec![], vec![], None),
         (restore_size(json!("2Gi")), vec![], None),
-        (
-            restore_size(json!("3Gi")),
-            vec![],
-            Some("storage is 2Gi, but"),
-        ),
+        (restore_size(json!("3Gi")), vec![], Some("storage is 2Gi, but")),
         (restore_size(json!(null)), vec![], None),
         (not_ready, vec![], Some("not ready to use")),
         (no_status(), vec![], Some("not bound to a VolumeSnapshot")),
@@ -118,17 +103,13 @@ fn snapshots() {
         check(made, handle(), error, &what);
     }
     let (one, two) = (read(snapshot()), read(changed(content(), &mode("Block"))));
-    let lenient = Target {
-        prevent_mode_change: false,
-        ..target
-    };
+    let lenient = Target { prevent_mode_change: false, ..target };
     let made = from_snapshot(lenient, "snap", Some(&one), Some(&two));
     check(made, handle(), None, "lenient");
     let content_missing = "VolumeSnapshotContent content of";
-    for (one, error) in [
-        (None, "VolumeSnapshot ns/snap, does not exist"),
-        (Some(&one), content_missing),
-    ] {
+    for (one, error) in
+        [(None, "VolumeSnapshot ns/snap, does not exist"), (Some(&one), content_missing)]
+    {
         let made = from_snapshot(target, "snap", one, None);
         check(made, handle(), Some(error), "missing");
     }
@@ -166,11 +147,7 @@ fn claims() {
     let block = vec![("/spec/volumeMode", json!("Block"))];
     let (claim, pools) = (copy(), Pools::default());
     let target = target(&claim, &Scope::Cluster, &pools);
-    let handle = || {
-        Type::Volume(VolumeSource {
-            volume_id: "handle".to_owned(),
-        })
-    };
+    let handle = || Type::Volume(VolumeSource { volume_id: "handle".to_owned() });
     for (of_claim, of_volume, error) in [
         (vec![], vec![], None),
         (phase("Pending"), vec![], Some("not bound to a volume yet")),
@@ -194,10 +171,9 @@ fn claims() {
         check(made, handle(), error, &what);
     }
     let claim_missing = "PersistentVolumeClaim ns/origin, does not exist";
-    for (one, error) in [
-        (Some(read(source_claim())), "PersistentVolume pv of"),
-        (None, claim_missing),
-    ] {
+    for (one, error) in
+        [(Some(read(source_claim())), "PersistentVolume pv of"), (None, claim_missing)]
+    {
         let made = from_claim(target, "origin", one.as_ref(), None);
         check(made, handle(), Some(error), "missing");
     }
@@ -233,19 +209,14 @@ fn on_a_node_affinity_label_and_handle_must_agree() {
         let target = target(&claim, &scope, &pools);
         let what = format!("{pools:?} {node:?} {handle}");
         let affinity = node.map_or(Value::Null, at);
-        let of_volume = [
-            ("/spec/csi/volumeHandle", json!(handle)),
-            ("/spec/nodeAffinity", affinity),
-        ];
+        let of_volume =
+            [("/spec/csi/volumeHandle", json!(handle)), ("/spec/nodeAffinity", affinity)];
         let volume = changed(source_volume(), &of_volume);
         let (one, volume) = (read(source_claim()), read(volume));
         let made = from_claim(target, "origin", Some(&one), Some(&volume));
         assert_eq!(made.is_ok(), is_source, "{what}: {made:?}");
         let labels = node.map_or(Value::Null, managed);
-        let existing = [
-            ("/status/snapshotHandle", json!(handle)),
-            ("/metadata/labels", labels),
-        ];
+        let existing = [("/status/snapshotHandle", json!(handle)), ("/metadata/labels", labels)];
         let existing = changed(content(), &existing);
         let from_volume = ("/spec/source", json!({"volumeHandle": "v"}));
         let taken = changed(existing.clone(), &[from_volume]);

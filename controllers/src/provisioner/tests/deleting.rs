@@ -76,10 +76,7 @@ async fn an_attached_volume_is_not_deleted() {
 async fn a_volume_of_no_known_node_is_reported_once() {
     for (leads, outcome) in [(true, Outcome::Failed), (false, Outcome::Done)] {
         let mut rig = rig(here(), true);
-        let services = [
-            Service::ControllerService,
-            Service::VolumeAccessibilityConstraints,
-        ];
+        let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
         let can = [ControllerCapability::CreateDeleteVolume];
         let csi = rig.driver.serve(&rig.world.api);
         rig.at_work.context.driver = Arc::new(Driver::with(csi, "d", &services, &can, &[]));

@@ -71,17 +71,14 @@ async fn the_leader_removes_them_when_the_last_claim_is_bound() {
         claim["status"] = json!({"phase": phase});
         rig.put_claim(&claim);
     };
-    rig.world
-        .add(&caches.snapshots(), snapshot(&[SNAPSHOT_FINALIZER]));
+    rig.world.add(&caches.snapshots(), snapshot(&[SNAPSHOT_FINALIZER]));
     claim("a", "Pending");
     claim("b", "Pending");
     caches.claims().note_synced();
     caches.volumes().note_synced();
     caches.snapshots().note_synced();
-    let options = Options {
-        snapshot_orphan_sweep_interval: Duration::from_secs(3600),
-        ..options()
-    };
+    let options =
+        Options { snapshot_orphan_sweep_interval: Duration::from_secs(3600), ..options() };
     let leader = tokio::spawn(run_for_all(context.clone(), options));
     let wait = || tokio::time::sleep(Duration::from_secs(10));
     wait().await;

@@ -7,10 +7,8 @@ const NOW: &str = "Immediate";
 
 fn on_node(segments: &[(&str, &str)]) -> Rig {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    let scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: segments.iter().map(owned).collect(),
-    };
+    let scope =
+        Scope::Node { name: "n1".to_owned(), segments: segments.iter().map(owned).collect() };
     rig(scope, true)
 }
 
@@ -144,11 +142,9 @@ async fn a_node_requires_its_own_segment() {
     let zone =
         |values: &[&str]| json!([{"matchLabelExpressions": [{"key": "zone", "values": values}]}]);
     let here = [r#"{"t/node": "n1", "zone": "a"}"#];
-    for (allowed, created) in [
-        (Value::Null, true),
-        (zone(&["a", "b"]), true),
-        (zone(&["b"]), false),
-    ] {
+    for (allowed, created) in
+        [(Value::Null, true), (zone(&["a", "b"]), true), (zone(&["b"]), false)]
+    {
         let mut rig = on_node(&[("t/node", "n1"), ("zone", "a")]);
         rig.put_class_and_claim(LATE, Some("n1"), allowed.clone(), json!({}));
         rig.work().await;
@@ -189,9 +185,7 @@ async fn a_repeated_call_has_the_same_requirement() {
                         "csi.storage.k8s.io/provisioner-secret-namespace": "shop"});
     let zones = |zones: &[&str]| -> Vec<String> {
         let zones = zones.iter();
-        zones
-            .map(|zone| format!("{{\"zone\": {zone:?}}}"))
-            .collect()
+        zones.map(|zone| format!("{{\"zone\": {zone:?}}}")).collect()
     };
     let rig = in_cluster();
     rig.node("n1", "a");

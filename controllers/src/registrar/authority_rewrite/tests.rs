@@ -8,9 +8,8 @@ const SETTINGS: u8 = 4;
 /// The path that kubelet sends: plain, and as Huffman code (any bytes will do, because they are not
 /// decoded).
 const PLAIN: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock";
-const HUFFMAN: &[u8] = &[
-    0x15, 0x8c, 0x3b, 0xb0, 0x76, 0x50, 0x56, 0x30, 0xa0, 0x68, 0xf1, 0x55, 0x63, 0x05,
-];
+const HUFFMAN: &[u8] =
+    &[0x15, 0x8c, 0x3b, 0xb0, 0x76, 0x50, 0x56, 0x30, 0xa0, 0x68, 0xf1, 0x55, 0x63, 0x05];
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
@@ -36,11 +35,7 @@ fn integer(first: u8, bits: u32, value: u32) -> Vec<u8> {
 }
 
 fn string(huffman: bool, bytes: &[u8]) -> Vec<u8> {
-    let mut coded = integer(
-        u8::from(huffman) << 7,
-        7,
-        u32::try_from(bytes.len()).unwrap(),
-    );
+    let mut coded = integer(u8::from(huffman) << 7, 7, u32::try_from(bytes.len()).unwrap());
     coded.extend(bytes);
     coded
 }
@@ -99,31 +94,11 @@ fn an_authority_is_overwritten_however_it_is_written() {
     let twice = |one: &[u8], other: &[u8]| join(&[&plain(&resized, one), &plain(&[0x41], other)]);
     let known = vec![0xff, 0x01, 0xc0];
     let cases = [
-        (
-            "entry, plain",
-            plain(&[0x41], PLAIN),
-            plain(&[0x41], &x(69)),
-        ),
-        (
-            "entry, Huffman",
-            huffman(&[0x41], HUFFMAN),
-            plain(&[0x41], &x(14)),
-        ),
-        (
-            "no entry",
-            huffman(&[0x01], HUFFMAN),
-            plain(&[0x01], &x(14)),
-        ),
-        (
-            "never an entry",
-            plain(&[0x11], b"%2F"),
-            plain(&[0x11], b"xxx"),
-        ),
-        (
-            "long",
-            huffman(&[0x41], &[0xff; 300]),
-            plain(&[0x41], &x(300)),
-        ),
+        ("entry, plain", plain(&[0x41], PLAIN), plain(&[0x41], &x(69))),
+        ("entry, Huffman", huffman(&[0x41], HUFFMAN), plain(&[0x41], &x(14))),
+        ("no entry", huffman(&[0x01], HUFFMAN), plain(&[0x01], &x(14))),
+        ("never an entry", plain(&[0x11], b"%2F"), plain(&[0x11], b"xxx")),
+        ("long", huffman(&[0x41], &[0xff; 300]), plain(&[0x41], &x(300))),
         ("empty", plain(&[0x41], b""), plain(&[0x41], b"")),
         // The size of the table changes first.
         ("twice", twice(b"%", b"/"), twice(b"x", b"x")),
@@ -145,57 +120,36 @@ fn a_block_is_followed_through_padding_priority_and_frames() {
     type Framed = fn(&[u8], &[u8], &[u8]) -> Vec<u8>;
     let cases: [(&str, Framed); 5] = [
         ("priority", |block, priority, _| {
-            frame(
-                HEADERS,
-                END_HEADERS | PRIORITY,
-                3,
-                &join(&[priority, block]),
-            )
+            frame(HEADERS, END_HEADERS | PRIORITY, 3, &join(&[priority, block]))
         }),
         ("padding", |block, _, padding| {
-            frame(
-                HEADERS,
-                END_HEADERS | PADDED,
-                3,
-                &join(&[&[7], block, padding]),
-            )
+            frame(HEADERS, END_HEADERS | PADDED, 3, &join(&[&[7], block, padding]))
         }),
-        (
-            "both, and a block in three frames",
-            |block, priority, padding| {
-                let first = join(&[&[7], priority, &block[..20], padding]);
-                join(&[
-                    &frame(HEADERS, PADDED | PRIORITY, 3, &first),
-                    &frame(CONTINUATION, 0, 3, &block[20..21]),
-                    &frame(CONTINUATION, END_HEADERS, 3, &block[21..]),
-                ])
-            },
-        ),
+        ("both, and a block in three frames", |block, priority, padding| {
+            let first = join(&[&[7], priority, &block[..20], padding]);
+            join(&[
+                &frame(HEADERS, PADDED | PRIORITY, 3, &first),
+                &frame(CONTINUATION, 0, 3, &block[20..21]),
+                &frame(CONTINUATION, END_HEADERS, 3, &block[21..]),
+            ])
+        }),
         ("frames without a fragment", |block, priority, padding| {
             join(&[
-                &frame(
-                    HEADERS,
-                    PADDED | PRIORITY,
-                    3,
-                    &join(&[&[7], priority, padding]),
-                ),
+                &frame(HEADERS, PADDED | PRIORITY, 3, &join(&[&[7], priority, padding])),
                 &frame(CONTINUATION, 0, 3, &[]),
                 &frame(CONTINUATION, END_HEADERS, 3, block),
                 &frame(HEADERS, END_HEADERS, 5, &[]),
             ])
         }),
-        (
-            "after other frames, and before them",
-            |block, _, padding| {
-                join(&[
-                    &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]),
-                    &frame(SETTINGS, 1, 0, &[]),
-                    &frame(HEADERS, END_HEADERS, 3, block),
-                    &frame(DATA, 1, 3, padding),
-                    &frame(HEADERS, END_HEADERS, 5, block),
-                ])
-            },
-        ),
+        ("after other frames, and before them", |block, _, padding| {
+            join(&[
+                &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]),
+                &frame(SETTINGS, 1, 0, &[]),
+                &frame(HEADERS, END_HEADERS, 3, block),
+                &frame(DATA, 1, 3, padding),
+                &frame(HEADERS, END_HEADERS, 5, block),
+            ])
+        }),
     ];
     for (what, framed) in cases {
         let sent = after_preface(&framed(&bad, &priority, &padding));
@@ -217,19 +171,11 @@ fn what_cannot_be_followed_passes_as_it_is() {
         ),
         (
             "headers that are too long",
-            after_preface(&frame(
-                HEADERS,
-                END_HEADERS,
-                1,
-                &join(&[&literal, &too_long]),
-            )),
+            after_preface(&frame(HEADERS, END_HEADERS, 1, &join(&[&literal, &too_long]))),
         ),
         (
             "a continuation of nothing",
-            after_preface(&join(&[
-                &frame(CONTINUATION, END_HEADERS, 1, &literal),
-                &headers,
-            ])),
+            after_preface(&join(&[&frame(CONTINUATION, END_HEADERS, 1, &literal), &headers])),
         ),
         (
             "a continuation on another stream",
@@ -255,17 +201,11 @@ fn what_cannot_be_followed_passes_as_it_is() {
         ),
         (
             "no number of padding bytes",
-            after_preface(&join(&[
-                &frame(HEADERS, END_HEADERS | PADDED, 1, &[]),
-                &headers,
-            ])),
+            after_preface(&join(&[&frame(HEADERS, END_HEADERS | PADDED, 1, &[]), &headers])),
         ),
         (
             "a number that does not end",
-            after_preface(&join(&[
-                &frame(HEADERS, END_HEADERS, 1, &[0xff; 12]),
-                &headers,
-            ])),
+            after_preface(&join(&[&frame(HEADERS, END_HEADERS, 1, &[0xff; 12]), &headers])),
         ),
     ];
     for (what, sent) in cases {
@@ -284,20 +224,13 @@ fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
             join(&[&integer(first, bits, name), &string(huffman, &value)])
         }),
         (first.clone(), text(), text()).prop_map(|((first, bits), name, value)| {
-            join(&[
-                &integer(first, bits, 0),
-                &string(name.0, &name.1),
-                &string(value.0, &value.1),
-            ])
+            join(&[&integer(first, bits, 0), &string(name.0, &name.1), &string(value.0, &value.1)])
         }),
     ];
     let authority = (first, text()).prop_map(|((first, bits), (huffman, value))| {
         let name = integer(first, bits, AUTHORITY);
         let harmless = vec![HARMLESS; value.len()];
-        (
-            join(&[&name, &string(huffman, &value)]),
-            join(&[&name, &string(false, &harmless)]),
-        )
+        (join(&[&name, &string(huffman, &value)]), join(&[&name, &string(false, &harmless)]))
     });
     prop_oneof![2 => plain.prop_map(|bytes| (bytes.clone(), bytes)), 1 => authority]
 }
@@ -306,24 +239,18 @@ fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 fn frames() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let fields = prop::collection::vec(field(), 0..8);
     let cuts = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
-    let headers = (
-        fields,
-        cuts,
-        prop::option::of(any::<u8>()),
-        any::<bool>(),
-        1u32..9,
-    )
-        .prop_map(|(fields, cuts, padding, priority, stream)| {
+    let headers = (fields, cuts, prop::option::of(any::<u8>()), any::<bool>(), 1u32..9).prop_map(
+        |(fields, cuts, padding, priority, stream)| {
             let (sent, expected): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
             let (sent, expected) = (sent.concat(), expected.concat());
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(sent.len() + 1)).collect();
             cuts.sort_unstable();
             let framed = |block: &[u8]| in_frames(block, &cuts, padding, priority, stream);
             (framed(&sent), framed(&expected))
-        });
-    let kind = any::<u8>().prop_filter("has no headers", |kind| {
-        ![HEADERS, CONTINUATION].contains(kind)
-    });
+        },
+    );
+    let kind =
+        any::<u8>().prop_filter("has no headers", |kind| ![HEADERS, CONTINUATION].contains(kind));
     let payload = prop::collection::vec(any::<u8>(), 0..300);
     let other =
         (kind, any::<u8>(), any::<u32>(), payload).prop_map(|(kind, flags, stream, payload)| {

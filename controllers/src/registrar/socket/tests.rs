@@ -49,26 +49,14 @@ async fn a_path_is_as_long_as_the_kernel_takes() {
     drop(Bound::new(&longest).await.unwrap());
     let too_long = dir.path().join("a".repeat(room + 1));
     let error = Bound::new(&too_long).await.unwrap_err().to_string();
-    assert!(
-        error.contains("has 108 bytes, and a Unix socket's path at most 107"),
-        "{error}"
-    );
-    assert!(matches!(
-        Bound::new(Path::new("a-reg.sock")).await,
-        Err(Error::Path { .. })
-    ));
+    assert!(error.contains("has 108 bytes, and a Unix socket's path at most 107"), "{error}");
+    assert!(matches!(Bound::new(Path::new("a-reg.sock")).await, Err(Error::Path { .. })));
 }
 
 #[tokio::test]
 async fn a_directory_is_made_but_none_above_it() {
     let dir = TempDir::new().unwrap();
-    drop(
-        Bound::new(&dir.path().join("registry/a-reg.sock"))
-            .await
-            .unwrap(),
-    );
-    let error = Bound::new(&dir.path().join("not/here/a-reg.sock"))
-        .await
-        .unwrap_err();
+    drop(Bound::new(&dir.path().join("registry/a-reg.sock")).await.unwrap());
+    let error = Bound::new(&dir.path().join("not/here/a-reg.sock")).await.unwrap_err();
     assert!(matches!(error, Error::Io { op: "mkdir", .. }), "{error}");
 }

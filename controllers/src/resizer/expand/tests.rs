@@ -121,8 +121,7 @@ async fn an_infeasible_expansion_waits_unless_less_is_requested() {
     let slow = Duration::from_secs(300);
     let too_much = || Status::out_of_range("too much");
     let mut rig = rig(3);
-    rig.expand_failing(too_much(), Outcome::RetryAfter(slow))
-        .await;
+    rig.expand_failing(too_much(), Outcome::RetryAfter(slow)).await;
     assert_eq!(rig.resize_status(), CONTROLLER_INFEASIBLE);
     assert_eq!(rig.conditions(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     let event = "Warning VolumeResizeFailed: Expanding volume pv failed: \
@@ -138,8 +137,7 @@ async fn an_infeasible_expansion_waits_unless_less_is_requested() {
     assert_eq!(rig.conditions(), NONE);
     // After the wait, the same size is tried again.
     let rig = self::rig(4);
-    rig.expand_failing(too_much(), Outcome::RetryAfter(slow))
-        .await;
+    rig.expand_failing(too_much(), Outcome::RetryAfter(slow)).await;
     tokio::time::advance(slow + Duration::from_secs(1)).await;
     assert_eq!(rig.expand().await, Outcome::Done);
     assert_eq!(rig.calls(), ["4", "4"]);
@@ -148,14 +146,12 @@ async fn an_infeasible_expansion_waits_unless_less_is_requested() {
 #[tokio::test]
 async fn an_expansion_without_a_final_answer_is_finished_first() {
     let rig = rig(4);
-    rig.expand_failing(Status::aborted("at it"), Outcome::Failed)
-        .await;
+    rig.expand_failing(Status::aborted("at it"), Outcome::Failed).await;
     assert_eq!(rig.resize_status(), CONTROLLER_IN_PROGRESS);
     assert_eq!(rig.conditions(), [RESIZING]);
     // A larger request must wait for the expansion that was begun.
     rig.request("8Gi");
-    rig.expand_failing(Status::internal("gave up"), Outcome::Failed)
-        .await;
+    rig.expand_failing(Status::internal("gave up"), Outcome::Failed).await;
     assert_eq!(rig.conditions(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     assert_eq!(rig.resize_status(), CONTROLLER_IN_PROGRESS);
     // The first expansion has now failed with a final error.

@@ -203,9 +203,7 @@ impl Resizer {
         let patch = begin_patch(&claim, target);
         let claim = self.write(claim, patch).await?;
         let message = format!("Modifying volume {} to {target:?}", volume.name_any());
-        self.context
-            .events
-            .normal(claim.as_ref(), "VolumeModify", message);
+        self.context.events.normal(claim.as_ref(), "VolumeModify", message);
         Ok(claim)
     }
 
@@ -262,9 +260,7 @@ impl Resizer {
             memory.modify_after = None;
         });
         let message = format!("Volume {} is modified to {target:?}", volume.name_any());
-        self.context
-            .events
-            .normal(claim.as_ref(), "VolumeModifySuccessful", message);
+        self.context.events.normal(claim.as_ref(), "VolumeModifySuccessful", message);
         Ok(Outcome::Done)
     }
 
@@ -307,16 +303,12 @@ impl Resizer {
         let patch = cancel_patch(&claim);
         let claim = self.write(claim, patch).await?;
         let message = "No other VolumeAttributesClass is asked for any more";
-        self.context
-            .events
-            .normal(claim.as_ref(), "VolumeModifyCanceled", message);
+        self.context.events.normal(claim.as_ref(), "VolumeModifyCanceled", message);
         Ok(Outcome::Done)
     }
 
     fn warn_of_modify(&self, claim: &PersistentVolumeClaim, message: String) {
-        self.context
-            .events
-            .warning(claim, "VolumeModifyFailed", message);
+        self.context.events.warning(claim, "VolumeModifyFailed", message);
     }
 }
 
@@ -324,10 +316,7 @@ impl Resizer {
 fn names(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> BTreeMap<String, String> {
     [
         ("csi.storage.k8s.io/pvc/name", claim.name_any()),
-        (
-            "csi.storage.k8s.io/pvc/namespace",
-            claim.namespace().unwrap_or_default(),
-        ),
+        ("csi.storage.k8s.io/pvc/namespace", claim.namespace().unwrap_or_default()),
         ("csi.storage.k8s.io/pv/name", volume.name_any()),
     ]
     .map(|(key, value)| (key.to_owned(), value))

@@ -63,13 +63,7 @@ async fn resources(kube: &Kube, version: &str) -> Result<BTreeSet<String>, ApiEr
     match tokio::time::timeout(DEADLINE, asked).await {
         Ok(Ok(list)) => Ok(list.resources.into_iter().map(|one| one.name).collect()),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(BTreeSet::new()),
-        Ok(Err(error)) => Err(ApiError::Failed {
-            call,
-            source: Box::new(error),
-        }),
-        Err(_) => Err(ApiError::Timeout {
-            call,
-            deadline: DEADLINE,
-        }),
+        Ok(Err(error)) => Err(ApiError::Failed { call, source: Box::new(error) }),
+        Err(_) => Err(ApiError::Timeout { call, deadline: DEADLINE }),
     }
 }

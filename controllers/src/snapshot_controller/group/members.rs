@@ -44,12 +44,7 @@ pub(super) fn next(
         return Ok(None);
     };
     for member in &facts.own.members {
-        let whole = Whole {
-            facts,
-            group_content,
-            handle,
-            member,
-        };
+        let whole = Whole { facts, group_content, handle, member };
         if let Some(step) = whole.next()? {
             return Ok(Some(step));
         }
@@ -90,10 +85,7 @@ impl Whole<'_> {
         }
         // This step precedes binding: the first status of a member must contain its group.
         if let Some(status) = self.content_status(content) {
-            return Ok(Some(GroupStep::MemberContentStatus(
-                content.clone(),
-                status,
-            )));
+            return Ok(Some(GroupStep::MemberContentStatus(content.clone(), status)));
         }
         let status = snapshot.status.as_ref();
         let bound = status.and_then(|it| it.bound_volume_snapshot_content_name.as_deref());
@@ -131,9 +123,7 @@ impl Whole<'_> {
             ..ObjectMeta::default()
         };
         // A snapshot needs a source. If the volume is gone, the source is a claim without a name.
-        let claim = claim
-            .and_then(|claim| claim.name.clone())
-            .unwrap_or_default();
+        let claim = claim.and_then(|claim| claim.name.clone()).unwrap_or_default();
         VolumeSnapshot {
             metadata,
             spec: VolumeSnapshotSpec {
@@ -180,11 +170,7 @@ impl Whole<'_> {
             },
             source_volume_mode: volume_spec.and_then(|spec| spec.volume_mode.clone()),
         };
-        VolumeSnapshotContent {
-            metadata,
-            spec,
-            status: None,
-        }
+        VolumeSnapshotContent { metadata, spec, status: None }
     }
 
     /// The missing fields of a content's status. The snapshotter changes existing fields.

@@ -75,11 +75,7 @@ pub(crate) fn facts(it: Value) -> Facts {
             claims: vec![
                 claim(1, json!({}), json!({})),
                 claim(2, json!({}), json!({})),
-                claim(
-                    3,
-                    json!({"metadata": {"labels": {"app": "web"}}}),
-                    json!({}),
-                ),
+                claim(3, json!({"metadata": {"labels": {"app": "web"}}}), json!({})),
             ],
             members: Vec::new(),
             owned: Vec::new(),
@@ -108,10 +104,7 @@ fn before_there_is_a_content() {
             {"key": "app", "operator": operator, "values": ["db"]}]}))
     };
     let of = |volumes: &[usize]| {
-        let handles: Vec<_> = volumes
-            .iter()
-            .map(|number| format!("vol-{number}"))
-            .collect();
+        let handles: Vec<_> = volumes.iter().map(|number| format!("vol-{number}")).collect();
         format!("create of {}", json!({"volumeHandles": handles}))
     };
     let failure = |why| format!("GroupSnapshotContentCreationFailed: {why}");
@@ -122,10 +115,7 @@ fn before_there_is_a_content() {
         (expression("In"), of(&[1, 2])),
         (expression("NotIn"), of(&[3])),
         (labels(Value::Null), of(&[1, 2, 3])),
-        (
-            labels(json!({"app": "none"})),
-            failure("its selector fits no claim"),
-        ),
+        (labels(json!({"app": "none"})), failure("its selector fits no claim")),
         (expression("Near"), failure("selector")),
         (bare, "finalizers 1".to_owned()),
     ] {
@@ -140,26 +130,14 @@ fn what_a_group_is_of() {
             {"matchExpressions": [{"key": "on", "operator": "In", "values": [node]}]}]}}}})
     };
     for (claim_is, volume_is, expected) in [
-        (
-            json!({}),
-            affine("1"),
-            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
-        ),
-        (
-            json!({}),
-            affine("2"),
-            "the volumes are on different nodes (node-1, node-2)",
-        ),
+        (json!({}), affine("1"), "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}"),
+        (json!({}), affine("2"), "the volumes are on different nodes (node-1, node-2)"),
         (
             json!({"status": {"phase": "Pending"}}),
             json!({}),
             "claim data-2 is not bound to a volume yet",
         ),
-        (
-            json!({}),
-            json!({"spec": {"csi": null}}),
-            "volume pv-2 is not of a CSI driver",
-        ),
+        (json!({}), json!({"spec": {"csi": null}}), "volume pv-2 is not of a CSI driver"),
         (
             json!({}),
             json!({"spec": {"csi": {"driver": "other"}}}),
@@ -167,10 +145,7 @@ fn what_a_group_is_of() {
         ),
     ] {
         let mut facts = facts(group(json!({})));
-        facts.own.claims = vec![
-            claim(1, json!({}), affine("1")),
-            claim(2, claim_is, volume_is),
-        ];
+        facts.own.claims = vec![claim(1, json!({}), affine("1")), claim(2, claim_is, volume_is)];
         let node = |number: &str| {
             of(json!({"metadata": {"name": format!("node-{number}"),
                 "labels": {"on": number}}}))
@@ -234,11 +209,7 @@ fn with_a_content() {
             taken.clone(),
             "status {\"creationTime\":\"2026-01-02T03:04:05Z\",\"readyToUse\":true}",
         ),
-        (
-            json!({"metadata": {"finalizers": null}}),
-            json!({}),
-            "finalizers 1",
-        ),
+        (json!({"metadata": {"finalizers": null}}), json!({}), "finalizers 1"),
         (bound(true), taken, "done"),
     ] {
         let mut facts = facts(group(changes));

@@ -125,28 +125,16 @@ fn what_a_snapshot_is_of() {
     let mut unheld = deleting.clone();
     unheld["metadata"]["finalizers"] = json!(["x"]);
     for (claim_is, volume_is, expected) in [
-        (
-            json!({"metadata": {"finalizers": ["x"]}}),
-            json!({}),
-            "claim finalizers 2",
-        ),
+        (json!({"metadata": {"finalizers": ["x"]}}), json!({}), "claim finalizers 2"),
         (deleting, json!({}), "create"),
         (unheld, json!({}), "claim data is being deleted"),
-        (
-            json!({"status": {"phase": "Pending"}}),
-            json!({}),
-            "not bound to a volume yet",
-        ),
+        (json!({"status": {"phase": "Pending"}}), json!({}), "not bound to a volume yet"),
         (
             json!({}),
             json!({"spec": {"claimRef": {"uid": "other"}}}),
             "volume pv is not bound to claim data",
         ),
-        (
-            json!({}),
-            json!({"spec": {"csi": null}}),
-            "volume pv is not of a CSI driver",
-        ),
+        (json!({}), json!({"spec": {"csi": null}}), "volume pv is not of a CSI driver"),
         (
             json!({}),
             json!({"spec": {"csi": {"driver": "other.example"}}}),
@@ -162,18 +150,13 @@ fn what_a_snapshot_is_of() {
     facts.own.volume = None;
     expect(&facts, "the volume of claim data does not exist");
     facts.own.claim = None;
-    expect(
-        &facts,
-        "SnapshotContentCreationFailed: there is no claim \"data\"",
-    );
+    expect(&facts, "SnapshotContentCreationFailed: there is no claim \"data\"");
 }
 
 #[test]
 fn the_content_made() {
     let mut facts = facts(snapshot(json!({})));
-    facts.nodes = Some(vec![of(
-        json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}),
-    )]);
+    facts.nodes = Some(vec![of(json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}))]);
     facts.own.volume = Some(of(volume(json!({"spec": {"nodeAffinity": {"required": {
         "nodeSelectorTerms": [{"matchExpressions": [
             {"key": "on", "operator": "In", "values": ["1"]}]}]}}}}))));

@@ -19,14 +19,8 @@ fn news_of_snapshots() {
     let mut timed = reported(true);
     let moment = timed.creation_time.get_or_insert_default();
     (moment.seconds, moment.nanos) = (1_700_000_000, 7);
-    let sizeless = csi::Snapshot {
-        size_bytes: 0,
-        ..reported(true)
-    };
-    let grouped = csi::Snapshot {
-        group_snapshot_id: "g".to_owned(),
-        ..reported(true)
-    };
+    let sizeless = csi::Snapshot { size_bytes: 0, ..reported(true) };
+    let grouped = csi::Snapshot { group_snapshot_id: "g".to_owned(), ..reported(true) };
     let known = json!({"snapshotHandle": "h", "creationTime": 5, "restoreSize": 10,
         "readyToUse": false, "error": {"message": "no"}});
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
@@ -61,11 +55,7 @@ fn news_of_snapshots() {
             json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10}),
         ),
         (known.clone(), reported(false), Value::Null),
-        (
-            known.clone(),
-            reported(true),
-            json!({"readyToUse": true, "error": null}),
-        ),
+        (known.clone(), reported(true), json!({"readyToUse": true, "error": null})),
         (
             known,
             grouped,
@@ -121,10 +111,7 @@ fn news_of_group_snapshots() {
         ),
         (
             Value::Null,
-            csi::VolumeGroupSnapshot {
-                creation_time: None,
-                ..group(true)
-            },
+            csi::VolumeGroupSnapshot { creation_time: None, ..group(true) },
             false,
             json!({"volumeGroupSnapshotHandle": "g", "creationTime": "1970-01-01T00:00:00Z",
                 "readyToUse": true}),
@@ -133,11 +120,7 @@ fn news_of_group_snapshots() {
         (known, group(true), true, json!({"readyToUse": true})),
     ] {
         let status: Option<VolumeGroupSnapshotContentStatus> = read(old.clone());
-        let members = if members {
-            reported.snapshots.clone()
-        } else {
-            Vec::new()
-        };
+        let members = if members { reported.snapshots.clone() } else { Vec::new() };
         let new = of_group(status.as_ref(), &reported, &members).unwrap_or_default();
         assert_eq!(new, expected, "{old}");
     }

@@ -65,10 +65,9 @@ async fn a_group_is_created_and_polled() {
 
 #[tokio::test]
 async fn a_failed_creation_is_reported() {
-    for (failure, is_final) in [
-        (Status::invalid_argument("no"), true),
-        (Status::unavailable("no"), false),
-    ] {
+    for (failure, is_final) in
+        [(Status::invalid_argument("no"), true), (Status::unavailable("no"), false)]
+    {
         let mut rig = rig(json!({}));
         let code = failure.code();
         rig.answers.group(Err(failure));
@@ -127,10 +126,7 @@ async fn a_group_is_deleted_with_its_members() {
 
 #[tokio::test]
 async fn a_node_owns_the_groups_that_its_driver_knows() {
-    let here = Scope::Node {
-        name: "n1".to_owned(),
-        segments: std::collections::BTreeMap::new(),
-    };
+    let here = Scope::Node { name: "n1".to_owned(), segments: std::collections::BTreeMap::new() };
     let reported = json!({"status": {"volumeGroupSnapshotHandle": "g",
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}]}});
     let mut rig = within(here, and(deleted::<Groups>(), reported));

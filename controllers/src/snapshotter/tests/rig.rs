@@ -266,9 +266,8 @@ impl Answers {
                 format!("ListSnapshots {} with{secrets}", asked.snapshot_id)
             },
             |answers| {
-                let entry = |snapshot| csi::list_snapshots_response::Entry {
-                    snapshot: Some(snapshot),
-                };
+                let entry =
+                    |snapshot| csi::list_snapshots_response::Entry { snapshot: Some(snapshot) };
                 let found = next(&answers.singles).ok();
                 Ok(csi::ListSnapshotsResponse {
                     entries: found.map(entry).into_iter().collect(),
@@ -297,10 +296,7 @@ impl Answers {
         on.call(
             |asked: csi::DeleteVolumeGroupSnapshotRequest| {
                 let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
-                format!(
-                    "DeleteGroup {group} {members} with{}",
-                    pairs(&asked.secrets)
-                )
+                format!("DeleteGroup {group} {members} with{}", pairs(&asked.secrets))
             },
             |answers| next(&answers.deletions).map(|()| csi::DeleteVolumeGroupSnapshotResponse {}),
         );

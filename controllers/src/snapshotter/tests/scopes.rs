@@ -75,11 +75,7 @@ async fn contents_of_other_nodes_are_left_alone() {
 #[tokio::test]
 async fn a_foreign_snapshot_is_not_taken_for_a_deleted_one() {
     let given = json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}});
-    for (leads, more) in [
-        (false, going(taken())),
-        (true, going(taken())),
-        (true, given),
-    ] {
+    for (leads, more) in [(false, going(taken())), (true, going(taken())), (true, given)] {
         let mut rig = at(None, leads, more);
         assert_eq!(rig.reconcile().await, Outcome::Failed);
         assert_eq!(rig.happened(), ["ListSnapshots h with"]);
@@ -157,10 +153,7 @@ async fn handles_decide_the_owner() {
                 "status": {"snapshotHandle": handle}}),
         );
         let rig: Single = Rig::with(going(more), |setup| {
-            setup.scope = Scope::Node {
-                name: "n1".to_owned(),
-                segments: BTreeMap::new(),
-            };
+            setup.scope = Scope::Node { name: "n1".to_owned(), segments: BTreeMap::new() };
             setup.pools = Pools::reported(|| vec!["a1".to_owned()]);
         });
         rig.answers.deletion(Ok(()));

@@ -18,11 +18,7 @@ fn known(ready: bool) -> Value {
 
 /// The log of a CreateSnapshot call with these writes of the status.
 fn created(written: &[Value]) -> Vec<String> {
-    let mut log = vec![
-        GET_SECRET.to_owned(),
-        mark::<Singles>(Some("yes")),
-        CREATE.to_owned(),
-    ];
+    let mut log = vec![GET_SECRET.to_owned(), mark::<Singles>(Some("yes")), CREATE.to_owned()];
     log.extend(written.iter().cloned().map(status::<Singles>));
     log.push(mark::<Singles>(None));
     log
@@ -115,16 +111,8 @@ async fn failures_by_code() {
 async fn invalid_contents_and_classes_are_reported() {
     let class = |name: Value| json!({"spec": {"volumeSnapshotClassName": name}});
     for (more, parameters, message) in [
-        (
-            class(json!("gone")),
-            json!({}),
-            "there is no VolumeSnapshotClass gone",
-        ),
-        (
-            class(Value::Null),
-            json!({}),
-            "c names no class to take a snapshot by",
-        ),
+        (class(json!("gone")), json!({}), "there is no VolumeSnapshotClass gone"),
+        (class(Value::Null), json!({}), "c names no class to take a snapshot by"),
         (
             json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
             json!({}),
@@ -156,16 +144,8 @@ async fn invalid_contents_and_classes_are_reported() {
 async fn contents_of_others_are_left_alone() {
     type Change = fn(&mut rig::Setup);
     let cases: [(&str, Value, Change); 4] = [
-        (
-            "another driver's",
-            json!({"spec": {"driver": "other"}}),
-            |_| {},
-        ),
-        (
-            "without a source",
-            json!({"spec": {"source": {"volumeHandle": null}}}),
-            |_| {},
-        ),
+        ("another driver's", json!({"spec": {"driver": "other"}}), |_| {}),
+        ("without a source", json!({"spec": {"source": {"volumeHandle": null}}}), |_| {}),
         ("of another driver's class", json!({}), |setup| {
             setup.driver = "other";
         }),
@@ -183,9 +163,7 @@ async fn a_conflict_does_not_lose_the_answer() {
     let mut rig = Single::new(json!({}));
     rig.answers.single(Ok(snapshot(true)));
     let path = "volumesnapshotcontents/c/status";
-    rig.world
-        .api
-        .fault(&["PATCH"], path, Some(2), Fault::Refuse(409));
+    rig.world.api.fault(&["PATCH"], path, Some(2), Fault::Refuse(409));
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let mut expected = created(&[known(true), known(true), known(true)]);
     let get = "GET volumesnapshotcontents/c".to_owned();
@@ -198,14 +176,10 @@ async fn a_conflict_does_not_lose_the_answer() {
 #[tokio::test]
 async fn a_pre_provisioned_snapshot_is_checked() {
     let can = ControllerCapability::CreateDeleteSnapshot;
-    let (list, get) = (
-        ControllerCapability::ListSnapshots,
-        ControllerCapability::GetSnapshot,
-    );
-    for (can, asked) in [
-        ([can, list], "ListSnapshots h with pass=open"),
-        ([can, get], "GetSnapshot h"),
-    ] {
+    let (list, get) = (ControllerCapability::ListSnapshots, ControllerCapability::GetSnapshot);
+    for (can, asked) in
+        [([can, list], "ListSnapshots h with pass=open"), ([can, get], "GetSnapshot h")]
+    {
         let rig = || -> Single {
             Rig::with(given(), |setup| {
                 setup.can = can.to_vec();
@@ -255,10 +229,7 @@ async fn a_parameter_deletion_policy_causes_one_warning() {
     assert!(rig.happened().contains(&call));
     let events = rig.world.events();
     let expected = "Warning MisplacedDeletionPolicy: VolumeSnapshotClass fast";
-    assert!(
-        events.len() == 1 && events[0].starts_with(expected),
-        "{events:?}"
-    );
+    assert!(events.len() == 1 && events[0].starts_with(expected), "{events:?}");
     assert_eq!(rig.reconcile().await, Outcome::Done);
     assert_eq!(rig.world.events(), [""; 0]);
 }
@@ -272,11 +243,7 @@ async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
     rig.answers.single(Ok(snapshot(true)));
     assert_eq!(rig.reconcile().await, Outcome::Done);
     let written = json!({"creationTime": 0, "restoreSize": 10, "readyToUse": true});
-    let expected = [
-        GET_SECRET,
-        "ListSnapshots h with pass=open",
-        &status::<Singles>(written),
-    ];
+    let expected = [GET_SECRET, "ListSnapshots h with pass=open", &status::<Singles>(written)];
     assert_eq!(rig.happened(), expected);
 }
 
@@ -284,8 +251,7 @@ async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
 async fn a_snapshot_is_deleted() {
     let ready = json!({"status": {"snapshotHandle": "h", "readyToUse": true}});
     let mut rig = Single::new(and(deleted::<Singles>(), ready));
-    rig.answers
-        .deletion(Err(Status::failed_precondition("in use")));
+    rig.answers.deletion(Err(Status::failed_precondition("in use")));
     rig.answers.deletion(Ok(()));
     assert_eq!(rig.reconcile().await, Outcome::Failed);
     let delete = "DeleteSnapshot h with pass=open";
@@ -299,12 +265,7 @@ async fn a_snapshot_is_deleted() {
         {"op": "remove", "path": path}]);
     let cleared = json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null,
         "restoreSize": null});
-    let expected = [
-        GET_SECRET,
-        delete,
-        &status::<Singles>(cleared),
-        &patch::<Singles>(release),
-    ];
+    let expected = [GET_SECRET, delete, &status::<Singles>(cleared), &patch::<Singles>(release)];
     assert_eq!(rig.happened(), expected);
     assert!(rig.content().is_null());
 }

@@ -6,11 +6,7 @@ use serde_json::Value;
 
 /// True if the selectors of a request match an object.
 pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool {
-    let label = |key: &str| {
-        object["metadata"]["labels"][key]
-            .as_str()
-            .map(str::to_owned)
-    };
+    let label = |key: &str| object["metadata"]["labels"][key].as_str().map(str::to_owned);
     // A missing field counts as empty.
     let field = |path: &str| {
         let pointer = format!("/{}", path.replace('.', "/"));
@@ -55,9 +51,7 @@ fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
 /// Parses the query parameters of a request.
 pub(super) fn query(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .map(|(key, value)| (key.to_owned(), decoded(value)))
-        .collect()
+    pairs.map(|(key, value)| (key.to_owned(), decoded(value))).collect()
 }
 
 /// Decodes percent-encoding.
@@ -66,11 +60,7 @@ fn decoded(text: &str) -> String {
     let mut plain = pieces.next().unwrap_or_default().replace('+', " ");
     for piece in pieces {
         let (code, rest) = piece.split_at(2);
-        plain.push(
-            u8::from_str_radix(code, 16)
-                .expect("an ASCII letter")
-                .into(),
-        );
+        plain.push(u8::from_str_radix(code, 16).expect("an ASCII letter").into());
         plain.push_str(&rest.replace('+', " "));
     }
     plain

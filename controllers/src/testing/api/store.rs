@@ -27,11 +27,7 @@ pub(super) struct Failure {
 impl Failure {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Failure {
         let message = message.into();
-        Failure {
-            code,
-            reason,
-            message,
-        }
+        Failure { code, reason, message }
     }
 
     /// The failure that a test requested.
@@ -57,11 +53,7 @@ impl Failure {
     }
 
     fn not_found(key: &Key) -> Failure {
-        Failure::new(
-            404,
-            "NotFound",
-            format!("{} {:?} not found", key.plural, key.name),
-        )
+        Failure::new(404, "NotFound", format!("{} {:?} not found", key.plural, key.name))
     }
 
     fn conflict(key: &Key, why: &str) -> Failure {
@@ -131,12 +123,7 @@ impl Store {
     fn changed(&mut self, key: Key, old: Option<Value>, new: Option<Value>) {
         self.version += 1;
         let version = self.version;
-        let change = Change {
-            version,
-            key,
-            old,
-            new,
-        };
+        let change = Change { version, key, old, new };
         self.watchers.retain(|watcher| watcher.notify(&change));
         self.changes.push(change);
     }
@@ -310,10 +297,7 @@ impl Store {
                 let why = format!("metadata.uid: Invalid value: {uid}: field is immutable");
                 return Err(Failure::invalid(&key, &why));
             }
-            return Err(Failure::conflict(
-                &key,
-                "the UID in the precondition differs",
-            ));
+            return Err(Failure::conflict(&key, "the UID in the precondition differs"));
         }
         for field in [
             "name",
@@ -349,10 +333,7 @@ impl Store {
 }
 
 fn finalizers(object: &Value) -> impl Iterator<Item = &Value> {
-    object["metadata"]["finalizers"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    object["metadata"]["finalizers"].as_array().into_iter().flatten()
 }
 
 fn has_finalizers(object: &Value) -> bool {
@@ -362,9 +343,7 @@ fn has_finalizers(object: &Value) -> bool {
 /// Sets a field to a value, or removes it if the value is null.
 fn keep(object: &mut Value, field: &str, value: &Value) {
     match value {
-        Value::Null => object
-            .as_object_mut()
-            .and_then(|object| object.remove(field)),
+        Value::Null => object.as_object_mut().and_then(|object| object.remove(field)),
         value => Some(std::mem::replace(&mut object[field], value.clone())),
     };
 }
@@ -392,9 +371,7 @@ fn patched(key: &Key, old: &Value, content: &str, patch: Value) -> Result<Value,
 /// A strategic merge as far as claims need it: conditions are merged by type, or the list is
 /// replaced.
 fn strategic(object: &mut Value, mut patch: Value) {
-    let conditions = patch["status"]
-        .as_object_mut()
-        .and_then(|status| status.remove("conditions"));
+    let conditions = patch["status"].as_object_mut().and_then(|status| status.remove("conditions"));
     json_patch::merge(object, &patch);
     let Some(Value::Array(given)) = conditions else {
         return;

@@ -37,10 +37,7 @@ impl Watcher {
             return !self.events.is_closed();
         }
         let selected = |object: &Option<Value>| {
-            object
-                .as_ref()
-                .filter(|object| selects(&self.query, object))
-                .cloned()
+            object.as_ref().filter(|object| selects(&self.query, object)).cloned()
         };
         match (selected(&change.old), selected(&change.new)) {
             (None, None) => !self.events.is_closed(),
@@ -54,9 +51,7 @@ impl Watcher {
     }
 
     fn wants(&self, parameter: &str) -> bool {
-        self.query
-            .get(parameter)
-            .is_some_and(|value| value == "true")
+        self.query.get(parameter).is_some_and(|value| value == "true")
     }
 
     fn bookmark(&self, version: u64, annotations: Value) -> bool {
@@ -65,10 +60,7 @@ impl Watcher {
             "annotations": annotations,
         });
         let kind = "Bookmark";
-        self.send(
-            "BOOKMARK",
-            &json!({"kind": kind, "apiVersion": "v1", "metadata": metadata}),
-        )
+        self.send("BOOKMARK", &json!({"kind": kind, "apiVersion": "v1", "metadata": metadata}))
     }
 }
 
@@ -81,10 +73,7 @@ impl Store {
             query: asked.query.clone(),
             events,
         };
-        let since = asked
-            .query
-            .get("resourceVersion")
-            .and_then(|text| text.parse().ok());
+        let since = asked.query.get("resourceVersion").and_then(|text| text.parse().ok());
         match since.filter(|since| *since > 0) {
             Some(since) if since < self.oldest => {
                 watcher.send("ERROR", &Failure::expired().status());
@@ -148,7 +137,5 @@ pub(super) fn response(code: u16, body: &Value) -> Response<Stream> {
     let bytes = serde_json::to_vec(body).expect("JSON");
     let response = Response::builder().status(code);
     let response = response.header("content-type", "application/json");
-    response
-        .body(Stream::Once(Some(bytes.into())))
-        .expect("a response")
+    response.body(Stream::Once(Some(bytes.into()))).expect("a response")
 }

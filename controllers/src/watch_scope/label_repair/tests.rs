@@ -50,10 +50,7 @@ fn content(name: &str, handle: &str) -> Value {
 #[tokio::test]
 async fn a_node_labels_what_is_its_own() {
     let world = world();
-    let (claims, volumes) = (
-        world.context.caches.claims(),
-        world.context.caches.volumes(),
-    );
+    let (claims, volumes) = (world.context.caches.claims(), world.context.caches.volumes());
     let label = || Selector::label(NODE_LABEL, "n1".to_owned());
     claims.note_selected(label());
     volumes.note_selected(label());

@@ -4,31 +4,18 @@ use super::super::tests::{THIN, record};
 use super::*;
 use crate::storage::{AccessMode, Capability, Stage};
 
-const DISCARDS: Settings = Settings {
-    discard: true,
-    ..THIN
-};
-const THICK: Settings = Settings {
-    provisioning: Provisioning::Thick,
-    ..THIN
-};
+const DISCARDS: Settings = Settings { discard: true, ..THIN };
+const THICK: Settings = Settings { provisioning: Provisioning::Thick, ..THIN };
 
 /// The record of a volume that is staged with this access.
 fn staged(access: Option<Access>) -> VolumeRecord {
     let stage = access.map(|access| Stage {
         path: "/stage".into(),
-        capability: Capability {
-            access,
-            mode: AccessMode::SingleNodeWriter,
-        },
+        capability: Capability { access, mode: AccessMode::SingleNodeWriter },
         minor: Some(0),
         read_only_loops: BTreeMap::new(),
     });
-    VolumeRecord {
-        settings: DISCARDS,
-        stage,
-        ..record()
-    }
+    VolumeRecord { settings: DISCARDS, stage, ..record() }
 }
 
 fn mounted(flags: &[&str]) -> Option<Access> {
@@ -77,11 +64,7 @@ fn only_requested_settings_of_a_volume_in_use_change() {
     ] {
         let changes = changes(text);
         let settings = changes.modify(&record.settings).unwrap();
-        let expected = Live {
-            direct_io,
-            read_ahead_kib,
-            discard,
-        };
+        let expected = Live { direct_io, read_ahead_kib, discard };
         assert_eq!(live(&changes, &settings, &record), expected, "{text}");
     }
 }

@@ -6,11 +6,7 @@ use crate::storage::{Access, AccessMode, Capability, PoolId};
 fn publication(mode: AccessMode, readonly: bool) -> Publication {
     Publication {
         capability: Capability {
-            access: Access::Mount {
-                fs: FsType::Ext4,
-                flags: Vec::new(),
-                group: None,
-            },
+            access: Access::Mount { fs: FsType::Ext4, flags: Vec::new(), group: None },
             mode,
         },
         readonly,
@@ -38,10 +34,8 @@ fn a_publication_is_compared_with_the_recorded_ones() {
     ];
     for (publications, asked, expected) in table {
         let owned = |(node, one): &(&str, &Publication)| (node.to_string(), (*one).clone());
-        let record = VolumeRecord {
-            publications: publications.iter().map(owned).collect(),
-            ..record()
-        };
+        let record =
+            VolumeRecord { publications: publications.iter().map(owned).collect(), ..record() };
         let got = match decide(&record, "n1", asked) {
             Ok(Publish::Record) => "record",
             Ok(Publish::Done) => "done",

@@ -33,11 +33,9 @@ fn healthy_volumes_are_left_out() {
     assert_eq!(bench.health(&b).unwrap(), []);
     assert!(unhealthy(&bench).is_empty());
     assert!(health::storage(&bench.controller.pools).is_empty());
-    for (id, expected) in [
-        ("", "volume_id"),
-        ("none", "NotFound"),
-        (&foreign(&a), "FailedPrecondition"),
-    ] {
+    for (id, expected) in
+        [("", "volume_id"), ("none", "NotFound"), (&foreign(&a), "FailedPrecondition")]
+    {
         assert_eq!(answer(bench.health(id)), expected, "{id}");
     }
 }

@@ -67,11 +67,9 @@ fn a_volume_grows_and_never_shrinks() {
         assert_eq!(bench.record(&id).capacity_bytes, 16 << 20);
     }
     assert_answer(bench.grow(&id, None), "capacity_range");
-    for (id, expected) in [
-        ("", "volume_id"),
-        ("none", "NotFound"),
-        (&foreign(&id), "FailedPrecondition"),
-    ] {
+    for (id, expected) in
+        [("", "volume_id"), ("none", "NotFound"), (&foreign(&id), "FailedPrecondition")]
+    {
         assert_eq!(answer(bench.grow(id, range(1, 0))), expected, "{id}");
     }
     let raw = bench.grow_as(&id, range(32 * MI, 0), Some(block()));
@@ -145,10 +143,8 @@ fn a_volume_that_becomes_thick_stops_to_discard() {
 #[test]
 fn a_volume_without_room_to_become_thick_stays_thin() {
     // More than any filesystem has.
-    let request = csi::CreateVolumeRequest {
-        capacity_range: range(8 << 40, 0),
-        ..Bench::request("a")
-    };
+    let request =
+        csi::CreateVolumeRequest { capacity_range: range(8 << 40, 0), ..Bench::request("a") };
     let volume = Staged::of(Bench::new(), request);
     let refused = volume.modify("provisioning=thick");
     assert_answer(refused, "ResourceExhausted");
@@ -188,10 +184,7 @@ fn invalid_modifications_change_nothing() {
     let before = volume.settings();
     for (parameters, expected) in [
         ("directIO=false x=y", r#"mutable_parameters["x"]"#),
-        (
-            "directIO=false readAheadKiB=-1",
-            r#"mutable_parameters["readAheadKiB"]"#,
-        ),
+        ("directIO=false readAheadKiB=-1", r#"mutable_parameters["readAheadKiB"]"#),
         ("directIO=false pool=other", r#"mutable_parameters["pool"]"#),
         ("provisioning=thick discard=true", "discard"),
         ("", "mutable_parameters"),
@@ -200,11 +193,9 @@ fn invalid_modifications_change_nothing() {
     }
     assert_eq!(volume.settings(), before);
     assert!(volume.bench.kernel.take_effects().is_empty());
-    for (id, expected) in [
-        ("", "volume_id"),
-        ("none", "NotFound"),
-        (&foreign(&volume.id), "FailedPrecondition"),
-    ] {
+    for (id, expected) in
+        [("", "volume_id"), ("none", "NotFound"), (&foreign(&volume.id), "FailedPrecondition")]
+    {
         let refused = volume.bench.modify(id, "discard=true");
         assert_eq!(answer(refused), expected, "{id}");
     }

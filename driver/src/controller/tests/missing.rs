@@ -35,10 +35,8 @@ fn an_inline_volume_needs_only_its_own_pool() {
     assert_eq!(publish("a", "pool=other"), tonic::Code::Ok, "again");
     assert_eq!(publish("b", ""), tonic::Code::Unavailable);
     assert_eq!(bench.volume_ids(), [handle("a")]);
-    let request = csi::NodeUnpublishVolumeRequest {
-        volume_id: handle("a"),
-        target_path: target("a"),
-    };
+    let request =
+        csi::NodeUnpublishVolumeRequest { volume_id: handle("a"), target_path: target("a") };
     bench.node.node_unpublish_volume(request).unwrap();
     assert!(bench.volume_ids().is_empty());
 }

@@ -6,9 +6,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use super::bench::*;
 
 fn published(bench: &Bench, id: &str) -> Vec<String> {
-    let request = csi::ControllerGetVolumeRequest {
-        volume_id: id.to_owned(),
-    };
+    let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
     let response = bench.controller.controller_get_volume(request).unwrap();
     response.status.unwrap().published_node_ids
 }
@@ -63,16 +61,10 @@ fn impossible_publications_are_refused() {
         (|r| r.node_id.clear(), "node_id"),
         (|r| r.volume_capability = None, "volume_capability"),
         (|r| r.volume_capability = Some(block()), "volume_capability"),
-        (
-            |r| r.volume_capability = Some(mount("xfs")),
-            "volume_capability",
-        ),
+        (|r| r.volume_capability = Some(mount("xfs")), "volume_capability"),
         (|r| r.volume_id = "none".to_owned(), "NotFound"),
         (|r| r.node_id = "n2".to_owned(), "NotFound"),
-        (
-            |r| r.volume_id = foreign(&r.volume_id),
-            "FailedPrecondition",
-        ),
+        (|r| r.volume_id = foreign(&r.volume_id), "FailedPrecondition"),
     ];
     for (number, (change, expected)) in cases.into_iter().enumerate() {
         let got = answer(bench.publish_as(&id, change));
@@ -81,12 +73,9 @@ fn impossible_publications_are_refused() {
     assert!(published(&bench, &id).is_empty());
 
     bench.delete(&id).unwrap();
-    for (id, expected) in [
-        ("", "volume_id"),
-        ("none", "Ok"),
-        (&id, "Ok"),
-        (&foreign(&id), "FailedPrecondition"),
-    ] {
+    for (id, expected) in
+        [("", "volume_id"), ("none", "Ok"), (&id, "Ok"), (&foreign(&id), "FailedPrecondition")]
+    {
         assert_eq!(answer(bench.unpublish(id, "n1")), expected, "{id}");
     }
 }
@@ -111,9 +100,7 @@ fn the_attach_limit_holds_for_simultaneous_calls() {
     let bench = Bench::with(|plan| plan.config.attach_limit = Some(3));
     let ids: Vec<String> = (0..8).map(|n| bench.create(&format!("v{n}"))).collect();
     let done: Vec<bool> = std::thread::scope(|scope| {
-        let threads = ids
-            .iter()
-            .map(|id| scope.spawn(|| bench.publish(id).is_ok()));
+        let threads = ids.iter().map(|id| scope.spawn(|| bench.publish(id).is_ok()));
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });

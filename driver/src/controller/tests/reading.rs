@@ -12,10 +12,7 @@ fn volumes_are_listed_in_pages() {
     let bench = Bench::new();
     let ids: Vec<String> = (0..5).map(|n| bench.create(&format!("v{n}"))).collect();
     let page = |max_entries, token: &str| {
-        let request = csi::ListVolumesRequest {
-            max_entries,
-            starting_token: token.to_owned(),
-        };
+        let request = csi::ListVolumesRequest { max_entries, starting_token: token.to_owned() };
         let response = bench.controller.list_volumes(request)?;
         let id = |e: csi::list_volumes_response::Entry| e.volume.unwrap().volume_id;
         let entries: Vec<String> = response.entries.into_iter().map(id).collect();
@@ -49,19 +46,15 @@ fn get_volume_finds_a_volume_by_its_id() {
     let bench = Bench::new();
     let made = bench.try_create(Bench::request("a")).unwrap();
     let get = |id: &str| {
-        let request = csi::ControllerGetVolumeRequest {
-            volume_id: id.to_owned(),
-        };
+        let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
         bench.controller.controller_get_volume(request)
     };
     let response = get(&made.volume_id).unwrap();
     assert_eq!(response.volume, Some(made.clone()));
     assert!(response.status.is_some());
-    for (id, expected) in [
-        ("", "volume_id"),
-        ("none", "NotFound"),
-        (&foreign(&made.volume_id), "FailedPrecondition"),
-    ] {
+    for (id, expected) in
+        [("", "volume_id"), ("none", "NotFound"), (&foreign(&made.volume_id), "FailedPrecondition")]
+    {
         assert_eq!(answer(get(id)), expected, "{id}");
     }
 }
@@ -89,22 +82,13 @@ fn capabilities_are_confirmed_or_the_message_says_why_not() {
         (|r| caps(r, [block()]), "made as ext4"),
         (|r| caps(r, [mount(""), block()]), "block device"),
         (|r| caps(r, [mount("ntfs")]), "fs_type"),
-        (
-            |r| r.volume_context = pairs("storage.kubernetes.io/csiProvisionerIdentity=x"),
-            "",
-        ),
+        (|r| r.volume_context = pairs("storage.kubernetes.io/csiProvisionerIdentity=x"), ""),
         (|r| r.volume_context = pairs("other=x"), "volume_context"),
         (|r| r.parameters = pairs("pool=default"), ""),
         (|r| r.parameters = pairs("pool=other"), "parameters"),
         (|r| r.mutable_parameters = pairs("discard=false"), ""),
-        (
-            |r| r.mutable_parameters = pairs("discard=true"),
-            "mutable_parameters",
-        ),
-        (
-            |r| r.mutable_parameters = pairs("x=y"),
-            "mutable_parameters",
-        ),
+        (|r| r.mutable_parameters = pairs("discard=true"), "mutable_parameters"),
+        (|r| r.mutable_parameters = pairs("x=y"), "mutable_parameters"),
     ];
     for (change, expected) in cases {
         let mut request = Validate {
@@ -113,16 +97,10 @@ fn capabilities_are_confirmed_or_the_message_says_why_not() {
             ..Default::default()
         };
         change(&mut request);
-        let answer = bench
-            .controller
-            .validate_volume_capabilities(request.clone());
+        let answer = bench.controller.validate_volume_capabilities(request.clone());
         let answer = answer.unwrap();
         assert!(answer.message.contains(expected), "{request:?}: {answer:?}");
-        assert_eq!(
-            answer.message.is_empty(),
-            expected.is_empty(),
-            "{request:?}"
-        );
+        assert_eq!(answer.message.is_empty(), expected.is_empty(), "{request:?}");
         let confirmed = answer.confirmed;
         let confirmed = confirmed.map(|c| (c.volume_capabilities, c.parameters));
         let all = (request.volume_capabilities, request.parameters);
@@ -137,14 +115,8 @@ fn incomplete_requests_to_validate_are_refused() {
     let cases: [(ChangeValidate, &str); 5] = [
         (|r| r.volume_id.clear(), "volume_id"),
         (|r| r.volume_capabilities.clear(), "volume_capabilities"),
-        (
-            |r| r.volume_capabilities[0].access_type = None,
-            "volume_capabilities[0].access_type",
-        ),
-        (
-            |r| r.volume_capabilities[0].access_mode = None,
-            "volume_capabilities[0].access_mode",
-        ),
+        (|r| r.volume_capabilities[0].access_type = None, "volume_capabilities[0].access_type"),
+        (|r| r.volume_capabilities[0].access_mode = None, "volume_capabilities[0].access_mode"),
         (|r| r.volume_id = "none".to_owned(), "NotFound"),
     ];
     for (change, expected) in cases {
@@ -154,10 +126,7 @@ fn incomplete_requests_to_validate_are_refused() {
             ..Default::default()
         };
         change(&mut request);
-        assert_answer(
-            bench.controller.validate_volume_capabilities(request),
-            expected,
-        );
+        assert_answer(bench.controller.validate_volume_capabilities(request), expected);
     }
 }
 
@@ -194,20 +163,14 @@ fn capacity_is_the_space_that_can_be_promised() {
     let thick = bench.capacity(|r| r.parameters = pairs("provisioning=thick"));
     assert!(thick.unwrap().0 > 0);
     // Reserved space is not available.
-    let request = csi::CreateVolumeRequest {
-        capacity_range: range(GI, 0),
-        ..Bench::request("a")
-    };
+    let request = csi::CreateVolumeRequest { capacity_range: range(GI, 0), ..Bench::request("a") };
     bench.created(request);
     assert_eq!(bench.capacity(|_| {}).unwrap(), (3 * GI, GI, 4096));
     let full = Bench::with(|plan| plan.options.overcommit = 0.0);
     assert_eq!(full.capacity(|_| {}).unwrap(), none);
     // Space below the minimum size of a volume counts as none.
     let least = 300 * MI;
-    for (space, expected) in [
-        (least, (least, least, least)),
-        (least - 4096, (0, 0, least)),
-    ] {
+    for (space, expected) in [(least, (least, least, least)), (least - 4096, (0, 0, least))] {
         let bench = Bench::with(|plan| plan.capacity_bytes = Some(space as u64));
         let got = bench.capacity(|r| r.volume_capabilities = vec![mount("xfs")]);
         assert_eq!(got.unwrap(), expected);
@@ -225,14 +188,8 @@ fn invalid_requests_for_capacity_are_refused() {
     type Change = fn(&mut csi::GetCapacityRequest);
     let cases: [(Change, &str); 3] = [
         (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
-        (
-            |r| r.volume_capabilities = vec![mount("ntfs")],
-            "volume_capabilities[0].mount.fs_type",
-        ),
-        (
-            |r| r.parameters = fs("ntfs"),
-            r#"parameters["csi.storage.k8s.io/fstype"]"#,
-        ),
+        (|r| r.volume_capabilities = vec![mount("ntfs")], "volume_capabilities[0].mount.fs_type"),
+        (|r| r.parameters = fs("ntfs"), r#"parameters["csi.storage.k8s.io/fstype"]"#),
     ];
     for (change, expected) in cases {
         assert_answer(bench.capacity(change), expected);

@@ -6,10 +6,7 @@ use super::bench::*;
 use crate::controller::Result;
 
 fn get(bench: &Bench, id: &str) -> Result<csi::Snapshot> {
-    let request = csi::GetSnapshotRequest {
-        snapshot_id: id.to_owned(),
-        ..Default::default()
-    };
+    let request = csi::GetSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
     Ok(bench.controller.get_snapshot(request)?.snapshot.unwrap())
 }
 
@@ -59,14 +56,8 @@ fn requests_for_snapshots_are_checked() {
         (|r| r.source_volume_id.clear(), "source_volume_id"),
         (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
         (|r| r.source_volume_id = "none".into(), "NotFound"),
-        (
-            |r| r.accessibility_requirements = required(["t/node=n2"]),
-            "ResourceExhausted",
-        ),
-        (
-            |r| r.parameters = pairs("csi.storage.k8s.io/volumesnapshot/name=x"),
-            "Ok",
-        ),
+        (|r| r.accessibility_requirements = required(["t/node=n2"]), "ResourceExhausted"),
+        (|r| r.parameters = pairs("csi.storage.k8s.io/volumesnapshot/name=x"), "Ok"),
     ];
     for (change, expected) in cases {
         assert!(none_left(&bench));
@@ -75,10 +66,7 @@ fn requests_for_snapshots_are_checked() {
     // The answer omits a topology that the request names, and contains it otherwise.
     for (requisite, expected) in [
         (required(["t/node=n1"]), vec![]),
-        (
-            required(["t/node=n2", "t/node=n1"]),
-            vec![place("t/node=n1")],
-        ),
+        (required(["t/node=n2", "t/node=n1"]), vec![place("t/node=n1")]),
     ] {
         let change = |r: &mut csi::CreateSnapshotRequest| r.accessibility_requirements = requisite;
         let snapshot = bench.snapshot_as("s", &volume, change).unwrap();
@@ -165,11 +153,7 @@ fn a_group_is_taken_once_and_deleted_as_a_whole() {
     assert_eq!(members.len(), 2);
     let reversed: Vec<String> = members.iter().rev().cloned().collect();
     assert_eq!(get_group(&bench, id, &reversed).unwrap(), taken);
-    for wrong in [
-        vec![],
-        members[..1].to_vec(),
-        vec![members[0].clone(), "none".to_owned()],
-    ] {
+    for wrong in [vec![], members[..1].to_vec(), vec![members[0].clone(), "none".to_owned()]] {
         assert_answer(get_group(&bench, id, &wrong), "snapshot_ids");
         assert_answer(delete_group(&bench, id, &wrong), "snapshot_ids");
     }

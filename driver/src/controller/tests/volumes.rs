@@ -19,10 +19,8 @@ fn create_volume_is_idempotent_by_name() {
     assert_eq!(record.name, "pvc-1");
     assert_eq!(record.format, Format::None);
     // The name belongs to a volume with another request.
-    let other = csi::CreateVolumeRequest {
-        capacity_range: range(16 * MI, 0),
-        ..Bench::request("pvc-1")
-    };
+    let other =
+        csi::CreateVolumeRequest { capacity_range: range(16 * MI, 0), ..Bench::request("pvc-1") };
     assert_answer(bench.try_create(other), "AlreadyExists");
     assert_eq!(bench.volume_ids(), [first.volume_id]);
 }
@@ -54,10 +52,7 @@ fn impossible_volumes_are_refused() {
         (|r| r.capacity_range = range(0, 1), "OutOfRange"),
         (|r| r.parameters = pairs("pool=x"), "InvalidArgument"),
         // Its tools are missing.
-        (
-            |r| r.volume_capabilities = vec![mount("xfs")],
-            "volume_capabilities",
-        ),
+        (|r| r.volume_capabilities = vec![mount("xfs")], "volume_capabilities"),
         // Less than the filesystem's minimum.
         (
             |r| {
@@ -66,18 +61,9 @@ fn impossible_volumes_are_refused() {
             },
             "OutOfRange",
         ),
-        (
-            |r| r.parameters = pairs("provisioning=thick discard=true"),
-            "discard",
-        ),
-        (
-            |r| r.accessibility_requirements = required(["t/node=n2"]),
-            "ResourceExhausted",
-        ),
-        (
-            |r| r.volume_content_source = from(of_snapshot("none")),
-            "NotFound",
-        ),
+        (|r| r.parameters = pairs("provisioning=thick discard=true"), "discard"),
+        (|r| r.accessibility_requirements = required(["t/node=n2"]), "ResourceExhausted"),
+        (|r| r.volume_content_source = from(of_snapshot("none")), "NotFound"),
         (
             |r| {
                 let id = VolumeId::generate(PoolId::generate());
@@ -85,10 +71,7 @@ fn impossible_volumes_are_refused() {
             },
             "FailedPrecondition",
         ),
-        (
-            |r| r.accessibility_requirements = required(["t/node=n1"]),
-            "Ok",
-        ),
+        (|r| r.accessibility_requirements = required(["t/node=n1"]), "Ok"),
     ];
     for (change, expected) in cases {
         assert!(bench.volume_ids().is_empty());
@@ -108,10 +91,7 @@ fn copies_are_at_least_as_large_and_like_their_source() {
     let source = bench.created(Bench::request_with("source", "provisioning=thick"));
     bench.stage(&source);
     let snapshot = bench.snapshot("s", &source).unwrap().snapshot_id;
-    for (name, from_what) in [
-        ("restored", of_snapshot(&snapshot)),
-        ("clone", of_volume(&source)),
-    ] {
+    for (name, from_what) in [("restored", of_snapshot(&snapshot)), ("clone", of_volume(&source))] {
         let copy = bench.create_from(name, from_what.clone()).unwrap();
         assert_eq!(copy.capacity_bytes, 8 * MI);
         assert_eq!(copy.content_source, from(from_what.clone()));
@@ -168,10 +148,8 @@ fn a_volume_published_before_attaching_was_switched_off_is_deleted() {
     let bench = Bench::with(|plan| plan.config.attach = false);
     let id = bench.create("pvc-1");
     let record = bench.record(&id);
-    let publication = crate::storage::Publication {
-        capability: record.capabilities[0].clone(),
-        readonly: false,
-    };
+    let publication =
+        crate::storage::Publication { capability: record.capabilities[0].clone(), readonly: false };
     let publish = |r: &mut crate::storage::VolumeRecord| {
         r.publications.insert("n1".to_owned(), publication);
     };

@@ -68,11 +68,7 @@ fn differs(
         Ok(wanted) => wanted.on_volume_with(own_fs(record)),
         Err(e) => return Some(e.to_string()),
     };
-    if let Some(why) = wanted
-        .into_all()
-        .iter()
-        .find_map(|c| unsupported(record, c))
-    {
+    if let Some(why) = wanted.into_all().iter().find_map(|c| unsupported(record, c)) {
         return Some(format!("volume_capabilities: {why}"));
     }
     // The driver never sets a volume context.

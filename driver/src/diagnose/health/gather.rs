@@ -13,10 +13,7 @@ use crate::storage::{self, About, Format, Look, PoolId, Pools, Slot, VolumeHandl
 impl PoolFacts {
     /// Collects the facts from a look at a pool; `look` is `None` if the pool is missing.
     pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
-        let mut facts = PoolFacts {
-            name: slot.spec.name.clone(),
-            ..PoolFacts::default()
-        };
+        let mut facts = PoolFacts { name: slot.spec.name.clone(), ..PoolFacts::default() };
         let pool = match &slot.state {
             Ok(pool) => pool,
             Err(why) => {
@@ -29,16 +26,11 @@ impl PoolFacts {
             Some(Err(why)) => facts.silent = Some(why),
             None => {}
         }
-        facts.reserve_bytes = facts
-            .usage
-            .map_or(0, |usage| pools.options().reserve.of(usage.total_bytes));
-        let about_itself = pool
-            .findings()
-            .into_iter()
-            .filter(|f| !matches!(f.about, About::Volume(_)));
-        facts.findings = about_itself
-            .map(|f| format!("{}: {}", f.about, f.what))
-            .collect();
+        facts.reserve_bytes =
+            facts.usage.map_or(0, |usage| pools.options().reserve.of(usage.total_bytes));
+        let about_itself =
+            pool.findings().into_iter().filter(|f| !matches!(f.about, About::Volume(_)));
+        facts.findings = about_itself.map(|f| format!("{}: {}", f.about, f.what)).collect();
         facts
     }
 }
@@ -116,10 +108,8 @@ fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>
     };
     match (file.metadata(), kernel::file_id(&file)) {
         (Ok(metadata), Ok(id)) => {
-            let image = Image::Present {
-                bytes: metadata.len(),
-                allocated: metadata.blocks() * 512,
-            };
+            let image =
+                Image::Present { bytes: metadata.len(), allocated: metadata.blocks() * 512 };
             (image, Some(id))
         }
         (Err(e), _) => (Image::Unreadable(e.to_string()), None),

@@ -25,11 +25,7 @@ fn pool() -> PoolFacts {
 
 /// A thin volume with nothing wrong.
 fn sound() -> VolumeFacts {
-    VolumeFacts {
-        pool: pool(),
-        max_freeze: Duration::from_secs(10),
-        ..VolumeFacts::default()
-    }
+    VolumeFacts { pool: pool(), max_freeze: Duration::from_secs(10), ..VolumeFacts::default() }
 }
 
 /// Facts about a thin volume with one change.
@@ -95,11 +91,7 @@ fn with(change: impl FnOnce(&mut PoolFacts)) -> PoolFacts {
 }
 
 fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
-    PoolFacts {
-        usage: Some(usage(available)),
-        reserve_bytes,
-        ..pool()
-    }
+    PoolFacts { usage: Some(usage(available)), reserve_bytes, ..pool() }
 }
 
 #[rstest]
@@ -136,14 +128,9 @@ fn one_entry_for_each_status_and_reason() {
         problem("b", "PoolNearlyFull"),
         problem("b", "PoolNeedsAttention"),
     ];
-    let merged: Vec<_> = backends(&problems)
-        .into_iter()
-        .map(|b| (b.reason, b.message))
-        .collect();
-    let expected = [
-        ("PoolNearlyFull", "pool a: x; pool b: x"),
-        ("PoolNeedsAttention", "pool b: x"),
-    ];
+    let merged: Vec<_> = backends(&problems).into_iter().map(|b| (b.reason, b.message)).collect();
+    let expected =
+        [("PoolNearlyFull", "pool a: x; pool b: x"), ("PoolNeedsAttention", "pool b: x")];
     assert_eq!(merged, expected.map(|(r, m)| (r.to_owned(), m.to_owned())));
 }
 

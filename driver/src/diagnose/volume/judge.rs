@@ -112,9 +112,7 @@ pub(crate) fn judge(record: &VolumeRecord, image: &Image, state: &VolumeState<'_
         }
         None => issues.extend(used_unstaged(state)),
     }
-    issues.extend(record.freeze.map(|freeze| Issue::Frozen {
-        since_ns: freeze.since_ns,
-    }));
+    issues.extend(record.freeze.map(|freeze| Issue::Frozen { since_ns: freeze.since_ns }));
     if let Format::Formatting(fs) = record.format {
         issues.push(Issue::Formatting(fs));
     }
@@ -140,10 +138,7 @@ fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) -
     }
     let thick = record.settings.provisioning == Provisioning::Thick;
     if thick && allocated < recorded {
-        issues.push(Issue::NotThick {
-            allocated,
-            recorded,
-        });
+        issues.push(Issue::NotThick { allocated, recorded });
     }
     issues
 }
@@ -171,11 +166,7 @@ fn device_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) 
             continue;
         };
         if bytes < whole_blocks(image) {
-            issues.push(Issue::DeviceSmall {
-                minor,
-                bytes,
-                image,
-            });
+            issues.push(Issue::DeviceSmall { minor, bytes, image });
         }
     }
     issues
@@ -200,10 +191,12 @@ fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState<'_>) -> Vec<Is
         _ => {}
     }
     let lost = state.lost_read_only(stage);
-    issues.extend(lost.map(|(target, minor)| Issue::ReadOnlyDeviceLost {
-        target: target.to_path_buf(),
-        minor,
-    }));
+    issues.extend(
+        lost.map(|(target, minor)| Issue::ReadOnlyDeviceLost {
+            target: target.to_path_buf(),
+            minor,
+        }),
+    );
     issues
 }
 
@@ -240,9 +233,6 @@ fn read_only(capability: &Capability) -> bool {
 fn used_unstaged(state: &VolumeState<'_>) -> Option<Issue> {
     state.own().find_map(|l| {
         let mount = state.kernel().mounts_of(l.minor).next()?;
-        Some(Issue::UsedUnstaged {
-            minor: l.minor,
-            at: mount.mount_point.clone(),
-        })
+        Some(Issue::UsedUnstaged { minor: l.minor, at: mount.mount_point.clone() })
     })
 }

@@ -64,16 +64,9 @@ fn a_new_volume_holds_its_name_and_its_source() {
         ..Default::default()
     };
     let name = "volume \"a/\\n\"".to_owned();
-    let snapshot = Type::Snapshot(SnapshotSource {
-        snapshot_id: "s".into(),
-    });
-    let source = Type::Volume(VolumeSource {
-        volume_id: "v".into(),
-    });
-    let empty = csi::CreateVolumeRequest {
-        name: "a/\n".into(),
-        ..Default::default()
-    };
+    let snapshot = Type::Snapshot(SnapshotSource { snapshot_id: "s".into() });
+    let source = Type::Volume(VolumeSource { volume_id: "v".into() });
+    let empty = csi::CreateVolumeRequest { name: "a/\n".into(), ..Default::default() };
     for (request, held) in [
         (empty, None),
         (from(None), None),
@@ -95,10 +88,7 @@ fn snapshots_and_groups_hold_their_members() {
     };
     let held = ["snapshot \"s\"", "volume v"].map(str::to_owned);
     assert_eq!(keys(&snapshot), held.into());
-    let delete = csi::DeleteSnapshotRequest {
-        snapshot_id: "s".into(),
-        ..Default::default()
-    };
+    let delete = csi::DeleteSnapshotRequest { snapshot_id: "s".into(), ..Default::default() };
     assert_eq!(keys(&delete), ["snapshot s".to_owned()].into());
 
     let group = csi::CreateVolumeGroupSnapshotRequest {

@@ -13,16 +13,8 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
     let path = || PathBuf::from("/pool/x");
     let op = "open";
     let io = |errno| kernel::Error::io(op, path(), io::Error::from_raw_os_error(errno));
-    let tool = Tool {
-        tool: "mkfs.ext4".into(),
-        path: path(),
-        message: "exit 1".into(),
-    };
-    let late = TimedOut {
-        op,
-        path: path(),
-        seconds: 3,
-    };
+    let tool = Tool { tool: "mkfs.ext4".into(), path: path(), message: "exit 1".into() };
+    let late = TimedOut { op, path: path(), seconds: 3 };
     let unsupported = Unsupported { op, path: path() };
     let errors = [
         (io(libc::EIO), Code::Internal),
@@ -51,27 +43,11 @@ fn pool_errors<E: From<storage::Error>>() -> Errors<E> {
     let volume = VolumeHandle::Id(VolumeId::generate(here));
     let (snapshot, group) = (SnapshotId::generate(here), GroupId::generate(here));
     let path = PathBuf::from("/pool/x");
-    let unavailable = Unavailable {
-        name: "x".into(),
-        why: "gone".into(),
-    };
-    let locked = Locked {
-        name: "x".into(),
-        path: path.clone(),
-    };
-    let full = NoRoom {
-        pool: "x".into(),
-        wanted: 2,
-        available: 1,
-    };
-    let attached = Attached {
-        volume: volume.clone(),
-        by: "/dev/loop1".into(),
-    };
-    let corrupt = Corrupt {
-        path: path.clone(),
-        why: "no JSON".into(),
-    };
+    let unavailable = Unavailable { name: "x".into(), why: "gone".into() };
+    let locked = Locked { name: "x".into(), path: path.clone() };
+    let full = NoRoom { pool: "x".into(), wanted: 2, available: 1 };
+    let attached = Attached { volume: volume.clone(), by: "/dev/loop1".into() };
+    let corrupt = Corrupt { path: path.clone(), why: "no JSON".into() };
     let errors = [
         (UnknownPool("x".into()), Code::InvalidArgument),
         (unavailable, Code::Unavailable),
@@ -130,10 +106,7 @@ fn every_controller_error_has_its_code() {
 #[test]
 fn every_node_error_has_its_code() {
     use node::Error::*;
-    let path = Path {
-        path: "/t".into(),
-        why: "is a symlink".into(),
-    };
+    let path = Path { path: "/t".into(), why: "is a symlink".into() };
     assert_codes(vec![
         (invalid("path", "is required").into(), Code::InvalidArgument),
         (NotFound("volume x".into()), Code::NotFound),

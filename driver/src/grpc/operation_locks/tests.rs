@@ -90,10 +90,7 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
         let refused = run(&locks, method, volume("v"), number, never).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted);
-        assert_eq!(
-            refused.message(),
-            format!("an operation on volume v is in progress ({A})")
-        );
+        assert_eq!(refused.message(), format!("an operation on volume v is in progress ({A})"));
     }
     // Another volume is not locked.
     let other = run(&locks, A, volume("w"), 1, || Ok(1));
@@ -180,14 +177,9 @@ async fn a_panic_is_internal_to_all_callers_and_releases_the_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_shared_like_answers() {
     let locks = OperationLocks::new();
-    let failed = run(&locks, A, volume("v"), 1, || {
-        Err(Status::resource_exhausted("full"))
-    });
+    let failed = run(&locks, A, volume("v"), 1, || Err(Status::resource_exhausted("full")));
     let failed = failed.await.unwrap_err();
-    assert_eq!(
-        (failed.code(), failed.message()),
-        (Code::ResourceExhausted, "full")
-    );
+    assert_eq!((failed.code(), failed.message()), (Code::ResourceExhausted, "full"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,18 +39,13 @@ pub fn check(survey: &Survey) -> Vec<Problem> {
 /// intermediate states of a running driver.
 pub fn lasting(first: &[Problem], second: Vec<Problem>) -> Vec<Problem> {
     let seen = |p: &Problem| {
-        first
-            .iter()
-            .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
+        first.iter().any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
     };
     second.into_iter().filter(seen).collect()
 }
 
 fn in_pool(problem: Problem, pool: &PoolSurvey) -> Problem {
-    Problem {
-        pool: Some(pool.name.clone()),
-        ..problem
-    }
+    Problem { pool: Some(pool.name.clone()), ..problem }
 }
 
 fn pool_missing(pool: &PoolSurvey, why: &str) -> Problem {
@@ -71,14 +66,7 @@ fn problem(
     what: impl Into<String>,
     repair: Repair,
 ) -> Problem {
-    Problem {
-        severity,
-        kind,
-        object: object.to_string(),
-        pool: None,
-        what: what.into(),
-        repair,
-    }
+    Problem { severity, kind, object: object.to_string(), pool: None, what: what.into(), repair }
 }
 
 /// The severity of a trace that work in progress leaves: a note while a driver runs, else

@@ -132,11 +132,7 @@ fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
 /// of the same pool.
 fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
     let here = |contents: &Contents| {
-        let files = PoolFiles {
-            id: contents.id,
-            device: contents.device,
-            root: &contents.root,
-        };
+        let files = PoolFiles { id: contents.id, device: contents.device, root: &contents.root };
         files.holds(device, |_| None)
     };
     let deleted = device.backing_path.ends_with(" (deleted)");

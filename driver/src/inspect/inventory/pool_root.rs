@@ -19,8 +19,7 @@ pub fn kind(spec: &PoolSpec) -> PoolKind {
 
 /// The path of the pool's image, if the pool is configured as an image.
 pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
-    spec.image_bytes
-        .map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
+    spec.image_bytes.map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
 }
 
 /// The directory of a pool, or why it can't be found. A pool in a device or image is at the
@@ -32,17 +31,12 @@ pub(super) fn root(
     loops: &[LoopInfo],
     mounts: &MountTable,
 ) -> Result<PathBuf, String> {
-    let real = |path: &Path| {
-        path.canonicalize()
-            .map_err(|e| format!("{}: {e}", path.display()))
-    };
+    let real = |path: &Path| path.canonicalize().map_err(|e| format!("{}: {e}", path.display()));
     let device = match kind(spec) {
         PoolKind::Directory => return real(&spec.path),
         PoolKind::Device => {
             let m = std::fs::metadata(&spec.path);
-            let rdev = m
-                .map_err(|e| format!("{}: {e}", spec.path.display()))?
-                .rdev();
+            let rdev = m.map_err(|e| format!("{}: {e}", spec.path.display()))?.rdev();
             (rustix::fs::major(rdev), rustix::fs::minor(rdev))
         }
         PoolKind::Image => {
@@ -56,10 +50,7 @@ pub(super) fn root(
     match mounts.at(&at) {
         Some(mount) if mount.device == device => Ok(at),
         Some(mount) => Err(format!("{} is mounted at {}", mount.source, at.display())),
-        None => Err(format!(
-            "is not mounted at {} (in this mount namespace)",
-            at.display()
-        )),
+        None => Err(format!("is not mounted at {} (in this mount namespace)", at.display())),
     }
 }
 
@@ -87,11 +78,7 @@ mod tests {
     }
 
     fn on_loop(minor: u32, file: FileId) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(file),
-            ..LoopInfo::default()
-        }
+        LoopInfo { minor, backing: Some(file), ..LoopInfo::default() }
     }
 
     #[test]
@@ -100,11 +87,7 @@ mod tests {
         let state = state.path().canonicalize().unwrap();
         let mounts = table(&state);
         let file = FileId { dev: 1, ino: 2 };
-        let image = Image {
-            file,
-            bytes: 1,
-            allocated: 1,
-        };
+        let image = Image { file, bytes: 1, allocated: 1 };
         let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
         let find =
             |image: Option<&Image>, loops: &[LoopInfo]| root(&spec, &state, image, loops, &mounts);
@@ -113,11 +96,7 @@ mod tests {
         for (image, loops, why) in [
             (None, vec![], "image is not there"),
             (Some(&image), vec![], "not attached"),
-            (
-                Some(&image),
-                vec![on_loop(4, file)],
-                "/dev/loop3 is mounted",
-            ),
+            (Some(&image), vec![on_loop(4, file)], "/dev/loop3 is mounted"),
         ] {
             let answer = find(image, &loops).unwrap_err();
             assert!(answer.contains(why), "{answer}");

@@ -8,10 +8,7 @@ use super::table::{Column, lines, long, numbers, words};
 /// Formats the report as lines. `width` is the terminal's, if there is one. Ages are relative to
 /// `now_ns`.
 pub fn text(report: &Report, width: Option<usize>, now_ns: u64) -> Vec<String> {
-    let mut page = Page {
-        lines: Vec::new(),
-        width,
-    };
+    let mut page = Page { lines: Vec::new(), width };
     pools(report, &mut page);
     volumes(report, &mut page, now_ns);
     snapshots(report, &mut page, now_ns);
@@ -53,8 +50,7 @@ impl Page {
 }
 
 fn or_dash(text: Option<String>) -> String {
-    text.filter(|t| !t.is_empty())
-        .unwrap_or_else(|| "-".to_owned())
+    text.filter(|t| !t.is_empty()).unwrap_or_else(|| "-".to_owned())
 }
 
 fn size(n: Option<u64>) -> String {
@@ -131,10 +127,7 @@ fn volumes(report: &Report, page: &mut Page, now_ns: u64) {
             or_dash(Some(v.published_nodes.join(","))),
             usage(v),
             or_dash(Some(loops.collect::<Vec<_>>().join(","))),
-            or_dash(
-                v.direct_io
-                    .map(|d| if d { "direct" } else { "buffered" }.to_owned()),
-            ),
+            or_dash(v.direct_io.map(|d| if d { "direct" } else { "buffered" }.to_owned())),
             age(v.created_ns, now_ns),
         ]
     });
@@ -154,11 +147,7 @@ fn usage(v: &VolumeReport) -> String {
         Some(at) => v.mounts.iter().filter(|m| *m != at).count(),
         None => v.mounts.len(),
     };
-    let frozen = if v.frozen_since_ns.is_some() {
-        ", frozen"
-    } else {
-        ""
-    };
+    let frozen = if v.frozen_since_ns.is_some() { ", frozen" } else { "" };
     match pods {
         0 => format!("{staged}{frozen}"),
         n => format!("{staged} ×{n}{frozen}"),
@@ -193,13 +182,8 @@ fn snapshots(report: &Report, page: &mut Page, now_ns: u64) {
 }
 
 fn groups(report: &Report, page: &mut Page, now_ns: u64) {
-    let columns = [
-        long("ID", 14),
-        long("NAME", 14),
-        words("POOL"),
-        numbers("SNAPSHOTS"),
-        numbers("AGE"),
-    ];
+    let columns =
+        [long("ID", 14), long("NAME", 14), words("POOL"), numbers("SNAPSHOTS"), numbers("AGE")];
     let rows = report.groups.iter().map(|g| {
         vec![
             g.id.clone(),
@@ -237,13 +221,8 @@ fn loops(report: &Report, page: &mut Page) {
 }
 
 fn mounts(report: &Report, page: &mut Page) {
-    let columns = [
-        words("DEVICE"),
-        words("FS"),
-        words("MODE"),
-        long("OBJECT", 14),
-        long("PATH", 30),
-    ];
+    let columns =
+        [words("DEVICE"), words("FS"), words("MODE"), long("OBJECT", 14), long("PATH", 30)];
     let rows = report.mounts.iter().map(|m| {
         vec![
             m.device.display().to_string(),
@@ -278,14 +257,9 @@ mod tests {
         let scene = scene::Scene::new();
         let report = Report::of(scene.survey());
         let whole = text(&report, None, 1).join("\n");
-        for heading in [
-            "Pools",
-            "Volumes",
-            "Snapshots",
-            "Group snapshots",
-            "Loop devices",
-            "Mounts",
-        ] {
+        for heading in
+            ["Pools", "Volumes", "Snapshots", "Group snapshots", "Loop devices", "Mounts"]
+        {
             assert!(whole.contains(heading), "{whole}");
         }
         assert!(!whole.contains("orphan"), "{whole}");

@@ -198,10 +198,7 @@ impl Report {
             snapshots: Vec::new(),
             groups: Vec::new(),
             loops: loops.values().map(loop_device).collect(),
-            mounts: mounts(&loops)
-                .into_iter()
-                .map(|(l, m)| mount(l, m))
-                .collect(),
+            mounts: mounts(&loops).into_iter().map(|(l, m)| mount(l, m)).collect(),
             orphans: check(survey),
         };
         report.orphans.retain(|p| p.kind.is_orphan());

@@ -45,11 +45,7 @@ struct Request {
 /// Size of `struct fiemap` without extents, from which the ioctl's number is computed.
 const HEADER: usize = size_of::<Request>() - size_of::<[RawExtent; BATCH]>();
 
-nix::ioctl_readwrite_bad!(
-    fs_ioc_fiemap,
-    nix::request_code_readwrite!(b'f', 11, HEADER),
-    Request
-);
+nix::ioctl_readwrite_bad!(fs_ioc_fiemap, nix::request_code_readwrite!(b'f', 11, HEADER), Request);
 
 /// Returns the first extents that touch `start..start + length`, at most [`BATCH`], after writing
 /// the file back.

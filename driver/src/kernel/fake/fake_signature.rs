@@ -55,15 +55,10 @@ impl Content {
     pub(super) fn probe(&self) -> Probe {
         match self {
             Content::Blank => Probe::Blank,
-            Content::Filesystem { fs, uuid, .. } => Probe::Filesystem {
-                fs: *fs,
-                uuid: uuid.clone(),
-            },
-            Content::Broken {
-                fs,
-                uuid,
-                unfinished,
-            } => {
+            Content::Filesystem { fs, uuid, .. } => {
+                Probe::Filesystem { fs: *fs, uuid: uuid.clone() }
+            }
+            Content::Broken { fs, uuid, unfinished } => {
                 let (fs, uuid) = (*fs, uuid.clone());
                 // Other superblocks don't record an unfinished mkfs.
                 match fs == FsType::Xfs && *unfinished {
@@ -84,9 +79,7 @@ pub(super) fn read(file: &File) -> Result<Content> {
     let mut chunk = [0; BLOCK_SIZE as usize];
     loop {
         let failed = |e| Error::io("read", name_of(file), e);
-        let n = file
-            .read_at(&mut chunk, block.len() as u64)
-            .map_err(failed)?;
+        let n = file.read_at(&mut chunk, block.len() as u64).map_err(failed)?;
         block.extend_from_slice(&chunk[..n]);
         if n == 0 || block.len() >= chunk.len() {
             break;

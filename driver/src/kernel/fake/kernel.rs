@@ -75,15 +75,11 @@ impl Kernel for Model {
     }
 
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
-        self.act("loop.flush", &device.path(), |s| {
-            s.slot(device.minor, "fsync").map(drop)
-        })
+        self.act("loop.flush", &device.path(), |s| s.slot(device.minor, "fsync").map(drop))
     }
 
     fn mounts(&self) -> Result<MountTable> {
-        self.ask("mounts", Path::new("/proc/self/mountinfo"), |s| {
-            Ok(s.table())
-        })
+        self.ask("mounts", Path::new("/proc/self/mountinfo"), |s| Ok(s.table()))
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
@@ -158,17 +154,11 @@ impl Kernel for Model {
                 return Err(tool(message.to_owned()));
             }
             let fs = spec.fs;
-            let uuid = spec
-                .uuid
-                .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+            let uuid = spec.uuid.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
             let content = match &late {
                 // A discard erases the superblock first, and the remaining data has no signature.
                 Some(_) if spec.force && spec.discard => Content::Unknown,
-                Some(_) => Content::Broken {
-                    fs,
-                    uuid,
-                    unfinished: true,
-                },
+                Some(_) => Content::Broken { fs, uuid, unfinished: true },
                 None => Content::Filesystem { fs, uuid, size },
             };
             s.set_content(spec.device, &content)
@@ -183,9 +173,7 @@ impl Kernel for Model {
         self.act("check", device, |s| {
             let message = match s.content(device)? {
                 _ if s.is_mounted(device) => "the device is mounted",
-                Content::Filesystem {
-                    fs: FsType::Ext4, ..
-                } => return Ok(()),
+                Content::Filesystem { fs: FsType::Ext4, .. } => return Ok(()),
                 _ => "bad magic number in super-block",
             };
             Err(Error::Tool {
@@ -210,14 +198,7 @@ impl Kernel for Model {
                 Content::Filesystem { fs: is, uuid, .. }
                     if is == fs && mounted && writable && now >= fs.minimum_grown_bytes() =>
                 {
-                    s.set_content(
-                        device,
-                        &Content::Filesystem {
-                            fs,
-                            uuid,
-                            size: now,
-                        },
-                    )
+                    s.set_content(device, &Content::Filesystem { fs, uuid, size: now })
                 }
                 _ => Err(Error::Tool {
                     tool: format!("grow {fs}"),
@@ -306,11 +287,7 @@ impl Kernel for Model {
                 Content::Filesystem { size, .. } => size,
                 _ => 0,
             };
-            let inodes = if fs == FsType::Btrfs {
-                0
-            } else {
-                total / 16384
-            };
+            let inodes = if fs == FsType::Btrfs { 0 } else { total / 16384 };
             Ok(FsUsage {
                 total_bytes: total,
                 free_bytes: total,
@@ -323,11 +300,9 @@ impl Kernel for Model {
     }
 
     fn fs_errors(&self, mounted_at: &Path, minor: u32, _fs: FsType) -> Result<Option<String>> {
-        self.ask("fs_errors", mounted_at, |s| {
-            match s.supers.get(&Device::Loop(minor)) {
-                Some(sb) => Ok(sb.errors.clone()),
-                None => Err(errno("fs_errors", mounted_at, libc::ENOENT)),
-            }
+        self.ask("fs_errors", mounted_at, |s| match s.supers.get(&Device::Loop(minor)) {
+            Some(sb) => Ok(sb.errors.clone()),
+            None => Err(errno("fs_errors", mounted_at, libc::ENOENT)),
         })
     }
 

@@ -12,10 +12,7 @@ use crate::kernel::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec,
 /// Resolves an existing path that is not a symlink.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
     let failed = |e| Error::io(op, path, e);
-    if std::fs::symlink_metadata(path)
-        .map_err(failed)?
-        .is_symlink()
-    {
+    if std::fs::symlink_metadata(path).map_err(failed)?.is_symlink() {
         return Err(errno(op, path, libc::ELOOP));
     }
     std::fs::canonicalize(path).map_err(failed)
@@ -50,10 +47,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         }
         _ => return Err(failed(libc::EINVAL)),
     };
-    let twin = s
-        .supers
-        .iter()
-        .any(|(d, sb)| *d != device && sb.uuid == uuid);
+    let twin = s.supers.iter().any(|(d, sb)| *d != device && sb.uuid == uuid);
     if spec.fs == FsType::Xfs && twin && !data.iter().any(|o| o == "nouuid") {
         return Err(failed(libc::EINVAL));
     }
@@ -99,11 +93,7 @@ fn mount_words(flags: libc::c_ulong) -> Vec<String> {
     ];
     let has = |bit| flags & bit != 0;
     let mut shown = vec![if has(libc::MS_RDONLY) { "ro" } else { "rw" }];
-    shown.extend(
-        own.iter()
-            .filter(|(bit, _)| has(*bit))
-            .map(|(_, word)| word),
-    );
+    shown.extend(own.iter().filter(|(bit, _)| has(*bit)).map(|(_, word)| word));
     if !has(libc::MS_NOATIME) {
         shown.push("relatime");
     }
@@ -138,10 +128,8 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags
     if mount_point.is_dir() != is_dir {
         return Err(errno("bind", target, libc::EINVAL));
     }
-    let mut mounted = s
-        .containing(&from)
-        .cloned()
-        .ok_or_else(|| errno("open_tree", source, libc::EINVAL))?;
+    let mut mounted =
+        s.containing(&from).cloned().ok_or_else(|| errno("open_tree", source, libc::EINVAL))?;
     let below = from
         .strip_prefix(&mounted.entry.mount_point)
         .map_err(|e| Error::io("open_tree", source, io::Error::other(e)))?;

@@ -16,10 +16,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench {
-            dir: tempfile::tempdir().unwrap(),
-            model: Model::new(),
-        }
+        Bench { dir: tempfile::tempdir().unwrap(), model: Model::new() }
     }
 
     fn image(&self, name: &str) -> File {
@@ -49,10 +46,7 @@ impl Bench {
     }
 
     fn mkfs(&self, device: &LoopDevice) -> Result<()> {
-        self.model.mkfs(&MkfsSpec {
-            uuid: Some(UUID),
-            ..mkfs_spec(&device.path(), FsType::Ext4)
-        })
+        self.model.mkfs(&MkfsSpec { uuid: Some(UUID), ..mkfs_spec(&device.path(), FsType::Ext4) })
     }
 
     fn mount(&self, device: &LoopDevice, at: &Path) -> Result<()> {

@@ -26,9 +26,7 @@ pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> 
 /// Size of the ext4 on a device, mounted or not, in bytes.
 pub(super) fn ext4_size_on(device: &Path) -> Result<u64> {
     let mut block = [0; 4096];
-    open(device)?
-        .read_exact_at(&mut block, 0)
-        .map_err(|e| Error::io("read", device, e))?;
+    open(device)?.read_exact_at(&mut block, 0).map_err(|e| Error::io("read", device, e))?;
     ext4_size(&block).ok_or_else(|| {
         let e = io::Error::other("no ext4 superblock");
         Error::io("read", device, e)
@@ -48,14 +46,8 @@ fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
         return None;
     }
     let low = u64::from(u32_at(0x04));
-    let high = if u32_at(0x60) & INCOMPAT_64BIT == 0 {
-        0
-    } else {
-        u64::from(u32_at(0x150))
-    };
-    let block_size = 1024u64
-        .checked_shl(u32_at(0x18))
-        .filter(|s| *s <= 65536 && *s > 0)?;
+    let high = if u32_at(0x60) & INCOMPAT_64BIT == 0 { 0 } else { u64::from(u32_at(0x150)) };
+    let block_size = 1024u64.checked_shl(u32_at(0x18)).filter(|s| *s <= 65536 && *s > 0)?;
     (high << 32 | low).checked_mul(block_size)
 }
 
@@ -101,9 +93,9 @@ pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option
         Err(e) => Err(Error::io("stat", mounted_at, e)),
     });
     match (dir, fs) {
-        (Err(Error::Io { source, .. }), _) if is_shutdown(&source) => Ok(Some(format!(
-            "{fs} has shut down after an error ({source})"
-        ))),
+        (Err(Error::Io { source, .. }), _) if is_shutdown(&source) => {
+            Ok(Some(format!("{fs} has shut down after an error ({source})")))
+        }
         (Err(e), _) => Err(e),
         (Ok(_), FsType::Ext4) => ext4_errors(minor),
         (Ok(_), FsType::Xfs) => Ok(None),

@@ -26,10 +26,8 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
     let file = open(device)?;
     // blkid finds "nothing" on an unreadable device, too.
     blank::readable(&file, device)?;
-    let output = Tool::new("blkid", LOOK)
-        .args(["-p", "-o", "export", "--"])
-        .arg(device)
-        .run(device)?;
+    let output =
+        Tool::new("blkid", LOOK).args(["-p", "-o", "export", "--"]).arg(device).run(device)?;
     let found = match output.code {
         0 => parse_probe(&output.stdout),
         2 if output.stderr.is_empty() => Probe::Blank,
@@ -41,13 +39,9 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
             None => Probe::Blank,
             Some(offset) => Probe::Unknown { offset },
         }),
-        Probe::Filesystem {
-            fs: FsType::Xfs,
-            uuid,
-        } if xfs_in_progress(&file, device)? => Ok(Probe::Unfinished {
-            fs: FsType::Xfs,
-            uuid,
-        }),
+        Probe::Filesystem { fs: FsType::Xfs, uuid } if xfs_in_progress(&file, device)? => {
+            Ok(Probe::Unfinished { fs: FsType::Xfs, uuid })
+        }
         found => Ok(found),
     }
 }
@@ -58,25 +52,20 @@ fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
     /// `sb_inprogress` in the on-disk superblock.
     const OFFSET: u64 = 126;
     let mut byte = [0];
-    file.read_exact_at(&mut byte, OFFSET)
-        .map_err(|e| Error::io("read", device, e))?;
+    file.read_exact_at(&mut byte, OFFSET).map_err(|e| Error::io("read", device, e))?;
     Ok(byte != [0])
 }
 
 /// Parses blkid's `KEY=value` lines. A filesystem wins over a partition table beside it. Output
 /// without a type (for example, a partition's place in its table) means blank.
 fn parse_probe(output: &str) -> Probe {
-    let value = |key: &str| {
-        output
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-    };
+    let value =
+        |key: &str| output.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("TYPE"), value("PTTYPE")) {
         (Some(name), _) => match FsType::parse(name) {
-            Some(fs) => Probe::Filesystem {
-                fs,
-                uuid: value("UUID").unwrap_or_default().to_owned(),
-            },
+            Some(fs) => {
+                Probe::Filesystem { fs, uuid: value("UUID").unwrap_or_default().to_owned() }
+            }
             None => Probe::Other(name.to_owned()),
         },
         (None, Some(table)) => Probe::Other(format!("{table} partition table")),
@@ -174,10 +163,7 @@ pub(super) fn check(device: &Path, fs: FsType) -> Result<()> {
 }
 
 fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
-    let output = Tool::new("e2fsck", CHECK)
-        .args(options)
-        .arg(device)
-        .run(device)?;
+    let output = Tool::new("e2fsck", CHECK).args(options).arg(device).run(device)?;
     match output.code {
         // Bits: 1 repaired; 2 reboot, which only concerns a mounted filesystem.
         0..=3 => Ok(()),
@@ -216,9 +202,9 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
     let tool = match fs {
         FsType::Ext4 => Tool::new("resize2fs", MAKE).arg(device),
         FsType::Xfs => Tool::new("xfs_growfs", MAKE).arg("-d").arg(mounted_at),
-        FsType::Btrfs => Tool::new("btrfs", MAKE)
-            .args(["filesystem", "resize", "max"])
-            .arg(mounted_at),
+        FsType::Btrfs => {
+            Tool::new("btrfs", MAKE).args(["filesystem", "resize", "max"]).arg(mounted_at)
+        }
     };
     tool.run(device)?.expect_zero()
 }
@@ -229,10 +215,7 @@ pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
             effect("grow").map_err(|e| Error::io("grow", device, e))?;
             // resize2fs requires a full check just before.
             e2fsck(device, &["-f", "-p"])?;
-            Tool::new("resize2fs", MAKE)
-                .arg(device)
-                .run(device)?
-                .expect_zero()
+            Tool::new("resize2fs", MAKE).arg(device).run(device)?.expect_zero()
         }
         // XFS and btrfs grow only while mounted.
         _ => Ok(()),
@@ -245,17 +228,13 @@ pub(super) fn grows_mounted(fs: FsType) -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = super::read_attribute(Path::new("/proc/thread-self/status"));
     // If the capabilities are unknown, the attempt will show it.
-    let may = status
-        .ok()
-        .and_then(|s| has_capability(&s, CAP_SYS_RESOURCE));
+    let may = status.ok().and_then(|s| has_capability(&s, CAP_SYS_RESOURCE));
     fs != FsType::Ext4 || may.unwrap_or(true)
 }
 
 /// True if the effective set in this `/proc/PID/status` has a capability.
 fn has_capability(status: &str, number: u32) -> Option<bool> {
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     let set = u64::from_str_radix(set.trim(), 16).ok()?;
     Some(set >> number & 1 == 1)
 }
@@ -270,10 +249,7 @@ fn needs(fs: FsType) -> (&'static [&'static str], &'static str) {
 }
 
 pub(super) fn filesystems() -> Vec<(FsType, std::result::Result<(), String>)> {
-    FsType::ALL
-        .into_iter()
-        .map(|fs| (fs, offered(fs)))
-        .collect()
+    FsType::ALL.into_iter().map(|fs| (fs, offered(fs))).collect()
 }
 
 fn offered(fs: FsType) -> std::result::Result<(), String> {

@@ -28,10 +28,7 @@ mod ioctls {
         fifreeze,
         nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>())
     );
-    nix::ioctl_none_bad!(
-        fithaw,
-        nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>())
-    );
+    nix::ioctl_none_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
 
     nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
     nix::ioctl_readwrite!(btrfs_dev_stats, 0x94, 52, super::BtrfsStats);
@@ -85,10 +82,7 @@ pub(super) fn loop_configure(device: &File, with: &Configure<'_>) -> io::Result<
     };
     config.info.lo_flags = with.flags;
     let kept = config.info.lo_file_name.len() - 1;
-    for (to, from) in config.info.lo_file_name[..kept]
-        .iter_mut()
-        .zip(with.label.bytes())
-    {
+    for (to, from) in config.info.lo_file_name[..kept].iter_mut().zip(with.label.bytes()) {
         *to = from;
     }
     // SAFETY: `config` is a whole loop_config that lives across the call; the kernel only reads.
@@ -177,13 +171,8 @@ pub(super) fn thaw(on: &File) -> io::Result<()> {
 
 /// Calls BTRFS_IOC_DEV_INFO for the first device.
 pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
-    let mut device = BtrfsDevice {
-        devid: 1,
-        uuid: [0; 16],
-        bytes_used: 0,
-        total_bytes: 0,
-        after: [0; 507],
-    };
+    let mut device =
+        BtrfsDevice { devid: 1, uuid: [0; 16], bytes_used: 0, total_bytes: 0, after: [0; 507] };
     // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_info(on.as_raw_fd(), &raw mut device) })?;
     Ok(device)
@@ -191,13 +180,7 @@ pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
 
 /// Calls BTRFS_IOC_GET_DEV_STATS for the first device.
 pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
-    let mut stats = BtrfsStats {
-        devid: 1,
-        nr_items: 5,
-        flags: 0,
-        values: [0; 5],
-        after: [0; 121],
-    };
+    let mut stats = BtrfsStats { devid: 1, nr_items: 5, flags: 0, values: [0; 5], after: [0; 121] };
     // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_stats(on.as_raw_fd(), &raw mut stats) })?;
     Ok(stats)
@@ -229,11 +212,7 @@ pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
             size_of::<libc::mount_attr>(),
         )
     };
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Makes the kernel kill the command's process when the thread that starts it ends. That thread

@@ -63,11 +63,7 @@ fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
         );
     }
     keep_spares(linux);
-    Ok(LoopDevice {
-        minor,
-        direct_io,
-        file,
-    })
+    Ok(LoopDevice { minor, direct_io, file })
 }
 
 pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
@@ -115,11 +111,7 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
             other => return other.map(|device| (minor, device)),
         }
     }
-    Err(Error::errno(
-        "LOOP_CONFIGURE",
-        "/dev/loop-control",
-        libc::EBUSY,
-    ))
+    Err(Error::errno("LOOP_CONFIGURE", "/dev/loop-control", libc::EBUSY))
 }
 
 fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
@@ -170,9 +162,7 @@ pub(super) fn attached_minors() -> Result<Vec<u32>> {
     let mut minors = Vec::new();
     for entry in std::fs::read_dir("/sys/block").map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        let minor = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        let minor = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
         minors.extend(minor.filter(|minor| is_attached(*minor)));
     }
     minors.sort_unstable();
@@ -187,9 +177,7 @@ fn is_attached(minor: u32) -> bool {
 /// does not hide the others.
 pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
     let makes_nodes = linux.dev_makes_nodes();
-    let answers = linux
-        .asking
-        .ask(minors, move |minor| info(makes_nodes, minor));
+    let answers = linux.asking.ask(minors, move |minor| info(makes_nodes, minor));
     let known = answers.into_iter().filter_map(|(minor, answer)| {
         let why = match answer {
             Some(Ok(info)) => return info,
@@ -216,10 +204,7 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     let label = status.lo_file_name.split(|b| *b == 0).next();
     Ok(Some(LoopInfo {
         minor,
-        backing: Some(FileId {
-            dev: status.lo_device,
-            ino: status.lo_inode,
-        }),
+        backing: Some(FileId { dev: status.lo_device, ino: status.lo_inode }),
         backing_rdev: status.lo_rdevice,
         backing_path,
         offset: status.lo_offset,
@@ -315,11 +300,7 @@ fn ask<T: Send + 'static>(
 pub(super) fn open(linux: &Linux, minor: u32, backing: FileId) -> Result<LoopDevice> {
     let file = open_attached(linux, minor, backing)?
         .ok_or_else(|| Error::errno("open", loop_path(minor), libc::ENOENT))?;
-    Ok(LoopDevice {
-        minor,
-        direct_io: direct_io(minor)?,
-        file,
-    })
+    Ok(LoopDevice { minor, direct_io: direct_io(minor)?, file })
 }
 
 pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detached> {
@@ -471,9 +452,7 @@ impl Linux {
     fn dev_makes_nodes(&self) -> bool {
         *self.devtmpfs.get_or_init(|| {
             super::mount::table().is_ok_and(|table| {
-                table
-                    .at(Path::new("/dev"))
-                    .is_some_and(|entry| entry.fs_type == "devtmpfs")
+                table.at(Path::new("/dev")).is_some_and(|entry| entry.fs_type == "devtmpfs")
             })
         })
     }

@@ -210,10 +210,7 @@ fn entry_of(file: &File) -> Result<Option<MountEntry>> {
 }
 
 fn discards(entry: &MountEntry) -> bool {
-    entry
-        .super_options
-        .iter()
-        .any(|o| o == "discard" || o.starts_with("discard="))
+    entry.super_options.iter().any(|o| o == "discard" || o.starts_with("discard="))
 }
 
 pub(super) fn unmount(target: &Path) -> Result<()> {

@@ -63,10 +63,7 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
         (none, "254:0 /var/dev/loop5", "ext4", None),
         (none, "254:0 /loop5", "ext4", None),
     ] {
-        let text = format!(
-            "{}\n40 22 {file} /t rw - {fs} source rw\n",
-            before.join("\n")
-        );
+        let text = format!("{}\n40 22 {file} /t rw - {fs} source rw\n", before.join("\n"));
         let table = MountTable::parse(text.as_bytes()).unwrap();
         assert_eq!(table.at(Path::new("/t")).unwrap().loop_node, node, "{text}");
         let bound = table.of_loop_node(5).count();
@@ -83,12 +80,7 @@ fn reads_this_machine() {
 
 #[test]
 fn names_a_bad_line() {
-    for line in [
-        "x",
-        "1 2 3 / / rw - a b c",
-        "1 2 3:4 / / rw a b c",
-        "-1 2 3:4 / / rw - a b",
-    ] {
+    for line in ["x", "1 2 3 / / rw - a b c", "1 2 3:4 / / rw a b c", "-1 2 3:4 / / rw - a b"] {
         let message = MountTable::parse(line.as_bytes()).unwrap_err();
         assert!(message.contains(line), "{message}");
     }

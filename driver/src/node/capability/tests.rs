@@ -47,16 +47,9 @@ fn a_second_publication_follows_the_table() {
 #[test]
 fn another_use_than_staged_is_refused() {
     use AccessMode::*;
-    let xfs = Capability {
-        access: on(Xfs),
-        mode: SingleNodeWriter,
-    };
+    let xfs = Capability { access: on(Xfs), mode: SingleNodeWriter };
     let noatime = Capability {
-        access: Access::Mount {
-            fs: Ext4,
-            flags: vec!["noatime".to_owned()],
-            group: None,
-        },
+        access: Access::Mount { fs: Ext4, flags: vec!["noatime".to_owned()], group: None },
         mode: SingleNodeWriter,
     };
     let table = [
@@ -65,36 +58,19 @@ fn another_use_than_staged_is_refused() {
         (ext4(SingleNodeWriter), xfs, false),
         (ext4(SingleNodeWriter), noatime, false),
         (ext4(SingleNodeWriter), ext4(SingleNodeMultiWriter), false),
-        (
-            ext4(SingleNodeSingleWriter),
-            ext4(MultiNodeMultiWriter),
-            false,
-        ),
+        (ext4(SingleNodeSingleWriter), ext4(MultiNodeMultiWriter), false),
         (ext4(MultiNodeMultiWriter), ext4(MultiNodeReaderOnly), true),
-        (
-            ext4(SingleNodeMultiWriter),
-            ext4(MultiNodeMultiWriter),
-            true,
-        ),
+        (ext4(SingleNodeMultiWriter), ext4(MultiNodeMultiWriter), true),
     ];
     for (staged, asked, fits) in table {
         let says = |here| {
             let elsewhere = false;
-            code(decide(
-                &staged,
-                &asked,
-                false,
-                Published { here, elsewhere },
-            ))
+            code(decide(&staged, &asked, false, Published { here, elsewhere }))
         };
         let expected = match fits {
             true => (Ok(Publish::Bind), Ok(Publish::Done)),
             false => (Err(FailedPrecondition), Err(AlreadyExists)),
         };
-        assert_eq!(
-            (says(None), says(Some(false))),
-            expected,
-            "{staged:?} {asked:?}"
-        );
+        assert_eq!((says(None), says(Some(false))), expected, "{staged:?} {asked:?}");
     }
 }

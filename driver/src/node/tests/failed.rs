@@ -34,8 +34,7 @@ fn a_pod_leaves_a_pool_that_failed() {
             set_broken(&rig, id, true);
         }
         for device in rig.devices() {
-            rig.kernel
-                .set_silent(device.minor, silent && device.backing_rdev == 0);
+            rig.kernel.set_silent(device.minor, silent && device.backing_rdev == 0);
         }
         rig.end_use(ids, "a broken pool");
         for id in ids {

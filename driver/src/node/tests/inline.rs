@@ -17,11 +17,7 @@ fn limited(limits: InlineLimits) -> Rig {
 
 #[test]
 fn size_number_and_sum_are_limited() {
-    let rig = limited(InlineLimits {
-        size: 8 * MI,
-        volumes: 3,
-        total: 20 * MI,
-    });
+    let rig = limited(InlineLimits { size: 8 * MI, volumes: 3, total: 20 * MI });
     let publish = |rig: &Rig, number: usize, size: &str| {
         rig.publish_inline(number, &number.to_string(), &[("size", size)], false)
     };
@@ -45,18 +41,14 @@ fn size_number_and_sum_are_limited() {
 
 #[test]
 fn many_at_once_are_no_more_than_allowed() {
-    let rig = limited(InlineLimits {
-        volumes: 5,
-        ..InlineLimits::default()
-    });
+    let rig = limited(InlineLimits { volumes: 5, ..InlineLimits::default() });
     let publish = |number: usize| {
         let target = number.to_string();
         rig.publish_inline(number, &target, &[("size", "1Mi")], false)
     };
     let published = std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..20)
-            .map(|number| scope.spawn(move || publish(number).is_ok()))
-            .collect();
+        let calls: Vec<_> =
+            (0..20).map(|number| scope.spawn(move || publish(number).is_ok())).collect();
         let answers = calls.into_iter().map(|call| call.join().unwrap());
         answers.filter(|published| *published).count()
     });
@@ -69,8 +61,7 @@ fn publish_in(rig: &Rig, number: usize, pool: &str) -> (usize, String) {
     let target = format!("{number}/volumes/plugin/name/mount");
     std::fs::create_dir_all(rig.target(&target).parent().unwrap()).unwrap();
     let attributes = [("size", "1Mi"), ("pool", pool)];
-    rig.publish_inline(number, &target, &attributes, false)
-        .unwrap();
+    rig.publish_inline(number, &target, &attributes, false).unwrap();
     (number, target)
 }
 
@@ -101,10 +92,7 @@ fn a_pod_leaves_while_a_pool_is_missing() {
         assert_eq!(rig.devices().len(), 1);
     }
     // This mount does not belong to a missing pool.
-    refused!(
-        rig.unpublish(inline(5), &stays),
-        Error::Pool(storage::Error::Unavailable { .. })
-    );
+    refused!(rig.unpublish(inline(5), &stays), Error::Pool(storage::Error::Unavailable { .. }));
     assert_eq!(rig.mounted(), slice::from_ref(&rig.target(&stays)));
     rig.unpublish(inline(4), &stays).unwrap();
     rig.die();
@@ -136,10 +124,7 @@ fn an_administrator_opens_pools() {
         (["one=DIR/one", "two=DIR/two"], &["one"][..]),
         (["one=DIR/one,inline", "two=DIR/two"], &["one"]),
         (["one=DIR/one", "two=DIR/two,inline"], &["two"]),
-        (
-            ["one=DIR/one,inline", "two=DIR/two,inline"],
-            &["one", "two"],
-        ),
+        (["one=DIR/one,inline", "two=DIR/two,inline"], &["one", "two"]),
     ] {
         let rig = Rig::over(Rig::site(&specs), Configs::default());
         let pools = &rig.node.pools;

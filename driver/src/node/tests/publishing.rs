@@ -29,10 +29,7 @@ fn the_access_mode_decides_how_many_targets_there_are() {
         (MultiNodeSingleWriter, true, false),
         (MultiNodeMultiWriter, true, false),
     ] {
-        for (access, cap) in [
-            (ext4(), mount_as("ext4", mode)),
-            (Access::Block, block_as(mode)),
-        ] {
+        for (access, cap) in [(ext4(), mount_as("ext4", mode)), (Access::Block, block_as(mode))] {
             let rig = Rig::new();
             let id = rig.staged(access, "a", &cap);
             rig.publish(id, "a", "p", &cap, false).unwrap();

@@ -14,23 +14,11 @@ fn the_order_is_attach_format_mount() {
     let rig = Rig::new();
     let cap = mount_as("", SingleNodeWriter);
     let id = rig.staged(ext4(), "a", &cap);
-    let expected = [
-        "loop.attach",
-        "loop.read-ahead",
-        "mkfs",
-        "loop.flush",
-        "mount",
-    ];
+    let expected = ["loop.attach", "loop.read-ahead", "mkfs", "loop.flush", "mount"];
     assert_eq!(rig.kernel.take_effects(), expected);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &cap).unwrap();
-    let expected = [
-        "unmount",
-        "loop.attach",
-        "loop.read-ahead",
-        "check",
-        "mount",
-    ];
+    let expected = ["unmount", "loop.attach", "loop.read-ahead", "check", "mount"];
     assert_eq!(rig.kernel.take_effects(), expected);
 }
 
@@ -115,12 +103,8 @@ fn invalid_requests_have_no_effect() {
     let table: [(&str, Change); 10] = [
         ("volume_id", |r| r.volume_id.clear()),
         ("staging_target_path", |r| r.staging_target_path.clear()),
-        ("staging_target_path", |r| {
-            r.staging_target_path = "relative".into()
-        }),
-        ("staging_target_path", |r| {
-            r.staging_target_path = "/a/../b".into()
-        }),
+        ("staging_target_path", |r| r.staging_target_path = "relative".into()),
+        ("staging_target_path", |r| r.staging_target_path = "/a/../b".into()),
         ("volume_capability", |r| r.volume_capability = None),
         ("volume_capability.access_mode.mode", |r| {
             r.volume_capability = Some(mount_as("ext4", Unknown));

@@ -30,31 +30,19 @@ fn books(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
 }
 
 fn reserve() -> Limits {
-    Limits {
-        reserve: Reserve::Percent(5.0),
-        ..limits()
-    }
+    Limits { reserve: Reserve::Percent(5.0), ..limits() }
 }
 
 fn double() -> Limits {
-    Limits {
-        overcommit: 2.0,
-        ..limits()
-    }
+    Limits { overcommit: 2.0, ..limits() }
 }
 
 fn double_with_reserve() -> Limits {
-    Limits {
-        overcommit: 2.0,
-        ..reserve()
-    }
+    Limits { overcommit: 2.0, ..reserve() }
 }
 
 fn capped(gi: u64) -> Limits {
-    Limits {
-        capacity_bytes: Some(gi * GI),
-        ..limits()
-    }
+    Limits { capacity_bytes: Some(gi * GI), ..limits() }
 }
 
 /// Space that can be promised to thin volumes.
@@ -100,10 +88,7 @@ fn promisable_space(
 
 /// Another pool on the filesystem has promised 60 GiB.
 fn shared() -> SpaceUsage {
-    SpaceUsage {
-        others: 60 * GI,
-        ..books(80, 20, 30, 0)
-    }
+    SpaceUsage { others: 60 * GI, ..books(80, 20, 30, 0) }
 }
 
 fn root_reserve() -> SpaceUsage {
@@ -114,10 +99,7 @@ fn root_reserve() -> SpaceUsage {
 
 #[test]
 fn one_volume_is_limited() {
-    let limits = Limits {
-        max_volume_bytes: Some(10 * GI + 5),
-        ..limits()
-    };
+    let limits = Limits { max_volume_bytes: Some(10 * GI + 5), ..limits() };
     let large = capacity(&[books(100, 0, 0, 0)], &limits, Provisioning::Thin);
     assert_eq!((large.available, large.largest), (100 * GI, 10 * GI));
     let small = capacity(&[books(4, 0, 0, 0)], &limits, Provisioning::Thin);
@@ -168,22 +150,13 @@ fn admission(
 }
 
 fn image(id: u128, source: Option<u128>, allocated: u64) -> Image {
-    Image {
-        id: Uuid::from_u128(id),
-        source: source.map(Uuid::from_u128),
-        allocated,
-    }
+    Image { id: Uuid::from_u128(id), source: source.map(Uuid::from_u128), allocated }
 }
 
 #[test]
 fn families_count_once() {
     let lone = [image(1, None, 5), image(2, None, 7)];
-    let family = [
-        image(1, None, 5),
-        image(2, Some(1), 7),
-        image(3, Some(2), 6),
-        image(4, None, 1),
-    ];
+    let family = [image(1, None, 5), image(2, Some(1), 7), image(3, Some(2), 6), image(4, None, 1)];
     let orphans = [image(2, Some(1), 7), image(3, Some(1), 6)];
     let circle = [image(1, Some(2), 5), image(2, Some(1), 7)];
     for (name, images, shared, apart) in [

@@ -49,10 +49,7 @@ pub(super) fn steps(
             target.volume
         )));
     }
-    Ok(loops
-        .iter()
-        .map(|device| step(target, device, mounts))
-        .collect())
+    Ok(loops.iter().map(|device| step(target, device, mounts)).collect())
 }
 
 fn step(target: &Target, device: &LoopInfo, mounts: &MountTable) -> FreezeStep {
@@ -80,11 +77,7 @@ mod tests {
     const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 
     fn device(minor: u32) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(IMAGE),
-            ..LoopInfo::default()
-        }
+        LoopInfo { minor, backing: Some(IMAGE), ..LoopInfo::default() }
     }
 
     fn mounts(text: &str) -> MountTable {
@@ -141,9 +134,6 @@ mod tests {
             freeze_intent,
         };
         let loops: Vec<LoopInfo> = minors.iter().map(|m| device(*m)).collect();
-        assert_eq!(
-            words(steps(&target, group, &loops, &mounts(EXT4))),
-            expected
-        );
+        assert_eq!(words(steps(&target, group, &loops, &mounts(EXT4))), expected);
     }
 }

@@ -107,21 +107,16 @@ impl Freezer {
             return Ok(None);
         };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                order: Order::Prepare,
-                phase: Phase::Preparing,
-            }),
+            state: Mutex::new(State { order: Order::Prepare, phase: Phase::Preparing }),
             changed: Condvar::new(),
         });
         let theirs = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("freezer".to_owned())
-            .spawn(move || {
-                let done = run(&*kernel, &mount, &theirs);
-                // In this order: a caller that sees the end may start the next thread, or unmount.
-                drop((under_way, mount));
-                theirs.set(Phase::Done(done));
-            })?;
+        std::thread::Builder::new().name("freezer".to_owned()).spawn(move || {
+            let done = run(&*kernel, &mount, &theirs);
+            // In this order: a caller that sees the end may start the next thread, or unmount.
+            drop((under_way, mount));
+            theirs.set(Phase::Done(done));
+        })?;
         Ok(Some(Freezer(shared)))
     }
 

@@ -60,12 +60,7 @@ impl Volume {
     }
 
     fn target(&self) -> Target {
-        Target {
-            volume: self.id,
-            image: self.image,
-            raw_staged: false,
-            freeze_intent: false,
-        }
+        Target { volume: self.id, image: self.image, raw_staged: false, freeze_intent: false }
     }
 }
 
@@ -253,11 +248,7 @@ fn without_room_or_its_intent_nothing_is_frozen() {
         assert!(matches!(refused, Err(Error::Refused(_))));
         assert_eq!(bench.did("freeze"), 0);
         // Half of a failed write may be on disk.
-        let calls: &[&str] = if fail_write {
-            &["write 1", "clear 1"]
-        } else {
-            &[]
-        };
+        let calls: &[&str] = if fail_write { &["write 1", "clear 1"] } else { &[] };
         assert_eq!(bench.notes.calls(), calls);
     }
 }

@@ -4,11 +4,7 @@ use super::*;
 use crate::testkit::Site;
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
-    Arc::new(VolumeRecord {
-        name: name.to_owned(),
-        capacity_bytes,
-        ..record.clone()
-    })
+    Arc::new(VolumeRecord { name: name.to_owned(), capacity_bytes, ..record.clone() })
 }
 
 #[test]
@@ -44,12 +40,8 @@ fn broken_entries_are_in_the_way() {
     let site = Site::fake(&["a"]);
     let one = site.make("one");
     let mut index = Index::default();
-    let broken = Broken {
-        path: "/x".into(),
-        why: "is broken".into(),
-        name: Some("one".into()),
-        bytes: 7,
-    };
+    let broken =
+        Broken { path: "/x".into(), why: "is broken".into(), name: Some("one".into()), bytes: 7 };
     index.volumes.put_broken(one.id, broken);
     assert!(index.volumes.get(one.id).is_err());
     assert!(index.volumes.check_unused("one").is_err());

@@ -42,10 +42,7 @@ pub(super) fn claim(
 ) -> Result<()> {
     let note = path.join(OWNER).display().to_string();
     if let Some(node) = judge(spec, options, &note, root)? {
-        let owner = Owner {
-            schema: SCHEMA,
-            node: node.to_owned(),
-        };
+        let owner = Owner { schema: SCHEMA, node: node.to_owned() };
         file::replace(root, OWNER, &record_io::encode(&owner, OWNER)?)?;
     }
     Ok(())
@@ -75,8 +72,5 @@ fn judge<'a>(
         spec.path.display(),
         state.display()
     );
-    Err(Error::OtherNode {
-        name: spec.name.clone(),
-        why,
-    })
+    Err(Error::OtherNode { name: spec.name.clone(), why })
 }

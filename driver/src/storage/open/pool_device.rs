@@ -65,16 +65,12 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
     };
     let ours = |uuid: &String| [&entry.fs_uuid, &entry.mkfs].contains(&&Some(uuid.clone()));
     match (probe, entry.id) {
-        (
-            Probe::Filesystem {
-                fs: FsType::Xfs,
-                uuid,
-            },
-            id,
-        ) if ours(uuid) || id.is_none() => match ours(uuid) {
-            true => Plan::Mount(uuid.clone()),
-            false => Plan::Look(uuid.clone()),
-        },
+        (Probe::Filesystem { fs: FsType::Xfs, uuid }, id) if ours(uuid) || id.is_none() => {
+            match ours(uuid) {
+                true => Plan::Mount(uuid.clone()),
+                false => Plan::Look(uuid.clone()),
+            }
+        }
         (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
         (Probe::Blank, None) => Plan::Make,
         (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
@@ -99,13 +95,7 @@ pub(super) fn ground(
     let (kernel, options) = (&*pools.kernel, &pools.options);
     let at = mount_point(options, &spec.name)?;
     let mounted = is_mounted(kernel, spec, device, &at)?;
-    let mounting = Mounting {
-        kernel,
-        spec,
-        options,
-        device,
-        at: &at,
-    };
+    let mounting = Mounting { kernel, spec, options, device, at: &at };
     let uuid = match (mounted, &entry.fs_uuid) {
         (true, Some(uuid)) => uuid.clone(),
         // An earlier process died between the mount and its record in the registry.
@@ -145,11 +135,8 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
             });
             return unmounted.map(|()| false);
         }
-        let why = format!(
-            "{} is mounted at {}, where the pool belongs",
-            mount.source,
-            at.display()
-        );
+        let why =
+            format!("{} is mounted at {}, where the pool belongs", mount.source, at.display());
         return Err(unavailable(spec, why));
     }
     match mounts.entries.iter().find(|m| m.device == device.number) {
@@ -248,10 +235,7 @@ impl Mounting<'_> {
             Probe::Filesystem { uuid, .. } => Ok(uuid),
             other => Err(unavailable(
                 self.spec,
-                format!(
-                    "{} is mounted, but carries {other:?}",
-                    self.device.path.display()
-                ),
+                format!("{} is mounted, but carries {other:?}", self.device.path.display()),
             )),
         }
     }

@@ -67,10 +67,7 @@ pub(super) fn refused(spec: &PoolSpec, why: impl std::fmt::Display) -> Error {
 
 /// The error for a pool that is missing, but may come back.
 pub(super) fn unavailable(spec: &PoolSpec, why: impl Into<String>) -> Error {
-    Error::Unavailable {
-        name: spec.name.clone(),
-        why: why.into(),
-    }
+    Error::Unavailable { name: spec.name.clone(), why: why.into() }
 }
 
 pub(in crate::storage) fn open_dir(path: &Path) -> Result<File> {
@@ -118,14 +115,7 @@ pub(super) fn open_ground(
     entry: &Entry,
     options: &PoolOptions,
 ) -> Result<Pool> {
-    let Ground {
-        kind,
-        fs_uuid: _,
-        path,
-        root,
-        mut locks,
-        notes,
-    } = ground;
+    let Ground { kind, fs_uuid: _, path, root, mut locks, notes } = ground;
     let shown = path.display();
     let found = identity(root.as_fd())?;
     let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
@@ -230,10 +220,7 @@ pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
                 std::thread::sleep(PATIENCE / 50);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(Error::Locked {
-                    name: spec.name.clone(),
-                    path: path.to_path_buf(),
-                });
+                return Err(Error::Locked { name: spec.name.clone(), path: path.to_path_buf() });
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(kernel::Error::io("flock", path, e.into()).into()),
@@ -246,11 +233,7 @@ fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
     if let Some(id) = identity(root)? {
         return Ok(id);
     }
-    let identity = Identity {
-        schema: SCHEMA,
-        id: PoolId::generate(),
-        name: spec.name.clone(),
-    };
+    let identity = Identity { schema: SCHEMA, id: PoolId::generate(), name: spec.name.clone() };
     file::replace(root, IDENTITY, &record_io::encode(&identity, IDENTITY)?)?;
     Ok(identity.id)
 }

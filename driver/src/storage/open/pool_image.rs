@@ -69,10 +69,7 @@ pub(super) fn attach(
     file::sync(&dir, &spec.path)?;
     let hold = on_loop(kernel, spec, &image)?;
     if !hold.direct_io {
-        notes.push(format!(
-            "{}: direct I/O is not in force, it is buffered twice",
-            path.display()
-        ));
+        notes.push(format!("{}: direct I/O is not in force, it is buffered twice", path.display()));
     }
     Ok(Attached {
         device: Device {

@@ -77,10 +77,7 @@ impl Known {
     }
 
     fn read(&self) -> Result<Content> {
-        let none = || Content {
-            schema: SCHEMA,
-            pools: BTreeMap::new(),
-        };
+        let none = || Content { schema: SCHEMA, pools: BTreeMap::new() };
         let content = record_io::read_versioned(self.dir.as_fd(), FILE)?;
         Ok(content.unwrap_or_else(none))
     }
@@ -103,9 +100,7 @@ mod tests {
         let known = Known::at(&dir.path().join("state")).unwrap();
         assert_eq!(known.entry("a").unwrap(), Entry::default());
         let id = PoolId::generate();
-        known
-            .remember("a", |e| e.fs_uuid = Some("x".into()))
-            .unwrap();
+        known.remember("a", |e| e.fs_uuid = Some("x".into())).unwrap();
         known.remember("b", |_| {}).unwrap();
         known.remember("a", |e| e.id = Some(id)).unwrap();
         let again = Known::at(&dir.path().join("state")).unwrap();

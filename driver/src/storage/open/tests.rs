@@ -21,11 +21,7 @@ fn verdicts() {
         (Some(a), None, false, Verdict::Missing),
     ];
     for (known, found, empty, want) in table {
-        assert_eq!(
-            judge(known, found, empty),
-            want,
-            "{known:?} {found:?} {empty}"
-        );
+        assert_eq!(judge(known, found, empty), want, "{known:?} {found:?} {empty}");
     }
 }
 
@@ -198,10 +194,7 @@ fn a_name_or_path_configured_twice_is_refused() {
 #[test]
 fn an_interrupted_first_start_is_completed() {
     let mut site = Site::fake(&["a"]);
-    for (i, leftovers) in ["", "lock", "lock .pool.json.new", "lost+found"]
-        .iter()
-        .enumerate()
-    {
+    for (i, leftovers) in ["", "lock", "lock .pool.json.new", "lost+found"].iter().enumerate() {
         site.specs[0].name = format!("n{i}");
         site.specs[0].path = site.root().join(format!("new{i}"));
         std::fs::create_dir_all(site.path("")).unwrap();

@@ -10,12 +10,7 @@ const DONE: Format = Format::Done(FsType::Ext4);
 const INTENT: FreezeIntent = FreezeIntent { since_ns: 1 };
 
 fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Option<Stage> {
-    Some(Stage {
-        path: at.to_path_buf(),
-        capability,
-        minor,
-        read_only_loops: BTreeMap::new(),
-    })
+    Some(Stage { path: at.to_path_buf(), capability, minor, read_only_loops: BTreeMap::new() })
 }
 
 /// Attaches, formats, stages and mounts a volume in the same way as the node service.
@@ -35,9 +30,7 @@ fn bound(site: &Site, volume: &VolumeRecord) -> LoopDevice {
     let device = site.attach(volume);
     let target = site.root().join("target");
     std::fs::write(&target, "").unwrap();
-    let bound = site
-        .kernel
-        .bind(&device.path(), &target, BindFlags::default());
+    let bound = site.kernel.bind(&device.path(), &target, BindFlags::default());
     bound.unwrap();
     device
 }
@@ -202,9 +195,7 @@ fn move_group(site: &mut Site, group: GroupId, to: &str) {
 fn grouped(site: &Site) -> Arc<GroupRecord> {
     let last = &site.specs.last().unwrap().name;
     let volumes = [site.make("one").id, site.create_in(last, new("two")).id];
-    let made = site
-        .pools()
-        .create_group("group", &volumes, &BTreeMap::new());
+    let made = site.pools().create_group("group", &volumes, &BTreeMap::new());
     made.unwrap()
 }
 
@@ -228,12 +219,7 @@ fn a_member_without_a_group_record_is_kept() {
     let away = site.root().join("away");
     std::fs::rename(&there, &away).unwrap();
     for _ in 0..2 {
-        let kept: Vec<About> = group
-            .snapshots
-            .iter()
-            .copied()
-            .map(About::Snapshot)
-            .collect();
+        let kept: Vec<About> = group.snapshots.iter().copied().map(About::Snapshot).collect();
         assert_eq!(reopened(&mut site), kept);
         let findings = site.pools().findings();
         assert!(findings[0].what.contains("kept"), "{findings:?}");
@@ -267,10 +253,7 @@ fn a_member_with_another_group_in_its_record_is_kept() {
     assert_eq!(site.pools().snapshots().len(), 2);
     // The group that lists the snapshot counts.
     let refused = site.pools().delete_snapshot(&member);
-    assert!(
-        matches!(refused, Err(Error::InGroup(_, g)) if g == group.id),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Error::InGroup(_, g)) if g == group.id), "{refused:?}");
     // Deleting the group frees its other members, but not the damaged one.
     move_group(&mut site, group.id, "trash");
     let left: Vec<_> = site.open().snapshots().iter().map(|s| s.id).collect();
@@ -353,8 +336,7 @@ fn a_finding_about_a_file_is_checked_without_the_kernel() {
     site.close();
     std::fs::write(site.path("volumes/notes.txt"), "").unwrap();
     site.open();
-    site.kernel
-        .hook("loops", |_| panic!("the loop devices were queried"));
+    site.kernel.hook("loops", |_| panic!("the loop devices were queried"));
     assert_eq!(found_later(&site), 1);
 }
 
@@ -375,10 +357,7 @@ fn a_finding_about_a_device_ends_when_the_device_is_as_recorded() {
 /// Creates a volume with the handle of the inline volume of this number.
 fn numbered(site: &Site, number: usize, inline: bool) -> VolumeId {
     let handle = format!("csi-{number:064}");
-    let new = NewVolume {
-        inline: inline.then(|| handle.clone()),
-        ..new(&handle)
-    };
+    let new = NewVolume { inline: inline.then(|| handle.clone()), ..new(&handle) };
     site.create(new).id
 }
 

@@ -53,10 +53,7 @@ pub(crate) fn a_block_volume_lives<K: TestKernel>() {
         let usage = rig.stats(id, path).unwrap();
         assert_eq!((usage.len(), usage[0].total), (1, (16 * MI) as i64));
     }
-    refused!(
-        rig.publish(id, "a", "p", &cap, true),
-        Error::AlreadyExists(_)
-    );
+    refused!(rig.publish(id, "a", "p", &cap, true), Error::AlreadyExists(_));
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     for _ in 0..2 {
         rig.unpublish(id, "p").unwrap();
@@ -123,9 +120,7 @@ pub(crate) fn other_loop_devices_over_a_block_volume_keep_it_staged<K: TestKerne
     let own = rig.device(id);
     let map = rig.target("map");
     std::fs::write(&map, "").unwrap();
-    rig.kernel
-        .bind(&loop_path(own.minor), &map, Default::default())
-        .unwrap();
+    rig.kernel.bind(&loop_path(own.minor), &map, Default::default()).unwrap();
     let below = rig.kernel.loop_reopen(&own).unwrap();
     let kubelets = attach(&*rig.kernel, &below.file, false).minor;
     drop(below);
@@ -199,10 +194,7 @@ pub(crate) fn a_lost_device_is_published_again_once_it_is_back<K: TestKernel>() 
     rig.kernel.loop_release(&lost).unwrap();
     rig.assert_detached(id);
     refused!(rig.publish(id, "a", "p", &cap, false), Error::Path { .. });
-    refused!(
-        rig.publish(id, "a", "q", &cap, false),
-        Error::FailedPrecondition(_)
-    );
+    refused!(rig.publish(id, "a", "q", &cap, false), Error::FailedPrecondition(_));
     match rig.stage(id, "a", &cap) {
         // Other programs on this machine attach devices too.
         Err(Error::FailedPrecondition(_)) if K::SHARED => {}

@@ -51,11 +51,9 @@ pub(crate) fn a_filesystem_volume_lives<K: TestKernel>() {
         keep(&rig, &paths[1], 1);
         assert_kept(&rig, &paths[2], 1);
         assert_read_only(&rig, &paths[2]);
-        for (target, cap, readonly) in [
-            ("rw", &cap, true),
-            ("ro", &cap, false),
-            ("rw", &block(), false),
-        ] {
+        for (target, cap, readonly) in
+            [("rw", &cap, true), ("ro", &cap, false), ("rw", &block(), false)]
+        {
             let answer = rig.publish(id, "a", target, cap, readonly);
             refused!(answer, Error::AlreadyExists(_), "{target}");
         }
@@ -194,11 +192,9 @@ pub(crate) fn mounts_are_safe_unless_the_class_says_otherwise<K: TestKernel>() {
             rig.publish(id, "a", "pod", &cap, false).unwrap();
             rig.publish(id, "a", "reader", &cap, true).unwrap();
             let mounts = rig.kernel.mounts().unwrap();
-            for (at, first) in [
-                (rig.staging("a"), "rw"),
-                (rig.target("pod"), "rw"),
-                (rig.target("reader"), "ro"),
-            ] {
+            for (at, first) in
+                [(rig.staging("a"), "rw"), (rig.target("pod"), "rw"), (rig.target("reader"), "ro")]
+            {
                 let entry = mounts.at(&at).unwrap();
                 let expected = [&[first], shown, &["relatime"]].concat();
                 assert_eq!(entry.options, expected, "{fs} {flags:?} {entry:?}");

@@ -33,10 +33,7 @@ pub(crate) fn an_inline_volume_lives<K: TestKernel>() {
     keep(&rig, &target, 1);
     assert!(rig.stats(inline(1), &target).unwrap()[0].total > 0);
     let size = [("size", "24Mi")];
-    refused!(
-        rig.publish_inline(1, "p", &size, true),
-        Error::AlreadyExists(_)
-    );
+    refused!(rig.publish_inline(1, "p", &size, true), Error::AlreadyExists(_));
     let rig = rig.restarted();
     rig.publish_inline(1, "p", &[], false).unwrap();
     assert_kept(&rig, &target, 1);

@@ -13,11 +13,7 @@ pub(crate) fn a_second_path_or_another_use_is_refused<K: TestKernel>() {
     let cap = mount_as("ext4", SingleNodeWriter);
     let id = rig.staged(ext4(), "a", &cap);
     refused!(rig.stage(id, "b", &cap), Error::FailedPrecondition(_));
-    for other in [
-        mount("ext4"),
-        mount_as("xfs", SingleNodeWriter),
-        block_as(SingleNodeWriter),
-    ] {
+    for other in [mount("ext4"), mount_as("xfs", SingleNodeWriter), block_as(SingleNodeWriter)] {
         refused!(rig.stage(id, "a", &other), Error::AlreadyExists(_));
         refused!(rig.stage(id, "b", &other), Error::FailedPrecondition(_));
     }
@@ -81,10 +77,7 @@ pub(crate) fn only_the_last_component_may_not_be_a_symlink<K: TestKernel>() {
         assert_eq!(rig.record(id).stage, None, "{name}");
     }
     rig.stage(id, "a", &cap).unwrap();
-    refused!(
-        rig.publish(id, "a", "link", &cap, false),
-        Error::Path { .. }
-    );
+    refused!(rig.publish(id, "a", "link", &cap, false), Error::Path { .. });
     for _ in 0..2 {
         rig.publish(id, "a", "link/p", &cap, false).unwrap();
         assert!(rig.mounted().contains(&elsewhere.join("p")));

@@ -68,12 +68,7 @@ impl Volume {
     }
 
     fn target(&self) -> Target {
-        Target {
-            volume: self.id,
-            image: self.image,
-            raw_staged: false,
-            freeze_intent: false,
-        }
+        Target { volume: self.id, image: self.image, raw_staged: false, freeze_intent: false }
     }
 
     fn copy(&self, still: &Still, to: &File, pool: &Pool) -> Result<Copied> {
@@ -110,9 +105,7 @@ impl Volume {
             let file = File::create(path).and_then(|mut f| f.write_all(b"x"));
             let _ = done.send(file.is_ok());
         });
-        finished
-            .recv_timeout(Duration::from_millis(300))
-            .unwrap_or(false)
+        finished.recv_timeout(Duration::from_millis(300)).unwrap_or(false)
     }
 }
 
@@ -140,10 +133,8 @@ impl Drop for Volume {
 fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
     let nouuid = ["nouuid".to_owned()];
     let path = device.path();
-    let spec = MountSpec {
-        options: if fs == Xfs { &nouuid } else { &[] },
-        ..mount_spec(&path, at, fs)
-    };
+    let spec =
+        MountSpec { options: if fs == Xfs { &nouuid } else { &[] }, ..mount_spec(&path, at, fs) };
     kernel.mount(&spec).unwrap();
 }
 
@@ -180,10 +171,7 @@ fn limited<T>(
     copy: impl FnOnce(&Still) -> Result<T>,
 ) -> Result<T> {
     let notes = Notes::default();
-    let limits = Limits {
-        max_freeze,
-        room: &|| Ok(()),
-    };
+    let limits = Limits { max_freeze, room: &|| Ok(()) };
     let done = freeze::quiesced(&kernel(), targets, &limits, &notes, copy);
     assert!(notes.0.lock().unwrap().is_empty(), "no intent is left");
     done
@@ -356,10 +344,7 @@ fn a_read_only_leftover_is_thawed_too() {
     let volume = Volume::mounted(&pool, "image", Ext4);
     unmount(&*volume.kernel, &volume.at);
     let path = volume.device.path();
-    let spec = MountSpec {
-        read_only: true,
-        ..mount_spec(&path, &volume.at, volume.fs)
-    };
+    let spec = MountSpec { read_only: true, ..mount_spec(&path, &volume.at, volume.fs) };
     volume.kernel.mount(&spec).unwrap();
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
@@ -378,9 +363,7 @@ fn a_hidden_mount_is_not_reached_through() {
     std::fs::create_dir(&bind).unwrap();
     {
         let _above = Mount::new("tmpfs", Path::new("none"), &volume.at, "size=1m");
-        let hidden = quiesced(&[volume.target()], |_| -> Result<()> {
-            unreachable!("hidden")
-        });
+        let hidden = quiesced(&[volume.target()], |_| -> Result<()> { unreachable!("hidden") });
         refused!(hidden, Error::CannotFreeze(_));
     }
     // A second mount of the volume is sufficient.
@@ -407,10 +390,7 @@ fn a_full_pool_does_not_hang_the_caller() {
         volume.write(&format!("file-{i}"), &[1; 20000]);
     }
     let notes = Notes::default();
-    let limits = Limits {
-        max_freeze: Duration::from_secs(2),
-        room: &|| Ok(()),
-    };
+    let limits = Limits { max_freeze: Duration::from_secs(2), room: &|| Ok(()) };
     let targets = [volume.target()];
     let attempt = || freeze::quiesced(&kernel(), &targets, &limits, &notes, |_| Ok(()));
     for _ in 0..3 {

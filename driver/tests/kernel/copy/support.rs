@@ -38,12 +38,7 @@ impl Pool {
         if variant == "C" {
             run("chattr", &["+C", arg(&mount.at)]);
         }
-        Pool {
-            mount,
-            _device: device,
-            _dir: dir,
-            reflinks: fs != "ext4",
-        }
+        Pool { mount, _device: device, _dir: dir, reflinks: fs != "ext4" }
     }
 
     /// Takes all remaining space, until the file is dropped.
@@ -68,12 +63,7 @@ impl Pool {
 
     /// A thin copy of this length.
     pub(crate) fn thin(&self, len: u64, thick_source: bool) -> CopyRequest {
-        CopyRequest {
-            len,
-            provisioning: Provisioning::Thin,
-            reflinks: self.reflinks,
-            thick_source,
-        }
+        CopyRequest { len, provisioning: Provisioning::Thin, reflinks: self.reflinks, thick_source }
     }
 }
 

@@ -75,9 +75,7 @@ fn looks_beside_a_driver_and_repairs_only_without_one() {
     let rig = rig(&["p=DIR/p"]);
     let pools = rig.start();
     let record = volume(&pools, "data", MI);
-    let image = rig.specs[0]
-        .path
-        .join(format!("volumes/{}/image", record.id));
+    let image = rig.specs[0].path.join(format!("volumes/{}/image", record.id));
     drop(attach(&rig, &image));
     assert_eq!(kinds(&look(&rig, false).problems), [Kind::LoopUnused]);
     let refused = examine(&rig.specs, &rig.options, rig.kernel.clone(), true);

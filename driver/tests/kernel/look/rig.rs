@@ -30,12 +30,7 @@ pub(crate) fn attach(rig: &Rig, file: &Path) -> LoopDevice {
 
 /// A volume of this name in the first pool.
 pub(crate) fn volume(pools: &Pools, name: &str, bytes: u64) -> Arc<VolumeRecord> {
-    let mut new = NewVolume {
-        capacity_bytes: bytes,
-        ..testkit::new(name)
-    };
+    let mut new = NewVolume { capacity_bytes: bytes, ..testkit::new(name) };
     new.settings.discard = true;
-    pools
-        .create_volume(&pools.named(None).unwrap(), new)
-        .unwrap()
+    pools.create_volume(&pools.named(None).unwrap(), new).unwrap()
 }

@@ -19,10 +19,7 @@ fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let m = entry.metadata().unwrap();
         let path = entry.path();
-        into.insert(
-            path.display().to_string(),
-            (m.len(), m.mtime(), m.mtime_nsec()),
-        );
+        into.insert(path.display().to_string(), (m.len(), m.mtime(), m.mtime_nsec()));
         if m.is_dir() {
             state(&path, into);
         }
@@ -39,14 +36,8 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
         opened.start()
     };
     let record = volume(&pools, "data", 64 * MI);
-    let snapshot = pools
-        .create_snapshot(&record.id, "monday", &BTreeMap::new())
-        .unwrap();
-    let image = pools
-        .named(None)
-        .unwrap()
-        .root()
-        .join(format!("volumes/{}/image", record.id));
+    let snapshot = pools.create_snapshot(&record.id, "monday", &BTreeMap::new()).unwrap();
+    let image = pools.named(None).unwrap().root().join(format!("volumes/{}/image", record.id));
     let device = attach(&rig, &image);
 
     let mut before = BTreeMap::new();

@@ -16,19 +16,13 @@ fn snapshot_and_stage_again(pool: FsType) {
         rig.stage(id, "a", &cap).unwrap();
         assert!(rig.loops(id)[0].direct_io, "{fs} on {pool}");
         write(&rig.staging("a").join("data"), 3, 300_000);
-        let snapshot = rig
-            .node
-            .pools
-            .create_snapshot(&id, "s", &Default::default());
+        let snapshot = rig.node.pools.create_snapshot(&id, "s", &Default::default());
         let snapshot = snapshot.unwrap();
         write(&rig.staging("a").join("later"), 4, 1000);
         rig.unstage(id, "a").unwrap();
 
         rig.stage(id, "a", &cap).unwrap();
-        assert!(
-            rig.loops(id)[0].direct_io,
-            "{fs} on {pool}, after a snapshot"
-        );
+        assert!(rig.loops(id)[0].direct_io, "{fs} on {pool}, after a snapshot");
         assert_written(&rig.staging("a").join("data"), 3, 300_000);
         assert_written(&rig.staging("a").join("later"), 4, 1000);
 

@@ -24,10 +24,7 @@ fn fail(rig: &Rig, failure: Failure) {
     let at = rig.root().join("pool");
     match failure {
         Failure::ShutDown => {
-            let done = Command::new("xfs_io")
-                .args(["-x", "-c", "shutdown"])
-                .arg(&at)
-                .output();
+            let done = Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&at).output();
             let done = done.expect("these tests need xfs_io (package xfsprogs)");
             assert!(done.status.success(), "{done:?}");
         }

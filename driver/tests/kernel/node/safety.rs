@@ -18,18 +18,12 @@ fn a_superblock_can_not_have_the_node_panic() {
     rig.unstage(id, "a").unwrap();
     rig.assert_detached(id);
     let image = rig.root().join(format!("pool/volumes/{id}/image"));
-    let tuned = Command::new("tune2fs")
-        .args(["-e", "panic"])
-        .arg(&image)
-        .status();
+    let tuned = Command::new("tune2fs").args(["-e", "panic"]).arg(&image).status();
     assert!(tuned.unwrap().success());
     let remounts = |at: &Path| {
         let table = rig.kernel.mounts().unwrap();
         let options = &table.at(at).unwrap().super_options;
-        let policy: Vec<_> = options
-            .iter()
-            .filter(|o| o.starts_with("errors="))
-            .collect();
+        let policy: Vec<_> = options.iter().filter(|o| o.starts_with("errors=")).collect();
         assert_eq!(policy, ["errors=remount-ro"], "{}", at.display());
     };
     rig.stage(id, "a", &mount("ext4")).unwrap();
@@ -61,10 +55,7 @@ fn mkfs_options_of_older_records_are_not_obeyed() {
 fn mkfs_itself_takes_no_option_that_reads_a_file() {
     let rig = Rig::new();
     let device = rig.root().join("device");
-    std::fs::File::create(&device)
-        .unwrap()
-        .set_len(400 * MI)
-        .unwrap();
+    std::fs::File::create(&device).unwrap().set_len(400 * MI).unwrap();
     for (fs, options) in [
         (FsType::Ext4, &["-d", "etc"][..]),
         (FsType::Ext4, &["-e", "panic"]),

@@ -27,10 +27,7 @@ fn directories_on_every_filesystem() {
                 ground.at.join(format!("snapshots/{}/image", snapshot.id)),
             ] {
                 let flags = run("lsattr", &[arg(&image)]);
-                assert!(
-                    flags.split_whitespace().next().unwrap().contains('C'),
-                    "{flags}"
-                );
+                assert!(flags.split_whitespace().next().unwrap().contains('C'), "{flags}");
             }
         }
         open_sound(&mut world, fs);

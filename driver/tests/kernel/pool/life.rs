@@ -24,12 +24,7 @@ impl<'a> Staged<'a> {
     fn new(world: &'a World, record: &Arc<VolumeRecord>, fs: FsType, format: bool) -> Staged<'a> {
         let device = world.attach(record);
         let dir = TempDir::with_prefix("hostloop-pool-stage-").unwrap();
-        let staged = Staged {
-            world,
-            record: record.clone(),
-            minor: device.minor,
-            dir,
-        };
+        let staged = Staged { world, record: record.clone(), minor: device.minor, dir };
         if format {
             crate::testkit::make_fs(&*world.kernel, &device, fs);
         }
@@ -82,10 +77,7 @@ fn each_ground(test: impl Fn(&str, &World)) {
 }
 
 fn from(source: Source, name: &str, bytes: u64) -> NewVolume {
-    NewVolume {
-        source: Some(source),
-        ..thin(name, bytes)
-    }
+    NewVolume { source: Some(source), ..thin(name, bytes) }
 }
 
 #[test]
@@ -129,9 +121,7 @@ fn a_group_is_one_point_in_time() {
         let pools = world.pools();
         let volumes = ["a", "b"].map(|name| world.create(thin(name, 64 * MI)));
         let group = {
-            let staged = volumes
-                .each_ref()
-                .map(|v| Staged::new(world, v, FsType::Ext4, true));
+            let staged = volumes.each_ref().map(|v| Staged::new(world, v, FsType::Ext4, true));
             // Two counters are written in turn: no snapshot of both may have the second ahead.
             let (one, two) = (staged[0].file("n"), staged[1].file("n"));
             let stop = AtomicBool::new(false);

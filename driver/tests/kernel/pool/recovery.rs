@@ -25,12 +25,7 @@ impl Planted {
         world.open();
         let volume = world.create(thin("v", 320 * MI));
         let image = world.path(format!("volumes/{}/image", volume.id));
-        Planted {
-            device: Some(Loop::attach(&image)),
-            image,
-            volume,
-            world,
-        }
+        Planted { device: Some(Loop::attach(&image)), image, volume, world }
     }
 
     fn device(&self) -> &Path {
@@ -72,22 +67,13 @@ impl Planted {
         let mut findings = self.world.open().findings();
         assert!(findings.len() < 2, "{findings:?}");
         let finding = findings.pop();
-        assert!(
-            finding
-                .iter()
-                .all(|f| f.about == About::Volume(self.volume.id))
-        );
+        assert!(finding.iter().all(|f| f.about == About::Volume(self.volume.id)));
         finding.map(|f| f.what).unwrap_or_default()
     }
 }
 
 fn stage(path: PathBuf, capability: Capability, minor: u32) -> Stage {
-    Stage {
-        path,
-        capability,
-        minor: Some(minor),
-        read_only_loops: BTreeMap::new(),
-    }
+    Stage { path, capability, minor: Some(minor), read_only_loops: BTreeMap::new() }
 }
 
 /// A mount that Drop removes if it still exists.
@@ -95,9 +81,7 @@ struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount")
-            .args(["-q", arg(&self.0)])
-            .status();
+        let _ = std::process::Command::new("umount").args(["-q", arg(&self.0)]).status();
     }
 }
 
@@ -155,9 +139,7 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
         return;
     }
     assert_eq!(mine, [format!("/dev/loop{minor}")]);
-    planted.device = Some(Loop {
-        device: format!("/dev/loop{minor}").into(),
-    });
+    planted.device = Some(Loop { device: format!("/dev/loop{minor}").into() });
     let mut read = [0; 12];
     open_rw(&target).read_exact_at(&mut read, 8192).unwrap();
     assert_eq!(&read, bytes);

@@ -75,10 +75,7 @@ fn the_blocks_of_a_deleted_volume_are_promised_once() {
         for provisioning in [Provisioning::Thin, Provisioning::Thick] {
             let (now, most) = (available(&world, "p", provisioning), fresh - mib * MI);
             let expected = most - 40 * MI..=most;
-            assert!(
-                expected.contains(&now),
-                "{about}, {provisioning:?}: {now}, not {expected:?}"
-            );
+            assert!(expected.contains(&now), "{about}, {provisioning:?}: {now}, not {expected:?}");
         }
     };
     let first = create("first", 400, 400);
@@ -98,10 +95,8 @@ fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
         std::fs::create_dir(ground.at.join(name)).unwrap();
     }
     let at = arg(&ground.at);
-    let mut world = World::new(&[
-        &format!("i={at}/image,image=600Mi"),
-        &format!("d={at}/directory"),
-    ]);
+    let mut world =
+        World::new(&[&format!("i={at}/image,image=600Mi"), &format!("d={at}/directory")]);
     world.open();
     let before = available(&world, "d", Provisioning::Thin);
     let inside = world.create_in("i", thin("inside", 400 * MI));

@@ -20,9 +20,7 @@ async fn send(
     let mut node = rig.node().await;
     let call = tokio::spawn(async move { node.node_stage_volume(request).await.map(drop) });
     let kernel = rig.kernel.clone();
-    tokio::task::spawn_blocking(move || kernel.wait_for(mounts))
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || kernel.wait_for(mounts)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     call
 }
@@ -51,33 +49,23 @@ async fn the_same_request_again_joins_and_another_is_aborted() {
     };
     for refused in [
         node.node_stage_volume(elsewhere).await.map(drop),
-        node.node_unstage_volume(rig.unstage(&volume))
-            .await
-            .map(drop),
+        node.node_unstage_volume(rig.unstage(&volume)).await.map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted);
         let says = format!("an operation on volume {volume} is in progress");
-        assert!(
-            refused.message().starts_with(&says),
-            "{}",
-            refused.message()
-        );
+        assert!(refused.message().starts_with(&says), "{}", refused.message());
     }
     // Another volume is not held up by the lock, nor are questions.
     let parallel = send(&rig, rig.stage(&other), 2).await;
-    node.node_get_info(csi::NodeGetInfoRequest {})
-        .await
-        .unwrap();
+    node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap();
 
     rig.kernel.open();
     for call in [first, joined, parallel] {
         call.await.unwrap().unwrap();
     }
     assert_eq!(rig.kernel.tried(), 2);
-    node.node_unstage_volume(rig.unstage(&volume))
-        .await
-        .unwrap();
+    node.node_unstage_volume(rig.unstage(&volume)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,10 +78,7 @@ async fn work_goes_on_after_the_caller_gave_up_and_a_retry_joins() {
     let mut request = Request::new(rig.stage(&volume));
     request.set_timeout(Duration::from_millis(200));
     let late = node.node_stage_volume(request).await.unwrap_err();
-    assert!(
-        matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled),
-        "{late:?}"
-    );
+    assert!(matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled), "{late:?}");
     assert_eq!(rig.server.locks().in_flight(), 1);
 
     // Another client breaks its connection off.
@@ -120,10 +105,7 @@ async fn shutdown_answers_what_is_under_way_and_finishes_abandoned_work() {
     rig.stop();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!call.is_finished());
-    assert!(
-        tokio::net::UnixStream::connect(&rig.socket).await.is_err(),
-        "it still listens"
-    );
+    assert!(tokio::net::UnixStream::connect(&rig.socket).await.is_err(), "it still listens");
 
     rig.kernel.open();
     call.await.unwrap().unwrap();
@@ -141,10 +123,7 @@ async fn after_the_desk_closed_nothing_new_is_begun() {
     let volume = rig.volume("a");
     let mut node = rig.node().await;
     rig.server.locks().close();
-    let refused = node
-        .node_stage_volume(rig.stage(&volume))
-        .await
-        .unwrap_err();
+    let refused = node.node_stage_volume(rig.stage(&volume)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(rig.kernel.tried(), 0);
 }
@@ -162,21 +141,12 @@ async fn calls_that_are_switched_off_are_unimplemented() {
         mutable_parameters: pairs("discard=true"),
         ..Default::default()
     };
-    let modified = rig
-        .controller()
-        .await
-        .controller_modify_volume(modify)
-        .await;
-    let expand = csi::NodeExpandVolumeRequest {
-        volume_id,
-        volume_path: "/x".into(),
-        ..Default::default()
-    };
+    let modified = rig.controller().await.controller_modify_volume(modify).await;
+    let expand =
+        csi::NodeExpandVolumeRequest { volume_id, volume_path: "/x".into(), ..Default::default() };
     let expanded = rig.node().await.node_expand_volume(expand).await;
-    let allocated = csi::GetMetadataAllocatedRequest {
-        snapshot_id: "x".into(),
-        ..Default::default()
-    };
+    let allocated =
+        csi::GetMetadataAllocatedRequest { snapshot_id: "x".into(), ..Default::default() };
     let mut metadata = SnapshotMetadataClient::new(rig.channel().await);
     let streamed = match metadata.get_metadata_allocated(allocated).await {
         Ok(stream) => stream.into_inner().message().await.map(drop),
@@ -199,11 +169,7 @@ async fn probe_is_ready_without_a_pool() {
     assert_eq!(ready.into_inner().ready, Some(true));
 
     // A restart would not bring the pool back.
-    std::fs::rename(
-        rig.dir.path().join("pool/pool.json"),
-        rig.dir.path().join("gone"),
-    )
-    .unwrap();
+    std::fs::rename(rig.dir.path().join("pool/pool.json"), rig.dir.path().join("gone")).unwrap();
     let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
     assert_eq!(ready.into_inner().ready, Some(true));
     // NodeGetStorageHealth reports it instead.
@@ -247,11 +213,7 @@ async fn one_name_is_one_volume() {
             Err(status) => assert_eq!(status.code(), Code::AlreadyExists, "{status:?}"),
         }
     }
-    assert_eq!(
-        made.len(),
-        12,
-        "the clients that asked for the volume's size"
-    );
+    assert_eq!(made.len(), 12, "the clients that asked for the volume's size");
     made.dedup();
     assert_eq!(made.len(), 1);
     assert_eq!(rig.pools.volumes().len(), 1);

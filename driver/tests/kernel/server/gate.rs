@@ -60,10 +60,7 @@ impl Gated {
         let passage = self.passage.lock().unwrap();
         let limit = Duration::from_secs(20);
         let few = |p: &mut Passage| p.came < tried;
-        let (passage, waited) = self
-            .changed
-            .wait_timeout_while(passage, limit, few)
-            .unwrap();
+        let (passage, waited) = self.changed.wait_timeout_while(passage, limit, few).unwrap();
         assert!(!waited.timed_out(), "{} tried, not {tried}", passage.came);
     }
 

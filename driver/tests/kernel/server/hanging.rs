@@ -58,20 +58,14 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     }
     hung.wait_for(THREADS).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(
-        rig.kernel.tried(),
-        THREADS,
-        "the other calls wait without a thread"
-    );
+    assert_eq!(rig.kernel.tried(), THREADS, "the other calls wait without a thread");
 
     // The rest of the driver works normally.
     let rest = async {
         hung.probe().await;
         let mut node = rig.node().await;
         node.node_stage_volume(rig.stage(&hung.well)).await.unwrap();
-        node.node_unstage_volume(rig.unstage(&hung.well))
-            .await
-            .unwrap();
+        node.node_unstage_volume(rig.unstage(&hung.well)).await.unwrap();
         let all = csi::ListVolumesRequest::default();
         let listed = rig.controller().await.list_volumes(all).await.unwrap();
         assert_eq!(listed.into_inner().entries.len(), CALLS + 1);
@@ -79,10 +73,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
         let mut retry = tonic::Request::new(rig.stage(&stuck[CALLS - 1]));
         retry.set_timeout(Duration::from_millis(200));
         let late = node.node_stage_volume(retry).await.unwrap_err();
-        assert!(
-            matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled),
-            "{late:?}"
-        );
+        assert!(matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled), "{late:?}");
     };
     tokio::time::timeout(SOON, rest).await.unwrap();
 

@@ -58,11 +58,7 @@ impl Program {
         self.child = Some(self.command("log", more).spawn().unwrap());
         let begun = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "{}",
-                self.log("log")
-            );
+            assert!(begun.elapsed() < Duration::from_secs(20), "{}", self.log("log"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -148,20 +144,13 @@ async fn a_hanging_pool_does_not_delay_the_start() {
     assert!(refused.message().contains("being opened"), "{refused:?}");
 
     // The pool answers again, and opens without a restart.
-    let fifo = std::fs::OpenOptions::new()
-        .write(true)
-        .open(&identity)
-        .unwrap();
+    let fifo = std::fs::OpenOptions::new().write(true).open(&identity).unwrap();
     std::fs::remove_file(&identity).unwrap();
     drop(fifo);
     let begun = Instant::now();
     while let Err(status) = controller.create_volume(request("hung")).await {
         assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{}",
-            program.log("log")
-        );
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", program.log("log"));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     program.signal(Signal::SIGTERM);
@@ -185,10 +174,7 @@ fn contradicting_flags_are_refused() {
     for (more, says) in [
         (["--capacity", "other=1Gi"], "no pool is named \"other\""),
         (["--log-level", "hostloop=loud"], "--log-level"),
-        (
-            ["--http-endpoint", "192.0.2.1:1"],
-            "--http-endpoint 192.0.2.1:1",
-        ),
+        (["--http-endpoint", "192.0.2.1:1"], "--http-endpoint 192.0.2.1:1"),
     ] {
         let ended = program.command("log", &more).status().unwrap();
         assert!(!ended.success());
@@ -254,11 +240,7 @@ async fn secrets_and_mount_flags_stay_out_of_the_log() {
 async fn the_http_endpoint_shows_metrics_and_health() {
     let mut program = Program::new();
     // A free port, most likely still free a moment later.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     program.start(&["--http-endpoint", &address]);
     let mut identity = csi::identity_client::IdentityClient::new(program.channel().await);
@@ -267,20 +249,13 @@ async fn the_http_endpoint_shows_metrics_and_health() {
     let get = |path: &str| {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
     let healthy = get("/healthz");
-    assert!(
-        healthy.starts_with("HTTP/1.1 200 OK") && healthy.ends_with("ok"),
-        "{healthy}"
-    );
+    assert!(healthy.starts_with("HTTP/1.1 200 OK") && healthy.ends_with("ok"), "{healthy}");
     let metrics = get("/metrics");
     for line in [
         "content-type: application/openmetrics-text",

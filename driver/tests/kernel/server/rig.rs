@@ -62,14 +62,7 @@ impl Rig {
                 drop(name);
             })
         };
-        Rig {
-            pools,
-            server,
-            socket,
-            stop: Some(stop),
-            serving: Some(serving),
-            site,
-        }
+        Rig { pools, server, socket, stop: Some(stop), serving: Some(serving), site }
     }
 
     /// A client with a connection of its own.
@@ -103,10 +96,7 @@ impl Rig {
     }
 
     pub(crate) fn volume_in(&self, pool: &str, name: &str) -> String {
-        let new = NewVolume {
-            capacity_bytes: 16 << 20,
-            ..testkit::new(name)
-        };
+        let new = NewVolume { capacity_bytes: 16 << 20, ..testkit::new(name) };
         let pool = self.pools.named(Some(pool)).unwrap();
         self.pools.create_volume(&pool, new).unwrap().id.to_string()
     }

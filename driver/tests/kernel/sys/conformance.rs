@@ -21,9 +21,7 @@ fn the_model_answers_like_the_kernel() {
     let kernel = run(&real.kernel, &real.dir("script"), &|at, _| shut_down(at));
     let dir = tempfile::tempdir().unwrap();
     let model = Model::new();
-    let model = run(&model, dir.path(), &|_, minor| {
-        model.set_silent(minor, true)
-    });
+    let model = run(&model, dir.path(), &|_, minor| model.set_silent(minor, true));
     for (kernel, model) in kernel.iter().zip(&model) {
         assert_eq!(kernel, model, "the kernel left, the model right");
     }
@@ -35,11 +33,7 @@ fn the_model_answers_like_the_kernel() {
 type ShutDown<'a> = &'a dyn Fn(&Path, u32);
 
 fn run(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> {
-    let mut script = Script {
-        kernel,
-        dir,
-        answers: Vec::new(),
-    };
+    let mut script = Script { kernel, dir, answers: Vec::new() };
     script.attach_and_detach();
     script.stage_and_publish();
     for fs in FsType::ALL {
@@ -94,10 +88,7 @@ impl Script<'_> {
 
     fn mkfs(&mut self, what: &str, device: &LoopDevice, fs: FsType, force: bool) {
         let path = device.path();
-        let spec = MkfsSpec {
-            force,
-            ..mkfs_spec(&path, fs)
-        };
+        let spec = MkfsSpec { force, ..mkfs_spec(&path, fs) };
         self.did(what, self.kernel.mkfs(&spec));
     }
 
@@ -169,10 +160,7 @@ impl Script<'_> {
         drop(device);
         self.look("lasts", &image);
         let other = self.image("b", MI);
-        let taken = self.kernel.loop_attach(&LoopSpec {
-            minor: Some(minor),
-            ..spec(&other)
-        });
+        let taken = self.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..spec(&other) });
         self.did("taken", taken.map(drop));
         let theirs = self.kernel.loop_detach(minor, file_id(&other).unwrap());
         self.did("another file's", theirs);
@@ -224,11 +212,7 @@ impl Script<'_> {
         drop(device);
         self.look("staged", &image);
         let pod = self.directory("pod");
-        let all = BindFlags {
-            read_only: true,
-            nosuid: true,
-            nodev: true,
-        };
+        let all = BindFlags { read_only: true, nosuid: true, nodev: true };
         self.did("publish", self.kernel.bind(&stage, &pod, all));
         self.look("published", &image);
         for on in [true, false] {
@@ -315,10 +299,7 @@ impl Script<'_> {
         self.unmount("unmount", &at);
         drop(device);
         self.gone("gone", &image);
-        let read_only = LoopSpec {
-            read_only: true,
-            ..spec(&image)
-        };
+        let read_only = LoopSpec { read_only: true, ..spec(&image) };
         let device = self.kernel.loop_attach(&read_only).unwrap();
         self.mount("ro device", &device, Ext4, &at, &[]);
         self.mount("ro device, ro", &device, Ext4, &at, &["ro"]);
@@ -367,9 +348,7 @@ impl Script<'_> {
         let (id, minor) = (file_id(&image).unwrap(), device.minor);
         let node = self.dir.join("node");
         File::create_new(&node).unwrap();
-        let bound = self
-            .kernel
-            .bind(&device.path(), &node, BindFlags::default());
+        let bound = self.kernel.bind(&device.path(), &node, BindFlags::default());
         self.did("publish", bound);
         let bound = |kernel: &dyn Kernel| {
             let table = kernel.mounts().unwrap();
@@ -378,12 +357,8 @@ impl Script<'_> {
         };
         self.say("node", bound(self.kernel) == Some(minor));
         self.look("a node is no filesystem mount", &image);
-        let above = LoopSpec {
-            backing: &device.file,
-            read_only: true,
-            direct_io: false,
-            ..spec(&image)
-        };
+        let above =
+            LoopSpec { backing: &device.file, read_only: true, direct_io: false, ..spec(&image) };
         let above = self.kernel.loop_attach(&above).unwrap();
         let info = self.kernel.loop_info(above.minor).unwrap().unwrap();
         let beneath = rustix::fs::makedev(7, minor);
@@ -423,12 +398,7 @@ impl Script<'_> {
         let info = self.kernel.loop_info(minor).unwrap().unwrap();
         self.say("silent", format!("{:?} {:?}", info.backing, info.label));
         self.say("its path", info.backing_path == path);
-        let more = (
-            info.size_bytes,
-            info.block_size,
-            info.autoclear,
-            info.offset,
-        );
+        let more = (info.size_bytes, info.block_size, info.autoclear, info.offset);
         self.say("more of it", format!("{more:?}"));
         let named = |name| self.kernel.loops_holding(id, name).map(|all| all.len());
         let answers = [named("image"), named("imag")].map(plain).join(", ");

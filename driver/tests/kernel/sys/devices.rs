@@ -21,22 +21,9 @@ fn static_dev() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
-    mount(
-        None::<&str>,
-        "/dev",
-        Some("tmpfs"),
-        MsFlags::empty(),
-        None::<&str>,
-    )
-    .unwrap();
+    mount(None::<&str>, "/dev", Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     for (path, major, minor) in [("/dev/null", 1, 3), ("/dev/loop-control", 10, 237)] {
-        mknod(
-            path,
-            SFlag::S_IFCHR,
-            Mode::S_IRUSR | Mode::S_IWUSR,
-            makedev(major, minor),
-        )
-        .unwrap();
+        mknod(path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(major, minor)).unwrap();
     }
 }
 
@@ -45,16 +32,9 @@ fn loop_nodes() -> Vec<u32> {
         let entry = entry.unwrap();
         let name = entry.file_name();
         let is_device = entry.file_type().unwrap().is_block_device();
-        name.to_str()?
-            .strip_prefix("loop")?
-            .parse()
-            .ok()
-            .filter(|_| is_device)
+        name.to_str()?.strip_prefix("loop")?.parse().ok().filter(|_| is_device)
     };
-    std::fs::read_dir("/dev")
-        .unwrap()
-        .filter_map(minor)
-        .collect()
+    std::fs::read_dir("/dev").unwrap().filter_map(minor).collect()
 }
 
 #[test]
@@ -122,10 +102,7 @@ fn a_killed_driver_takes_its_mkfs_along() {
     std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", t.path().display(), std::env::var("PATH").unwrap());
     let mut driver = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "sys::devices::a_killed_driver_takes_its_mkfs_along",
-        ])
+        .args(["--exact", "sys::devices::a_killed_driver_takes_its_mkfs_along"])
         .env(PLAYS_DRIVER, "/dev/null")
         .env("PATH", path)
         .stdout(Stdio::null())

@@ -13,10 +13,7 @@ use crate::tools::sparse;
 fn read_only_refuses_writes() {
     let s = Scratch::new();
     let image = s.image("image", 8 * MI);
-    let read_only = LoopSpec {
-        read_only: true,
-        ..spec(&image)
-    };
+    let read_only = LoopSpec { read_only: true, ..spec(&image) };
     let device = s.kernel.loop_attach(&read_only).unwrap();
     assert!(s.kernel.loop_info(device.minor).unwrap().unwrap().read_only);
     let written = File::options()
@@ -30,12 +27,7 @@ fn read_only_refuses_writes() {
 fn an_exact_minor_can_be_chosen_again_after_a_detach() {
     let s = Scratch::new();
     let (one, other) = (s.image("one", MI), s.image("other", MI));
-    let at = |image, minor| {
-        s.kernel.loop_attach(&LoopSpec {
-            minor: Some(minor),
-            ..spec(image)
-        })
-    };
+    let at = |image, minor| s.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..spec(image) });
     // Far from those that others take, and perhaps not there yet; few of them, since a device
     // stays once it is made.
     let (minor, device) = (0..16)
@@ -54,10 +46,7 @@ fn concurrent_attaches_get_one_device_each() {
     let image = |i| s.image(&format!("image{i}"), MI);
     let images: Vec<File> = (0..12).map(image).collect();
     let mut minors: Vec<u32> = std::thread::scope(|scope| {
-        let threads: Vec<_> = images
-            .iter()
-            .map(|image| scope.spawn(|| s.attach(image)))
-            .collect();
+        let threads: Vec<_> = images.iter().map(|image| scope.spawn(|| s.attach(image))).collect();
         let devices: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         for (device, image) in devices.iter().zip(&images) {
             let info = s.kernel.loop_info(device.minor).unwrap().unwrap();
@@ -91,10 +80,7 @@ fn a_file_that_cannot_do_direct_io_is_attached_buffered() {
     let device = s.attach(&pool);
     let options = ["-b", "size=16384"].map(str::to_owned);
     let path = device.path();
-    let large_blocks = MkfsSpec {
-        options: &options,
-        ..mkfs_spec(&path, FsType::Xfs)
-    };
+    let large_blocks = MkfsSpec { options: &options, ..mkfs_spec(&path, FsType::Xfs) };
     s.kernel.mkfs(&large_blocks).unwrap();
     let at = s.dir("pool.mnt");
     mount_fs(&s.kernel, &device, &at, FsType::Xfs);

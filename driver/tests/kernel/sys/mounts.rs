@@ -11,11 +11,7 @@ use rstest::rstest;
 use super::scratch::{Scratch, mount, size};
 use crate::testkit::mount_spec;
 
-const READ_ONLY: BindFlags = BindFlags {
-    read_only: true,
-    nosuid: false,
-    nodev: false,
-};
+const READ_ONLY: BindFlags = BindFlags { read_only: true, nosuid: false, nodev: false };
 
 fn entry(s: &Scratch, at: &Path) -> MountEntry {
     let at = std::fs::canonicalize(at).unwrap();
@@ -55,14 +51,7 @@ fn options_arrive() {
     let s = Scratch::new();
     let (_image, device) = s.made("image", Ext4, size(Ext4));
     let at = s.dir("at");
-    let options = [
-        "noatime",
-        "nosuid,nodev",
-        "lazytime",
-        "data=journal",
-        "x-mine",
-        "discard",
-    ];
+    let options = ["noatime", "nosuid,nodev", "lazytime", "data=journal", "x-mine", "discard"];
     mount(&s.kernel, &device, Ext4, &at, &options).unwrap();
     let entry = entry(&s, &at);
     for option in ["rw", "noatime", "nosuid", "nodev"] {
@@ -80,9 +69,8 @@ fn a_bad_option_is_named(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
     let (_image, device) = s.made("image", fs, size(fs));
     let at = s.dir("at");
-    let message = mount(&s.kernel, &device, fs, &at, &["noatime", "rubbish"])
-        .unwrap_err()
-        .to_string();
+    let message =
+        mount(&s.kernel, &device, fs, &at, &["noatime", "rubbish"]).unwrap_err().to_string();
     assert!(message.contains("rubbish"), "{message}");
     assert!(message.contains(at.to_str().unwrap()), "{message}");
 }
@@ -93,10 +81,8 @@ fn xfs_limits_its_retries() {
     let (_image, device, _at) = s.volume(Xfs);
     for kind in ["EIO", "ENOSPC", "default"] {
         for attribute in ["max_retries", "retry_timeout_seconds"] {
-            let path = format!(
-                "/sys/fs/xfs/loop{}/error/metadata/{kind}/{attribute}",
-                device.minor
-            );
+            let path =
+                format!("/sys/fs/xfs/loop{}/error/metadata/{kind}/{attribute}", device.minor);
             let value = std::fs::read_to_string(path).unwrap();
             let value: i64 = value.trim().parse().unwrap();
             assert!(value > 0, "{kind} {attribute}: {value}");
@@ -109,14 +95,7 @@ fn discard_changes_alone(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
     let (_image, device) = s.made("image", fs, size(fs));
     let at = s.dir("at");
-    mount(
-        &s.kernel,
-        &device,
-        fs,
-        &at,
-        &["noatime", "nosuid", "nodiscard"],
-    )
-    .unwrap();
+    mount(&s.kernel, &device, fs, &at, &["noatime", "nosuid", "nodiscard"]).unwrap();
     let pod = s.dir("pod");
     s.kernel.bind(&at, &pod, READ_ONLY).unwrap();
     let _in_use = File::open(&at).unwrap();
@@ -170,11 +149,8 @@ fn read_only_from_the_start(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let (_image, device, at) = s.volume(fs);
     s.kernel.unmount(&at).unwrap();
     let path = device.path();
-    let read_only = MountSpec {
-        read_only: true,
-        options: &["rw".to_owned()],
-        ..mount_spec(&path, &at, fs)
-    };
+    let read_only =
+        MountSpec { read_only: true, options: &["rw".to_owned()], ..mount_spec(&path, &at, fs) };
     s.kernel.mount(&read_only).unwrap();
     assert!(entry(&s, &at).read_only());
     assert!(s.kernel.usage(&at).unwrap().read_only);

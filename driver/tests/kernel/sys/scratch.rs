@@ -17,10 +17,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
-        Scratch {
-            dir: tempfile::tempdir().unwrap(),
-            kernel: Linux::get(),
-        }
+        Scratch { dir: tempfile::tempdir().unwrap(), kernel: Linux::get() }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -90,10 +87,7 @@ pub(crate) fn mount(
     options: &[&str],
 ) -> Result<()> {
     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    kernel.mount(&MountSpec {
-        options: &options,
-        ..mount_spec(&device.path(), at, fs)
-    })
+    kernel.mount(&MountSpec { options: &options, ..mount_spec(&device.path(), at, fs) })
 }
 
 /// With direct I/O and autoclear, at a free minor.
@@ -110,11 +104,7 @@ pub(crate) fn spec(backing: &File) -> LoopSpec<'_> {
 
 /// A device that stays attached after its last close.
 pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
-    LoopSpec {
-        autoclear: false,
-        direct_io: false,
-        ..spec(backing)
-    }
+    LoopSpec { autoclear: false, direct_io: false, ..spec(backing) }
 }
 
 /// True if the file has no loop device any more.
@@ -122,9 +112,6 @@ pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.
     (0..50).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
-        kernel
-            .loops_of(file_id(backing).unwrap())
-            .unwrap()
-            .is_empty()
+        kernel.loops_of(file_id(backing).unwrap()).unwrap().is_empty()
     })
 }

@@ -43,11 +43,7 @@ fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
     shut_down(&at);
 
     let silent = find(&s, device.minor);
-    let expected = LoopInfo {
-        backing: None,
-        label: String::new(),
-        ..before.clone()
-    };
+    let expected = LoopInfo { backing: None, label: String::new(), ..before.clone() };
     assert_eq!(silent, expected, "sysfs says the rest");
     assert!(silent.is_same(&before) && silent.may_hold("vol-x") && !silent.may_hold("vol"));
     let healthy = file_id(&healthy).unwrap();
@@ -107,9 +103,7 @@ fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
         dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
     let flags = OFlags::CREATE | OFlags::RDWR;
-    let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR)
-        .unwrap()
-        .into();
+    let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR).unwrap().into();
     image.set_len(MI).unwrap();
     let device = s.attach(&image);
     let info = find(&s, device.minor);
@@ -123,10 +117,7 @@ fn a_device_that_is_not_as_the_driver_attaches_it_says_so() {
     s.image("image", MI);
     let path = s.path().join("image");
     let attach = |more: &[&str]| {
-        let name = run(
-            "losetup",
-            &[&["--find", "--show"], more, &[arg(&path)]].concat(),
-        );
+        let name = run("losetup", &[&["--find", "--show"], more, &[arg(&path)]].concat());
         find(&s, name.strip_prefix("/dev/loop").unwrap().parse().unwrap())
     };
     for (more, offset, size_limit) in [
@@ -164,9 +155,7 @@ fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
         let bound: Vec<_> = table.of_loop_node(device.minor).collect();
         assert!(bound.is_empty(), "{bound:?}");
         s.kernel.unmount(&at).unwrap();
-        s.kernel
-            .bind(&device.path(), &at, BindFlags::default())
-            .unwrap();
+        s.kernel.bind(&device.path(), &at, BindFlags::default()).unwrap();
         let table = s.kernel.mounts().unwrap();
         assert_eq!(table.of_loop_node(device.minor).count(), 1);
         s.kernel.unmount(&at).unwrap();
@@ -182,11 +171,7 @@ fn a_read_only_device_does_not_block_an_image() {
     let at = s.dir("vol-x");
     let server = Hanging::mount(&at);
     let (own, victims) = (s.image("own", MI), s.image("victims", MI));
-    let reader = LoopSpec {
-        read_only: true,
-        direct_io: false,
-        ..spec(&own)
-    };
+    let reader = LoopSpec { read_only: true, direct_io: false, ..spec(&own) };
     let device = s.kernel.loop_attach(&reader).unwrap();
     let theirs = File::open(at.join("image")).unwrap();
     let number = |file: &File| std::os::fd::AsRawFd::as_raw_fd(file);
@@ -215,9 +200,7 @@ fn a_device_that_its_user_detached_is_not_attached_again() {
     let device = s.kernel.loop_attach(&lasting(&one)).unwrap();
     let minor = device.minor;
     File::create_new(&node).unwrap();
-    s.kernel
-        .bind(&device.path(), &node, BindFlags::default())
-        .unwrap();
+    s.kernel.bind(&device.path(), &node, BindFlags::default()).unwrap();
     drop(device);
     let unprivileged = ["--bounding-set=-all", "--inh-caps=-all"];
     let detach = ["losetup", "-d", arg(&node)];

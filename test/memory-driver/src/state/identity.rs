@@ -25,11 +25,7 @@ impl State {
         _: csi::GetPluginCapabilitiesRequest,
     ) -> Answer<csi::GetPluginCapabilitiesResponse> {
         let services = options.capabilities.services.iter();
-        let services = services.map(|s| {
-            Type::Service(Service {
-                r#type: (*s).into(),
-            })
-        });
+        let services = services.map(|s| Type::Service(Service { r#type: (*s).into() }));
         let expansion = options
             .capabilities
             .expansion
@@ -45,8 +41,6 @@ impl State {
         options: &Options,
         _: csi::ProbeRequest,
     ) -> Answer<csi::ProbeResponse> {
-        Ok(csi::ProbeResponse {
-            ready: options.ready,
-        })
+        Ok(csi::ProbeResponse { ready: options.ready })
     }
 }

@@ -27,9 +27,7 @@ const IDLE: usize = 30;
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 24 * GIB);
-    let driver = DriverSpec::new(&scratch, &[&pool])
-        .args(["--max-freeze=120s"])
-        .start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).args(["--max-freeze=120s"]).start();
     runtime.block_on(async {
         let csi = driver.csi().await;
         let large = create(&csi, "large", 4 * GIB).await;
@@ -86,11 +84,7 @@ async fn clone(csi: &Csi, source: &str) -> String {
         volume_content_source: Some(csi::VolumeContentSource { r#type }),
         ..new_volume("copy", 4 * GIB)
     };
-    csi.ok(request)
-        .await
-        .volume
-        .expect("CreateVolume answers a volume")
-        .volume_id
+    csi.ok(request).await.volume.expect("CreateVolume answers a volume").volume_id
 }
 
 async fn publish_once(csi: &Csi, id: &str, staging: &Path, target: &Path) -> f64 {
@@ -106,10 +100,6 @@ async fn publish_once(csi: &Csi, id: &str, staging: &Path, target: &Path) -> f64
     })
     .await;
     let (volume_id, target_path) = (id.to_owned(), text(target).to_owned());
-    csi.ok(csi::NodeUnpublishVolumeRequest {
-        volume_id,
-        target_path,
-    })
-    .await;
+    csi.ok(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await;
     elapsed
 }

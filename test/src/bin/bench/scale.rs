@@ -68,12 +68,7 @@ impl Default for Settings {
 impl Settings {
     /// Enough to see that it works.
     pub(crate) fn quick(self) -> Settings {
-        Settings {
-            instances: vec![1, 5],
-            claims: 100,
-            rest: Duration::from_secs(3),
-            ..self
-        }
+        Settings { instances: vec![1, 5], claims: 100, rest: Duration::from_secs(3), ..self }
     }
 }
 
@@ -107,10 +102,7 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
     cluster.apply(deployed::PARAMETERS);
     let floor = Floor::on(cluster, scratch).await;
     let account = cluster.account(NAMESPACE, "nodes", scratch.path());
-    let mut report = Report {
-        claims: settings.claims,
-        numbers: Vec::new(),
-    };
+    let mut report = Report { claims: settings.claims, numbers: Vec::new() };
     for run in 0..settings.runs {
         for count in &settings.instances {
             let name = match run {
@@ -132,9 +124,7 @@ async fn instances(
     floor: &Floor<'_>,
     fleet: FleetSpec,
 ) -> Instances {
-    let mut fleet = fleet
-        .attach(settings.attachments > 0)
-        .kubeconfigs(vec![kubeconfig.clone()]);
+    let mut fleet = fleet.attach(settings.attachments > 0).kubeconfigs(vec![kubeconfig.clone()]);
     if settings.policy {
         fleet = fleet.args(&[&format!("--placement-table={}", deployed::TABLE)]);
     }
@@ -187,14 +177,5 @@ async fn instances(
         cluster.delete(policy);
     }
     cluster.delete(&leases);
-    Instances {
-        count,
-        floors,
-        started_after,
-        start_requests,
-        rest,
-        rounds,
-        attached,
-        deleted,
-    }
+    Instances { count, floors, started_after, start_requests, rest, rounds, attached, deleted }
 }

@@ -27,13 +27,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
         floor.push(by_hand(pool.root(), &scratch));
     }
     let what = "stage a fresh ext4, against mkfs + mount by hand";
-    vec![Figure::beside(
-        what,
-        ours,
-        floor,
-        "ms",
-        Aim::RatioAtMost(1.2),
-    )]
+    vec![Figure::beside(what, ours, floor, "ms", Aim::RatioAtMost(1.2))]
 }
 
 async fn stage_once(driver: &Driver, scratch: &Scratch, round: usize) -> f64 {
@@ -50,9 +44,7 @@ fn by_hand(dir: &Path, scratch: &Scratch) -> f64 {
     // Beside the pool's own folders, on the same filesystem.
     let image = dir.parent().expect("a pool has a parent").join("by-hand");
     let at = scratch.dir("by-hand");
-    std::fs::File::create(&image)
-        .and_then(|f| f.set_len(GIB))
-        .expect("an image can be made");
+    std::fs::File::create(&image).and_then(|f| f.set_len(GIB)).expect("an image can be made");
     let mut device = String::new();
     let elapsed = timed(|| {
         device = losetup(&image);
@@ -80,10 +72,7 @@ pub(crate) fn undo(at: &Path, device: &str, image: &Path) {
 /// A volume of this size.
 pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
     let answer = csi.ok(new_volume(name, bytes)).await;
-    answer
-        .volume
-        .expect("CreateVolume answers a volume")
-        .volume_id
+    answer.volume.expect("CreateVolume answers a volume").volume_id
 }
 
 /// NodeStageVolume as ext4, published to the node before.
@@ -109,9 +98,5 @@ pub(crate) async fn unstage(csi: &Csi, id: &str, staging: &Path) {
 /// DeleteVolume.
 pub(crate) async fn delete(csi: &Csi, id: &str) {
     let volume_id = id.to_owned();
-    csi.ok(csi::DeleteVolumeRequest {
-        volume_id,
-        ..Default::default()
-    })
-    .await;
+    csi.ok(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await;
 }

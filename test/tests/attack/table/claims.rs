@@ -29,18 +29,10 @@ pub(super) fn claims() -> Vec<Attack> {
     let mut attacks = vec![
         patch("keep it while it is cloned", cloned, own),
         patch("add another finalizer", added, never(REMOVED)),
-        patch(
-            "remove a finalizer",
-            finalizers(&[PROTECTION]),
-            never(REMOVED),
-        ),
+        patch("remove a finalizer", finalizers(&[PROTECTION]), never(REMOVED)),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
         patch("set an owner", owner(), never("who owns a claim")),
-        patch(
-            "give it back to the scheduler",
-            no_node,
-            [Yes, No(ELSEWHERE), Nothing, No(DRIVER)],
-        ),
+        patch("give it back to the scheduler", no_node, [Yes, No(ELSEWHERE), Nothing, No(DRIVER)]),
         patch(
             "select another node for it",
             other_node,
@@ -52,11 +44,7 @@ pub(super) fn claims() -> Vec<Attack> {
             [Nothing, No(ELSEWHERE), No(ELSEWHERE), Nothing],
         ),
         patch("hand it to another provisioner", given, never(ANNOTATION)),
-        patch(
-            "take it from another provisioner",
-            taken,
-            [Nothing, Nothing, Nothing, No(DRIVER)],
-        ),
+        patch("take it from another provisioner", taken, [Nothing, Nothing, Nothing, No(DRIVER)]),
         patch("label it as its own", label(NODE_LABEL, "$OWN"), own),
         patch("label it as another node's", other_label(), never(LABEL)),
         patch("change another label", label("app", "x"), never(LABEL)),
@@ -76,27 +64,15 @@ pub(super) fn claims() -> Vec<Attack> {
     attacks.extend([
         patch("say how far its expansion is", status(resizing), own),
         patch("say that its node need not expand it", expanded, own),
-        patch(
-            "say that it is to have what it asks for",
-            allocated("1Gi"),
-            own,
-        ),
+        patch("say that it is to have what it asks for", allocated("1Gi"), own),
         // A ResourceQuota counts the larger of the two.
         patch(
             "say that it is to have more than it asks for",
             allocated("1Ti"),
             never("more room than it asks for"),
         ),
-        patch(
-            "say that it has another attributes class",
-            status(class),
-            never(CLASS),
-        ),
-        patch(
-            "say that it is to have another attributes class",
-            status(target),
-            never(CLASS),
-        ),
+        patch("say that it has another attributes class", status(class), never(CLASS)),
+        patch("say that it is to have another attributes class", status(target), never(CLASS)),
         patch(
             "say that it is lost",
             status(json!({"phase": "Lost"})),

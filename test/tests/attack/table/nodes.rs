@@ -55,16 +55,8 @@ pub(super) fn capacities() -> Vec<Attack> {
         patch("make it another node's keeper's", other(), never(MANAGED)),
         rows("delete", C)("delete it", json!({}), own),
         // The class and the topology are immutable, so there is no patch to try.
-        create(
-            "for another driver's class",
-            class,
-            [No(CLASS), Nothing, Nothing, Nothing],
-        ),
-        create(
-            "of another node",
-            topology,
-            [No(ELSEWHERE), Nothing, Nothing, Nothing],
-        ),
+        create("for another driver's class", class, [No(CLASS), Nothing, Nothing, Nothing]),
+        create("of another node", topology, [No(ELSEWHERE), Nothing, Nothing, Nothing]),
     ]
 }
 
@@ -85,11 +77,7 @@ pub(super) fn events() -> Vec<Attack> {
         patch("count it once more", json!({"count": 2}), own),
         patch("change what it says", json!({"message": "x"}), never(COUNT)),
         patch("set an owner", owner(), never(COUNT)),
-        rows("delete", E)(
-            "delete it",
-            json!({}),
-            [No(ROLE), No(ROLE), Nothing, No(ROLE)],
-        ),
+        rows("delete", E)("delete it", json!({}), [No(ROLE), No(ROLE), Nothing, No(ROLE)]),
     ]
 }
 

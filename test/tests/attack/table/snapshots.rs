@@ -106,16 +106,8 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
     let (patch, patch_status) = (rows("patch", kind.resource), rows("patch", kind.status));
     let mut attacks = vec![
         patch("say that its snapshot is being made", creating, own),
-        patch(
-            "set another annotation",
-            secret,
-            never("no annotation of a content"),
-        ),
-        patch(
-            "remove the snapshotter's finalizer",
-            finalizers(&[KEEP]),
-            own,
-        ),
+        patch("set another annotation", secret, never("no annotation of a content")),
+        patch("remove the snapshotter's finalizer", finalizers(&[KEEP]), own),
         patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
         patch("set an owner", owner(), never("who owns a content")),
         patch(
@@ -130,11 +122,7 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
         ),
         patch(kind.keep, deleted, never(KEPT)),
         patch_status("say that it is ready", ready, own),
-        patch_status(
-            another,
-            named(json!("x")),
-            [No(why), Nothing, Nothing, Nothing],
-        ),
+        patch_status(another, named(json!("x")), [No(why), Nothing, Nothing, Nothing]),
         // After that it could name any.
         patch_status(kind.none, named(Value::Null), never(OTHER_HANDLE)),
         // The API server ignores everything but the status here.

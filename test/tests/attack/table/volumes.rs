@@ -35,17 +35,9 @@ fn new_volumes() -> Vec<Attack> {
     let create = rows("create", V);
     vec![
         create("for a claim, by its UID", json!({}), others.own()),
-        create(
-            "on another node, too",
-            two_nodes,
-            [No(ELSEWHERE), Nothing, Nothing, Nothing],
-        ),
+        create("on another node, too", two_nodes, [No(ELSEWHERE), Nothing, Nothing, Nothing]),
         create("for no claim", no_claim, refused(CLAIM)),
-        create(
-            "for a claim by its name, without UID",
-            no_uid,
-            refused(CLAIM),
-        ),
+        create("for a claim by its name, without UID", no_uid, refused(CLAIM)),
         create("under a name that is not its claim's", name, refused(CLAIM)),
         create("without a class", no_class, refused(CLASS)),
         create(
@@ -69,16 +61,8 @@ fn new_volumes() -> Vec<Attack> {
             refused(SECRET),
         ),
         create("with an owner", owner(), refused(OWNER)),
-        create(
-            "with a finalizer of another component",
-            finalizers(&[KEEP]),
-            refused(FINALIZER),
-        ),
-        create(
-            "with a label of a zone",
-            label(ZONE, "here"),
-            refused(LABEL),
-        ),
+        create("with a finalizer of another component", finalizers(&[KEEP]), refused(FINALIZER)),
+        create("with a label of a zone", label(ZONE, "here"), refused(LABEL)),
     ]
 }
 

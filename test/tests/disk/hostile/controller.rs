@@ -18,9 +18,7 @@ pub(crate) async fn volumes(bench: &mut Bench) {
         volume_id: volume_id.to_owned(),
         secrets: secrets(),
     };
-    let get = |volume_id: &str| csi::ControllerGetVolumeRequest {
-        volume_id: volume_id.to_owned(),
-    };
+    let get = |volume_id: &str| csi::ControllerGetVolumeRequest { volume_id: volume_id.to_owned() };
     let health = |volume_id: &str| csi::ControllerGetVolumeHealthRequest {
         volume_id: volume_id.to_owned(),
         secrets: secrets(),
@@ -79,10 +77,7 @@ pub(crate) async fn publish(bench: &mut Bench) {
         node_id: node.to_owned(),
         ..publish(attached)
     };
-    let read_only = csi::ControllerPublishVolumeRequest {
-        readonly: true,
-        ..publish(attached)
-    };
+    let read_only = csi::ControllerPublishVolumeRequest { readonly: true, ..publish(attached) };
     let elsewhere = publish(&foreign(attached));
     let rows = [
         ("no node", at(""), INVALID),
@@ -130,17 +125,11 @@ pub(crate) async fn lists(bench: &mut Bench) {
     // The specification: a filter that matches nothing lists nothing.
     let known = bench.known.clone();
     let sources = not_ids(&known.idle).into_iter().map(|(what, id)| {
-        let request = csi::ListSnapshotsRequest {
-            source_volume_id: id,
-            ..Default::default()
-        };
+        let request = csi::ListSnapshotsRequest { source_volume_id: id, ..Default::default() };
         (what, request)
     });
     let ids = not_ids(&known.snapshot).into_iter().map(|(what, id)| {
-        let request = csi::ListSnapshotsRequest {
-            snapshot_id: id,
-            ..Default::default()
-        };
+        let request = csi::ListSnapshotsRequest { snapshot_id: id, ..Default::default() };
         (what, request)
     });
     for (what, request) in sources.chain(ids) {
@@ -192,9 +181,7 @@ pub(crate) async fn expand_and_modify(bench: &mut Bench) {
     let discard = |id: &str| modify(id, "discard", "true");
     bench.ids(idle, discard, MISSING).await;
     let elsewhere = discard(&foreign(idle));
-    bench
-        .refuse("another node's volume", elsewhere, FOREIGN)
-        .await;
+    bench.refuse("another node's volume", elsewhere, FOREIGN).await;
 }
 
 pub(crate) async fn capacity(bench: &mut Bench) {
@@ -205,10 +192,8 @@ pub(crate) async fn capacity(bench: &mut Bench) {
     let pairs = [("provisioning", "maybe"), ("unknown", "x")];
     bench.parameters(&pairs, ask).await;
     for (what, capability) in not_capabilities() {
-        let request = csi::GetCapacityRequest {
-            volume_capabilities: vec![capability],
-            ..Default::default()
-        };
+        let request =
+            csi::GetCapacityRequest { volume_capabilities: vec![capability], ..Default::default() };
         bench.refuse(what, request, INVALID).await;
     }
     let elsewhere = csi::GetCapacityRequest {

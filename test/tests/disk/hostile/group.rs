@@ -20,10 +20,7 @@ pub(crate) async fn snapshots(bench: &mut Bench) {
     let of = |source: &str| create(source, "hostile");
     bench.names(|name| create(idle, name)).await;
     bench.ids(idle, of, MISSING).await;
-    let unknown = csi::CreateSnapshotRequest {
-        parameters: map(&[("unknown", "x")]),
-        ..of(idle)
-    };
+    let unknown = csi::CreateSnapshotRequest { parameters: map(&[("unknown", "x")]), ..of(idle) };
     let topology = csi::CreateSnapshotRequest {
         accessibility_requirements: Some(csi::TopologyRequirement {
             requisite: vec![on_node("elsewhere")],
@@ -41,14 +38,9 @@ pub(crate) async fn snapshots(bench: &mut Bench) {
     ];
     bench.refuse_all(rows).await;
 
-    let delete = |id: &str| csi::DeleteSnapshotRequest {
-        snapshot_id: id.to_owned(),
-        secrets: secrets(),
-    };
-    let get = |id: &str| csi::GetSnapshotRequest {
-        snapshot_id: id.to_owned(),
-        secrets: secrets(),
-    };
+    let delete =
+        |id: &str| csi::DeleteSnapshotRequest { snapshot_id: id.to_owned(), secrets: secrets() };
+    let get = |id: &str| csi::GetSnapshotRequest { snapshot_id: id.to_owned(), secrets: secrets() };
     bench.ids(snapshot, delete, OK).await;
     bench.ids(snapshot, get, MISSING).await;
     let (missing, elsewhere) = (&missing(snapshot), &foreign(snapshot));
@@ -156,9 +148,7 @@ pub(crate) async fn metadata(bench: &mut Bench) {
         bench.refuse(what, request, BAD_RANGE).await;
     }
     let negative = allocated(snapshot, 0, -1);
-    bench
-        .refuse("negative max_results", negative, BAD_RANGE)
-        .await;
+    bench.refuse("negative max_results", negative, BAD_RANGE).await;
     let two = target(&known.other_snapshot);
     bench.refuse("snapshots of two volumes", two, INVALID).await;
 }

@@ -45,10 +45,7 @@ async fn a_repeated_event_is_counted() {
     {
         let found = &happened[number];
         let count = format!("\"count\":{count}");
-        assert!(
-            found.starts_with(request) && found.contains(&count),
-            "{found}"
-        );
+        assert!(found.starts_with(request) && found.contains(&count), "{found}");
     }
     assert_eq!(happened.len(), 4);
     let event = api.get("events/a.00001").expect("an event");
@@ -141,11 +138,9 @@ async fn what_overflows_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
-    for (each, expected) in [
-        (Duration::from_millis(10), 40..=40),
-        (HURRY / 10, 10..=11),
-        (2 * HURRY, 1..=1),
-    ] {
+    for (each, expected) in
+        [(Duration::from_millis(10), 40..=40), (HURRY / 10, 10..=11), (2 * HURRY, 1..=1)]
+    {
         let api = Api::default();
         api.fault(&[], "events", None, Fault::Delay(each));
         let stop = CancellationToken::new();

@@ -87,11 +87,7 @@ async fn a_modification_is_recorded_before_and_after_the_call() {
         ("iops", "b"),
     ];
     let parameters = request.mutable_parameters.iter();
-    assert!(
-        parameters
-            .map(|(key, value)| (&**key, &**value))
-            .eq(expected)
-    );
+    assert!(parameters.map(|(key, value)| (&**key, &**value)).eq(expected));
     let writes = rig.wrote_in_order();
     let of_volume = r#"pv {"spec":{"volumeAttributesClassName":"b"}}"#;
     assert_eq!(writes[1], of_volume);

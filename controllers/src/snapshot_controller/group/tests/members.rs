@@ -32,19 +32,15 @@ fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts 
 #[test]
 fn members_of_a_group() {
     let snapshot = |status: Value| {
-        Some(
-            json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        Some(json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "s", "namespace": "team", "uid": "s-uid"},
-            "spec": {"source": {}}, "status": status}),
-        )
+            "spec": {"source": {}}, "status": status}))
     };
     let content = |uid: Option<&str>, status: Value| {
-        Some(
-            json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        Some(json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {"name": "c"}, "spec": {"driver": "csi.example", "deletionPolicy": "Delete",
             "volumeSnapshotRef": {"name": "s", "namespace": "team", "uid": uid},
-            "source": {"volumeHandle": "vol-1"}}, "status": status}),
-        )
+            "source": {"volumeHandle": "vol-1"}}, "status": status}))
     };
     let whole = json!({"snapshotHandle": "s-1", "volumeGroupSnapshotHandle": "gs",
         "readyToUse": false});
@@ -53,11 +49,7 @@ fn members_of_a_group() {
         (None, None, "member"),
         (None, content(None, json!(null)), "member"),
         (snapshot(json!(null)), None, "member's content"),
-        (
-            snapshot(json!(null)),
-            content(None, json!(null)),
-            "bind member's content to s-uid",
-        ),
+        (snapshot(json!(null)), content(None, json!(null)), "bind member's content to s-uid"),
         (
             snapshot(json!(null)),
             content(Some("other"), json!(null)),
@@ -69,11 +61,7 @@ fn members_of_a_group() {
             "member's content {\"creationTime\":5,\"readyToUse\":true,\"restoreSize\":1024,\
              \"snapshotHandle\":\"s-1\",\"volumeGroupSnapshotHandle\":\"gs\"}",
         ),
-        (
-            snapshot(json!(null)),
-            content(Some("s-uid"), whole.clone()),
-            "bind member to c",
-        ),
+        (snapshot(json!(null)), content(Some("s-uid"), whole.clone()), "bind member to c"),
         (snapshot(bound), content(Some("s-uid"), whole), "status"),
     ] {
         expect(&with_member(member, member_content), expected);

@@ -8,14 +8,8 @@ fn contents_expected() {
         "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]);
     for (changes, expected) in [
         (json!({}), Some("snapcontent-11-22")),
-        (
-            json!({"status": {"boundVolumeSnapshotContentName": "b"}}),
-            Some("b"),
-        ),
-        (
-            json!({"status": {"boundVolumeSnapshotContentName": ""}}),
-            Some("snapcontent-11-22"),
-        ),
+        (json!({"status": {"boundVolumeSnapshotContentName": "b"}}), Some("b")),
+        (json!({"status": {"boundVolumeSnapshotContentName": ""}}), Some("snapcontent-11-22")),
         (
             json!({"spec": {"source": {"persistentVolumeClaimName": null,
                 "volumeSnapshotContentName": "c"}}}),
@@ -49,21 +43,11 @@ fn deletion() {
         (own.clone(), none.clone(), 0, "finalizers 0"),
         (in_group, none.clone(), 0, "finalizers 0"),
         (own.clone(), none, 1, "finalizers 0"),
-        (
-            own.clone(),
-            doomed(json!({})),
-            1,
-            "block deletion: 1 claims are being restored",
-        ),
+        (own.clone(), doomed(json!({})), 1, "block deletion: 1 claims are being restored"),
         (own.clone(), doomed(json!({})), 0, "mark"),
         (own.clone(), doomed(marked()), 0, "delete content"),
         // The snapshot stays until the content is gone.
-        (
-            own.clone(),
-            doomed(going.clone()),
-            0,
-            "finalizers 1: volumesnapshot-bound-protection",
-        ),
+        (own.clone(), doomed(going.clone()), 0, "finalizers 1: volumesnapshot-bound-protection"),
         (json!([names::SNAPSHOT_BOUND]), doomed(going), 0, "done"),
         (own.clone(), kept(json!({})), 0, "mark"),
         (own.clone(), kept(marked()), 0, "finalizers 0"),
@@ -95,10 +79,7 @@ fn the_claim_is_released_first() {
 #[test]
 fn deletion_of_members() {
     for (deleting, expected) in [
-        (
-            None,
-            "block deletion: this snapshot is a member of group snapshot team/g: delete that",
-        ),
+        (None, "block deletion: this snapshot is a member of group snapshot team/g: delete that"),
         (Some(DELETED), "wait"),
     ] {
         let changes = json!({"metadata": {"deletionTimestamp": DELETED}});

@@ -44,10 +44,7 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
                 Severity::Error,
                 Kind::LoopTwice,
                 object(owner),
-                format!(
-                    "is on {} at once: that destroys data",
-                    devices.join(" and ")
-                ),
+                format!("is on {} at once: that destroys data", devices.join(" and ")),
                 person("stop what uses the later one, and detach it"),
             )
         })
@@ -95,18 +92,9 @@ fn over_deleted(l: &LoopUse, path: &str) -> Problem {
             format!("holds {path}: its space is not free"),
             Repair::Itself("it detaches when nothing has it open or mounted any more".into()),
         ),
-        None => (
-            format!("holds {path}: its space is not free"),
-            Repair::Recovery,
-        ),
+        None => (format!("holds {path}: its space is not free"), Repair::Recovery),
     };
-    problem(
-        Severity::Warning,
-        Kind::LoopOverDeleted,
-        device(l),
-        what,
-        repair,
-    )
+    problem(Severity::Warning, Kind::LoopOverDeleted, device(l), what, repair)
 }
 
 /// Reports a loop device that is not mounted and not in any record.

@@ -66,14 +66,10 @@ fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
             Kind::RecordMissing,
             person("its image is kept; move the directory out of the pool once it is not needed"),
         ),
-        Unreadable::Missing => (
-            Kind::RecordMissing,
-            person("move the directory out of the pool"),
-        ),
-        Unreadable::Newer(_) => (
-            Kind::RecordNewer,
-            person("run the driver that wrote it, or a newer one"),
-        ),
+        Unreadable::Missing => (Kind::RecordMissing, person("move the directory out of the pool")),
+        Unreadable::Newer(_) => {
+            (Kind::RecordNewer, person("run the driver that wrote it, or a newer one"))
+        }
         Unreadable::Broken(_) => (
             Kind::RecordUnreadable,
             person("restore the record from a backup, or move the directory out of the pool"),

@@ -63,11 +63,7 @@ fn staged(capability: Capability, minor: u32) -> Option<Stage> {
 }
 
 fn image(ino: u64) -> Option<Image> {
-    Some(Image {
-        file: FileId { dev: DEVICE, ino },
-        bytes: SIZE,
-        allocated: 4096,
-    })
+    Some(Image { file: FileId { dev: DEVICE, ino }, bytes: SIZE, allocated: 4096 })
 }
 
 fn on_loop(minor: u32, ino: u64) -> LoopInfo {
@@ -82,20 +78,13 @@ fn on_loop(minor: u32, ino: u64) -> LoopInfo {
 }
 
 fn item<R>(name: impl ToString, record: R, ino: Option<u64>) -> Item<R> {
-    Item {
-        name: name.to_string(),
-        record: Ok(record),
-        image: ino.and_then(image),
-    }
+    Item { name: name.to_string(), record: Ok(record), image: ino.and_then(image) }
 }
 
 impl Scene {
     pub(crate) fn new() -> Scene {
         let id = PoolId::generate();
-        let (v, b) = (
-            volume(id, "v", staged(mounted(), 3)),
-            volume(id, "b", staged(raw(), 4)),
-        );
+        let (v, b) = (volume(id, "v", staged(mounted(), 3)), volume(id, "b", staged(raw(), 4)));
         let group = GroupId::generate(id);
         let snapshot = SnapshotRecord {
             schema: 1,
@@ -181,10 +170,7 @@ impl Scene {
 
     /// Adds a volume that is not staged, with this ID and name in its record.
     fn add_volume(&mut self, directory: VolumeId, id: VolumeId, name: &str) {
-        let record = VolumeRecord {
-            id,
-            ..volume(id.pool(), name, None)
-        };
+        let record = VolumeRecord { id, ..volume(id.pool(), name, None) };
         let added = item(directory, record, Some(21));
         self.contents().volumes.push(added);
     }
@@ -194,11 +180,7 @@ impl Scene {
     }
 
     fn add_leftover(&mut self, area: Area, name: impl ToString) {
-        self.contents().leftovers.push(Leftover {
-            area,
-            name: name.to_string(),
-            image: image(30),
-        });
+        self.contents().leftovers.push(Leftover { area, name: name.to_string(), image: image(30) });
     }
 
     fn add_stranger(&mut self) {
@@ -234,9 +216,7 @@ fn bad_pools_and_records_are_one_problem_each() {
         s.survey.pools[0].state = Err("gone".into());
         s.survey.kernel.loops.clear();
     });
-    finds(Error, Kind::RecordNewer, |s| {
-        s.group().record = Err(Unreadable::Newer(7))
-    });
+    finds(Error, Kind::RecordNewer, |s| s.group().record = Err(Unreadable::Newer(7)));
     finds(Error, Kind::RecordUnreadable, |s| {
         s.group().record = Err(Unreadable::Broken("x".into()));
     });
@@ -259,20 +239,14 @@ fn bad_pools_and_records_are_one_problem_each() {
         s.add_volume(id, id, "v");
     });
     finds(Warning, Kind::GroupMissing, |s| s.contents().groups.clear());
-    finds(Error, Kind::GroupIncomplete, |s| {
-        s.contents().snapshots.clear()
-    });
+    finds(Error, Kind::GroupIncomplete, |s| s.contents().snapshots.clear());
     finds(Warning, Kind::Stranger, Scene::add_stranger);
-    finds(Warning, Kind::Leftover, |s| {
-        s.add_leftover(Area::Incoming, "x")
-    });
+    finds(Warning, Kind::Leftover, |s| s.add_leftover(Area::Incoming, "x"));
 }
 
 #[test]
 fn bad_images_and_volumes_are_one_problem_each() {
-    finds(Error, Kind::ImageMissing, |s| {
-        s.contents().snapshots[0].image = None
-    });
+    finds(Error, Kind::ImageMissing, |s| s.contents().snapshots[0].image = None);
     finds(Error, Kind::ImageShort, |s| s.image(1).bytes = SIZE - 4096);
     finds(Warning, Kind::ImageLong, |s| {
         s.image(1).bytes = SIZE + 4096;
@@ -282,9 +256,7 @@ fn bad_images_and_volumes_are_one_problem_each() {
         s.volume(1).settings.provisioning = Provisioning::Thick;
     });
     finds(Error, Kind::FreezeLeft, Scene::leave_frozen);
-    finds(Note, Kind::FormatLeft, |s| {
-        s.volume(0).format = Format::Formatting(FsType::Xfs)
-    });
+    finds(Note, Kind::FormatLeft, |s| s.volume(0).format = Format::Formatting(FsType::Xfs));
 }
 
 #[test]
@@ -298,9 +270,7 @@ fn bad_devices_and_mounts_are_one_problem_each() {
         });
     });
     finds(Warning, Kind::LoopUnused, |s| s.add_loop(on_loop(5, 12)));
-    finds(Error, Kind::LoopChanged, |s| {
-        s.survey.kernel.loops[0].block_size = 512
-    });
+    finds(Error, Kind::LoopChanged, |s| s.survey.kernel.loops[0].block_size = 512);
     finds(Warning, Kind::StageWithoutLoop, |s| {
         s.survey.kernel.loops.remove(1);
         s.survey.kernel.mounts.entries.remove(1);
@@ -313,9 +283,7 @@ fn bad_devices_and_mounts_are_one_problem_each() {
         s.stage(1).read_only_loops.insert("/k/ro".into(), 6);
     });
     finds(Warning, Kind::UseWithoutStage, |s| s.volume(0).stage = None);
-    finds(Warning, Kind::DirectIoOff, |s| {
-        s.survey.kernel.loops[0].direct_io = false
-    });
+    finds(Warning, Kind::DirectIoOff, |s| s.survey.kernel.loops[0].direct_io = false);
     finds(Note, Kind::LoopSize, |s| {
         s.image(0).bytes = 2 * SIZE;
         s.volume(0).capacity_bytes = 2 * SIZE;
@@ -326,15 +294,9 @@ fn bad_devices_and_mounts_are_one_problem_each() {
 #[test]
 fn only_a_device_that_the_driver_attached_counts_as_changed() {
     let mut scene = Scene::new();
-    let kubelets = LoopInfo {
-        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
-        ..on_loop(6, 50)
-    };
+    let kubelets = LoopInfo { backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4), ..on_loop(6, 50) };
     for device in [on_loop(5, 12), kubelets] {
-        scene.add_loop(LoopInfo {
-            block_size: 512,
-            ..device
-        });
+        scene.add_loop(LoopInfo { block_size: 512, ..device });
     }
     let kinds: Vec<Kind> = scene.check().iter().map(|p| p.kind).collect();
     assert_eq!(kinds, [Kind::LoopUnused]);
@@ -434,17 +396,10 @@ fn a_device_without_a_reported_file_counts_if_its_path_is_the_drivers() {
     let id = VolumeId::generate(PoolId::generate());
     for (backing_path, problems) in [
         ("/x/image".to_owned(), &[][..]),
-        (
-            format!("/x/volumes/{id}/image"),
-            &[(Kind::LoopSilent, "/dev/loop9")],
-        ),
+        (format!("/x/volumes/{id}/image"), &[(Kind::LoopSilent, "/dev/loop9")]),
     ] {
         let mut scene = Scene::new();
-        scene.add_loop(LoopInfo {
-            backing: None,
-            backing_path,
-            ..on_loop(9, 40)
-        });
+        scene.add_loop(LoopInfo { backing: None, backing_path, ..on_loop(9, 40) });
         let found = scene.check();
         let found: Vec<_> = found.iter().map(|p| (p.kind, p.object.as_str())).collect();
         assert_eq!(found, problems);

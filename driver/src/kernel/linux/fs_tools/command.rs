@@ -16,14 +16,8 @@ use crate::kernel::linux::ioctl;
 use crate::kernel::{Error, Result};
 
 /// Directories of programs, searched after `PATH`.
-const SYSTEM_DIRS: [&str; 6] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
+const SYSTEM_DIRS: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Lines of a program's output that go into an error.
 const LAST_LINES: usize = 5;
@@ -84,11 +78,7 @@ fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
 
 impl Tool {
     pub(super) fn new(name: &'static str, limit: Duration) -> Tool {
-        Tool {
-            name,
-            arguments: Vec::new(),
-            limit,
-        }
+        Tool { name, arguments: Vec::new(), limit }
     }
 
     pub(super) fn arg(mut self, argument: impl Into<OsString>) -> Tool {
@@ -148,10 +138,7 @@ fn finish(
     limit: Duration,
 ) -> std::io::Result<Option<(ExitStatus, String, String)>> {
     let end = Instant::now() + limit;
-    let streams = (
-        child.stdout.take().map(collect),
-        child.stderr.take().map(collect),
-    );
+    let streams = (child.stdout.take().map(collect), child.stderr.take().map(collect));
     let (Some(stdout), Some(stderr)) = (text(streams.0, end), text(streams.1, end)) else {
         child.kill()?;
         // The killed process stays in the kernel until its I/O ends, perhaps without limit, so this
@@ -188,9 +175,7 @@ fn text(stream: Option<Receiver<String>>, end: Instant) -> Option<String> {
 
 fn code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
-    status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
 impl Output {
@@ -218,10 +203,6 @@ impl Output {
         };
         let mut message = [how, lines.join(" | ")].join(": ");
         message.truncate(message.trim_end_matches(": ").len());
-        Error::Tool {
-            tool: self.tool.to_owned(),
-            path: self.on,
-            message,
-        }
+        Error::Tool { tool: self.tool.to_owned(), path: self.on, message }
     }
 }

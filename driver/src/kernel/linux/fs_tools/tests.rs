@@ -5,33 +5,21 @@ use crate::testkit::mkfs_spec;
 
 #[test]
 fn probes_are_read() {
-    let fs = |fs, uuid: &str| Probe::Filesystem {
-        fs,
-        uuid: uuid.to_owned(),
-    };
+    let fs = |fs, uuid: &str| Probe::Filesystem { fs, uuid: uuid.to_owned() };
     for (output, want) in [
         (
             "DEVNAME=/dev/loop1\nUUID=ab-c\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n",
             fs(FsType::Ext4, "ab-c"),
         ),
         ("DEVNAME=/dev/loop1\nTYPE=xfs\n", fs(FsType::Xfs, "")),
-        (
-            "LABEL=TYPE=vfat\nUUID_SUB=1\nUUID=2\nTYPE=btrfs\n",
-            fs(FsType::Btrfs, "2"),
-        ),
-        (
-            "TYPE=LVM2_member\nUSAGE=raid\n",
-            Probe::Other("LVM2_member".to_owned()),
-        ),
+        ("LABEL=TYPE=vfat\nUUID_SUB=1\nUUID=2\nTYPE=btrfs\n", fs(FsType::Btrfs, "2")),
+        ("TYPE=LVM2_member\nUSAGE=raid\n", Probe::Other("LVM2_member".to_owned())),
         (
             "DEVNAME=/dev/loop1\nPTUUID=1\nPTTYPE=gpt\n",
             Probe::Other("gpt partition table".to_owned()),
         ),
         ("PTTYPE=dos\nTYPE=vfat\n", Probe::Other("vfat".to_owned())),
-        (
-            "DEVNAME=/dev/sda3\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=3\n",
-            Probe::Blank,
-        ),
+        ("DEVNAME=/dev/sda3\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=3\n", Probe::Blank),
     ] {
         assert_eq!(parse_probe(output), want, "{output}");
     }
@@ -42,14 +30,7 @@ fn mkfs_gets_the_options_of_the_spec() {
     use FsType::{Btrfs, Ext4, Xfs};
     for (fs, options, discard, force, uuid, want) in [
         (Ext4, &[][..], true, false, None, "-q -F -b 4096"),
-        (
-            Ext4,
-            &[],
-            false,
-            true,
-            Some("u"),
-            "-q -F -b 4096 -U u -E nodiscard",
-        ),
+        (Ext4, &[], false, true, Some("u"), "-q -F -b 4096 -U u -E nodiscard"),
         (Ext4, &["-m", "0"], true, false, None, "-q -F -b 4096 -m 0"),
         (
             Ext4,
@@ -59,23 +40,9 @@ fn mkfs_gets_the_options_of_the_spec() {
             None,
             "-q -F -b 4096 -m 0 -E nodiscard,stride=4,root_owner",
         ),
-        (
-            Ext4,
-            &["-E"],
-            false,
-            false,
-            None,
-            "-q -F -b 4096 -E nodiscard",
-        ),
+        (Ext4, &["-E"], false, false, None, "-q -F -b 4096 -E nodiscard"),
         (Xfs, &[], true, false, None, "-q"),
-        (
-            Xfs,
-            &["-i", "size=1024"],
-            false,
-            true,
-            Some("u"),
-            "-q -f -K -m uuid=u -i size=1024",
-        ),
+        (Xfs, &["-i", "size=1024"], false, true, Some("u"), "-q -f -K -m uuid=u -i size=1024"),
         (Btrfs, &[], false, true, Some("u"), "-q -f -K -U u"),
         (Btrfs, &["-d", "single"], true, false, None, "-q -d single"),
     ] {
@@ -104,11 +71,8 @@ fn tools_find_nothing_in_their_working_directory() {
             .arg(&image)
             .run(&image)
             .unwrap();
-        let listed = Tool::new("debugfs", LOOK)
-            .args(["-R", "ls -p /"])
-            .arg(&image)
-            .run(&image)
-            .unwrap();
+        let listed =
+            Tool::new("debugfs", LOOK).args(["-R", "ls -p /"]).arg(&image).run(&image).unwrap();
         let mut names = listed.stdout.lines().filter_map(|l| l.split('/').nth(5));
         let done = output.code == 0;
         assert_eq!(done, planted == ".", "{planted}: {}", output.stderr);
@@ -143,9 +107,7 @@ fn a_missing_tool_is_named() {
 #[test]
 fn a_slow_tool_is_ended() {
     let began = Instant::now();
-    let slow = Tool::new("sleep", Duration::from_millis(200))
-        .arg("600")
-        .run(Path::new("/dev/x"));
+    let slow = Tool::new("sleep", Duration::from_millis(200)).arg("600").run(Path::new("/dev/x"));
     assert!(matches!(slow, Err(Error::TimedOut { .. })));
     assert!(began.elapsed() < Duration::from_secs(60));
 }

@@ -115,13 +115,7 @@ fn times(samples: Samples) -> Vec<Figure> {
         for (floor, of) in [("made by hand", &hand), ("null provisioner", &null)] {
             let what = format!("one claim bound, {name}, against {floor}");
             let (ours, floor) = (percentile(&ours, percent), percentile(of, percent));
-            figures.push(Figure::beside(
-                what,
-                vec![ours],
-                vec![floor],
-                "ms",
-                Aim::None,
-            ));
+            figures.push(Figure::beside(what, vec![ours], vec![floor], "ms", Aim::None));
         }
     }
     figures
@@ -135,9 +129,7 @@ fn requests(asked: &Asked) -> Vec<Figure> {
         *verbs.entry(verb).or_default() += count;
     }
     let volumes = (CLAIMS * ROUNDS + SINGLES) as f64;
-    let each = verbs
-        .into_iter()
-        .map(|(verb, n)| (verb, n as f64 / volumes));
+    let each = verbs.into_iter().map(|(verb, n)| (verb, n as f64 / volumes));
     // A list when a watch starts again belongs to no volume.
     let known = each.filter(|(_, each)| *each >= 0.005);
     let figure = |(verb, each)| {

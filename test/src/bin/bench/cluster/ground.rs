@@ -43,11 +43,7 @@ impl Ground {
         cluster.apply(&surroundings().to_string());
         let client = cluster.client().await;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), NAMESPACE);
-        Ground {
-            bound: watch_bound(claims.clone()),
-            volumes: Api::all(client),
-            claims,
-        }
+        Ground { bound: watch_bound(claims.clone()), volumes: Api::all(client), claims }
     }
 
     /// What `By::Hand` has ready before the clock starts: volumes the cluster has taken note of.
@@ -78,11 +74,8 @@ impl Ground {
 
     /// Makes claims of these names; how long until the last is bound.
     pub(crate) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
-        let wish = |name: &String| Wish {
-            name: name.clone(),
-            class: by.class().to_owned(),
-            node: None,
-        };
+        let wish =
+            |name: &String| Wish { name: name.clone(), class: by.class().to_owned(), node: None };
         let wishes: Vec<_> = names.iter().map(wish).collect();
         self.bind_wishes(&wishes).await
     }

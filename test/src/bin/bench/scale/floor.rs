@@ -32,10 +32,7 @@ pub(super) struct Pace {
 impl Pace {
     /// Of so many volumes in so many seconds, which ended just now.
     pub(super) fn of(volumes: usize, seconds: f64, before: Cpus) -> Pace {
-        Pace {
-            rate: rate(volumes, seconds),
-            withheld: Some(Cpus::now().withheld_since(before)),
-        }
+        Pace { rate: rate(volumes, seconds), withheld: Some(Cpus::now().withheld_since(before)) }
     }
 }
 
@@ -57,10 +54,7 @@ impl Display for Pace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Pace { rate, withheld } = self;
         let withheld = withheld.unwrap_or_default();
-        write!(
-            f,
-            "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld"
-        )
+        write!(f, "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld")
     }
 }
 
@@ -93,10 +87,7 @@ impl<'c> Floor<'c> {
         });
         cluster.apply(&class.to_string());
         let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
-        Floor {
-            cluster,
-            kubeconfig,
-        }
+        Floor { cluster, kubeconfig }
     }
 
     /// Measures them with so many claims. The null provisioner ends with the measurement.
@@ -123,12 +114,7 @@ impl<'c> Floor<'c> {
         eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
         ground.clear().await;
         provisioner.abort();
-        Floors {
-            by_hand,
-            null,
-            null_wait,
-            traffic: traffic.each(claims as f64),
-        }
+        Floors { by_hand, null, null_wait, traffic: traffic.each(claims as f64) }
     }
 }
 
@@ -139,11 +125,7 @@ async fn bound(ground: &mut Ground, by: By, names: &[String]) -> Pace {
 }
 
 async fn wait(ground: &mut Ground, claims: usize) -> Pace {
-    let wish = |name| Wish {
-        name,
-        class: NULL_WAIT.to_owned(),
-        node: Some("a-node".to_owned()),
-    };
+    let wish = |name| Wish { name, class: NULL_WAIT.to_owned(), node: Some("a-node".to_owned()) };
     let wishes: Vec<_> = names("null-wait", claims).into_iter().map(wish).collect();
     let cpus = Cpus::now();
     let bound = ground.bind_wishes(&wishes).await;
@@ -151,9 +133,7 @@ async fn wait(ground: &mut Ground, claims: usize) -> Pace {
 }
 
 fn names(what: &str, count: usize) -> Vec<String> {
-    (0..count)
-        .map(|number| format!("{what}-{number}"))
-        .collect()
+    (0..count).map(|number| format!("{what}-{number}")).collect()
 }
 
 /// Volumes a second.

@@ -57,28 +57,16 @@ type Of<T> = (&'static str, fn(&T) -> f64);
 /// The lines of each binding.
 const LINES: [Line; 12] = [
     ("volumes/s", |round, _| round.pace.rate),
-    ("seconds from the last claim to the last bound", |r, _| {
-        r.tail
-    }),
+    ("seconds from the last claim to the last bound", |r, _| r.tail),
     ("refused writes (409)", |r, _| r.conflicts as f64),
-    ("refused writes of others (409)", |r, _| {
-        r.conflicts_of_others.values().sum::<usize>() as f64
-    }),
+    ("refused writes of others (409)", |r, _| r.conflicts_of_others.values().sum::<usize>() as f64),
     ("API requests a volume, events aside", |r, _| r.requests),
     ("Kubernetes events written a volume", |r, _| r.events),
-    ("watch events a volume, all instances", |r, _| {
-        r.traffic.events
-    }),
-    ("watch KiB a volume, all instances", |r, _| {
-        r.traffic.bytes / 1024.0
-    }),
-    ("watch events a volume, one instance", |r, n| {
-        r.traffic.events / n
-    }),
+    ("watch events a volume, all instances", |r, _| r.traffic.events),
+    ("watch KiB a volume, all instances", |r, _| r.traffic.bytes / 1024.0),
+    ("watch events a volume, one instance", |r, n| r.traffic.events / n),
     ("CPU ms a volume, all instances", |r, _| r.cpu),
-    ("most memory of the leader, MiB", |r, _| {
-        r.taken.peak_max_mib
-    }),
+    ("most memory of the leader, MiB", |r, _| r.taken.peak_max_mib),
     ("most memory of another, MiB", |r, _| r.taken.peak_next_mib),
 ];
 
@@ -116,21 +104,11 @@ impl Report {
             }
         }
         let rest: [Of<Instances>; 8] = [
-            ("volumes made by hand/s, without instances", |n| {
-                n.floors.by_hand.rate
-            }),
-            ("at rest: resident MiB of an instance", |n| {
-                n.rest.taken.resident_mib
-            }),
-            ("at rest: MiB, shared pages by their share", |n| {
-                n.rest.taken.proportional_mib
-            }),
-            ("at rest: CPU of an instance, % of one", |n| {
-                n.rest.cpu_percent
-            }),
-            ("at rest: API requests of an instance a minute", |n| {
-                n.rest.requests_a_minute
-            }),
+            ("volumes made by hand/s, without instances", |n| n.floors.by_hand.rate),
+            ("at rest: resident MiB of an instance", |n| n.rest.taken.resident_mib),
+            ("at rest: MiB, shared pages by their share", |n| n.rest.taken.proportional_mib),
+            ("at rest: CPU of an instance, % of one", |n| n.rest.cpu_percent),
+            ("at rest: API requests of an instance a minute", |n| n.rest.requests_a_minute),
             ("start: seconds until all are at work", |n| n.started_after),
             ("start: API requests of an instance", |n| n.start_requests),
             ("volumes deleted/s", |n| n.deleted),
@@ -150,9 +128,7 @@ impl Report {
             ("volumes detached/s", |a| a.detach_rate),
             ("API requests an attachment", |a| a.requests),
             ("refused writes (409)", |a| a.conflicts as f64),
-            ("watch events an attachment, all watchers", |a| {
-                a.traffic.events
-            }),
+            ("watch events an attachment, all watchers", |a| a.traffic.events),
             ("CPU ms an attachment, all instances", |a| a.cpu),
         ];
         let line = |(what, of): Of<Attached>| {
@@ -243,9 +219,7 @@ impl Report {
         let counts: Vec<_> = self.counts().iter().map(usize::to_string).collect();
         let counts = counts.join(", ");
         let chart = |title: &str, lines: &[(&str, String)]| {
-            let drawn = lines
-                .iter()
-                .map(|(_, values)| format!("    line [{values}]\n"));
+            let drawn = lines.iter().map(|(_, values)| format!("    line [{values}]\n"));
             let drawn: String = drawn.collect();
             let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
             let names = names.join(", ");
@@ -290,27 +264,18 @@ impl Report {
 
             let refused = runs(most, |r| r.conflicts as f64);
             let none = Aim::LessThan(1.0);
-            figures.push(Figure::alone(
-                what("refused writes (409)"),
-                refused,
-                "",
-                none,
-            ));
+            figures.push(Figure::alone(what("refused writes (409)"), refused, "", none));
 
-            let each: [Of<Round>; 2] = [
-                ("API requests", |r| r.requests),
-                ("watch events", |r| r.traffic.events),
-            ];
+            let each: [Of<Round>; 2] =
+                [("API requests", |r| r.requests), ("watch events", |r| r.traffic.events)];
             for (each, of) in each {
                 let against = what(&format!("{each}, against {fewest} nodes"));
                 let (many, few) = (runs(most, of), runs(fewest, of));
                 let flat = Aim::RatioAtMost(1.2);
                 figures.push(Figure::beside(against, many, few, "a volume", flat));
             }
-            let peaks: [Of<Round>; 2] = [
-                ("the leader", |r| r.taken.peak_max_mib),
-                ("another", |r| r.taken.peak_next_mib),
-            ];
+            let peaks: [Of<Round>; 2] =
+                [("the leader", |r| r.taken.peak_max_mib), ("another", |r| r.taken.peak_next_mib)];
             for (who, of) in peaks {
                 let memory = what(&format!("most memory of {who}"));
                 let small = Aim::LessThan(MOST_MEMORY);
@@ -370,11 +335,7 @@ mod tests {
     fn the_page_shows_the_data_in_the_tree() {
         let (report, page) = documented();
         let drawn = with_table(&page, &(report.table() + &report.charts()));
-        assert!(
-            drawn.as_ref() == Some(&page),
-            "{}",
-            drawn.unwrap_or_default()
-        );
+        assert!(drawn.as_ref() == Some(&page), "{}", drawn.unwrap_or_default());
     }
 
     #[test]
@@ -383,10 +344,7 @@ mod tests {
         let verdicts = |report: &Report| report.figures().iter().map(Figure::verdict).collect();
         let few: Vec<Verdict> = verdicts(&once);
         assert_eq!(few, [Verdict::FewRuns(1); 12]);
-        let thrice = Report {
-            numbers: [&*once.numbers; 3].concat(),
-            ..once
-        };
+        let thrice = Report { numbers: [&*once.numbers; 3].concat(), ..once };
         let drawn = thrice.table();
         let (head, table) = drawn.split_once('\n').expect("it has lines");
         assert_eq!(head, "3000 claims of each kind, medians of 3 runs.");
@@ -397,12 +355,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        for (value, shown) in [
-            (3.0, "3"),
-            (0.123, "0.12"),
-            (12.34, "12.3"),
-            (1234.5, "1234"),
-        ] {
+        for (value, shown) in [(3.0, "3"), (0.123, "0.12"), (12.34, "12.3"), (1234.5, "1234")] {
             assert_eq!(number(value), shown);
         }
     }

@@ -55,11 +55,7 @@ impl Reader {
         let path = cluster.audit_log();
         let mut log = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let at = log.seek(SeekFrom::End(0)).expect("a file has an end");
-        Reader {
-            log,
-            at,
-            user: user.to_owned(),
-        }
+        Reader { log, at, user: user.to_owned() }
     }
 
     /// What was asked since the last look.
@@ -152,18 +148,12 @@ impl WatchTraffic {
     }
 
     pub(super) fn since(self, before: WatchTraffic) -> WatchTraffic {
-        WatchTraffic {
-            events: self.events - before.events,
-            bytes: self.bytes - before.bytes,
-        }
+        WatchTraffic { events: self.events - before.events, bytes: self.bytes - before.bytes }
     }
 
     /// The share of each of so many.
     pub(super) fn each(self, count: f64) -> WatchTraffic {
-        WatchTraffic {
-            events: self.events / count,
-            bytes: self.bytes / count,
-        }
+        WatchTraffic { events: self.events / count, bytes: self.bytes / count }
     }
 }
 

@@ -91,12 +91,7 @@ impl Rest {
 
 impl<'a> Fielded<'a> {
     pub(super) fn new(cluster: &'a Cluster, fleet: Fleet, requests: Reader) -> Fielded<'a> {
-        Fielded {
-            bound: watch_bound(fleet.claims.clone()),
-            cluster,
-            fleet,
-            requests,
-        }
+        Fielded { bound: watch_bound(fleet.claims.clone()), cluster, fleet, requests }
     }
 
     /// Some claims before those that are counted.
@@ -183,12 +178,7 @@ impl<'a> Fielded<'a> {
 
     /// Deletes all claims and waits until there is nothing; volumes a second.
     pub(super) async fn clear(&mut self) -> f64 {
-        let volumes: usize = self
-            .fleet
-            .members
-            .iter()
-            .map(|m| m.driver.left().volumes)
-            .sum();
+        let volumes: usize = self.fleet.members.iter().map(|m| m.driver.left().volumes).sum();
         let began = Instant::now();
         self.fleet.clear(PATIENCE).await;
         let rate = rate(volumes, began.elapsed().as_secs_f64());
