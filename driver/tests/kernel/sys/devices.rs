@@ -48,9 +48,17 @@ fn a_static_dev_gets_the_nodes_it_needs() {
         assert!(nodes.contains(&device.minor));
         assert!(nodes.len() >= 3, "a node and two spares: {nodes:?}");
         std::fs::write(at.join("file"), "x").unwrap();
-        // What kubelet does with a published block volume.
-        let theirs = run("losetup", &["--find", "--show", arg(&device.path())]);
-        run("losetup", &["-d", &theirs]);
+        // What kubelet does with a published block volume. Other processes may have taken the
+        // spares; kubelet retries, and the driver makes new ones with each device.
+        let kubelets = (0..10).find_map(|n| {
+            let path = device.path();
+            let find = ["--find", "--show", arg(&path)];
+            let output = Command::new("losetup").args(find).output().unwrap();
+            let spare = String::from_utf8(output.stdout).unwrap();
+            s.attach(&s.image(&format!("next-{n}"), MI));
+            output.status.success().then(|| spare.trim().to_owned())
+        });
+        run("losetup", &["-d", &kubelets.expect("a spare node")]);
         // A device that was attached from elsewhere has no node here yet.
         std::fs::remove_file(device.path()).unwrap();
         let info = s.kernel.loop_info(device.minor).unwrap().unwrap();
