@@ -118,7 +118,7 @@ async fn shutdown_answers_what_is_under_way_and_finishes_abandoned_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_desk_closed_nothing_new_is_begun() {
+async fn no_call_begins_after_the_shutdown() {
     let rig = Rig::new();
     let volume = rig.volume("a");
     let mut node = rig.node().await;
