@@ -46,7 +46,7 @@ const SEARCH: Duration = Duration::from_secs(5);
 /// above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
 
-/// The reason why the driver can't serve, or stopped to serve.
+/// The reason why the driver can't serve, or stopped serving.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Flags contradict each other or the machine.
@@ -200,7 +200,8 @@ async fn work(
         ended = roles.next() => Err(ended),
         ended = controllers::ended(&mut loops) => Err(ended),
     };
-    // The loops end first, while the services still answer. They also end kubelet's calls.
+    // The loops end first, while the services still answer. Their end also unregisters the driver,
+    // so that kubelet starts no new calls.
     let loops = async {
         if let Some(loops) = loops {
             loops.finish().await;

@@ -52,12 +52,12 @@ impl Controller {
         if let Some(fs) = wanted.fs() {
             self.require_tools(fs)?;
         }
-        let inherited = source.as_ref().map(|o| o.provisioning);
+        let inherited = source.as_ref().map(|s| s.provisioning);
         let settings = request.changes.create(inherited)?;
         let bounds = capacity_range::Bounds {
             filesystem: wanted.fs().map_or(0, FsType::minimum_bytes),
             grown: wanted.fs().map_or(0, FsType::minimum_grown_bytes),
-            source: source.as_ref().map(|o| o.bytes),
+            source: source.as_ref().map(|s| s.bytes),
             largest: self.pools.options().max_volume_bytes,
         };
         let capacity_bytes =
@@ -70,7 +70,7 @@ impl Controller {
             mutable_parameters: request.mutable_parameters,
             settings,
             mkfs_options: request.class.mkfs_options,
-            source: source.map(|o| o.source),
+            source: source.map(|s| s.source),
             inline: None,
         };
         Ok(self.pools.create_volume(&pool, new)?)

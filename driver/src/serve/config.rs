@@ -40,7 +40,8 @@ pub enum SettingsError {
     },
     /// A flag names the key that holds the node's ID.
     #[error(
-        "{flag}: {key} is the node's own key (--topology-key) and has the node's ID as its value: leave it out"
+        "{flag}: {key} is the node's own key (--topology-key) and has the node's ID as its value: \
+         leave it out"
     )]
     OwnKey {
         /// The flag.

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hostloop_controllers::cli::Args;
-use hostloop_controllers::csi::Pools as OwnPools;
-use hostloop_controllers::csi::{Csi, Driver};
+use hostloop_controllers::csi::{Csi, Driver, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
 use tokio::io::DuplexStream;

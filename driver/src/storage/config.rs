@@ -93,12 +93,14 @@ fn bad(word: &str, why: impl Into<String>) -> BadOption {
 }
 
 /// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti`, `1e9`.
-/// A suffix for fractions of a byte (`500m`) is an error, because it is a mistake for a larger unit.
+/// A negative number is an error, as is a suffix or an exponent for fractions of a byte (`500m`,
+/// `1e-3`): a negative fraction would round to zero, and `m` is a mistake for `M`.
 pub fn size(word: &str) -> Result<u64, BadOption> {
-    let fraction = word.ends_with(['n', 'u', 'm']);
-    let bytes = quantity::bytes(word).filter(|_| !fraction);
-    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
-    bytes.ok_or_else(|| bad(word, "is not a size such as 20Gi or 500M, less than 8Ei"))
+    if word.contains('-') || word.ends_with(['n', 'u', 'm']) {
+        return Err(bad(word, "is not a size: it is negative or counts fractions of a byte"));
+    }
+    let bytes = quantity::bytes(word).and_then(|bytes| u64::try_from(bytes).ok());
+    bytes.ok_or_else(|| bad(word, "is not a size below 8Ei, such as 20Gi or 500M"))
 }
 
 impl FromStr for Reserve {

@@ -130,7 +130,7 @@ fn a_silent_device_makes_modification_unavailable() {
 }
 
 #[test]
-fn a_volume_that_becomes_thick_stops_to_discard() {
+fn a_volume_that_becomes_thick_stops_discarding() {
     let volume = Staged::new();
     volume.modify("provisioning=thick").unwrap();
     assert!(!volume.discards());
@@ -199,6 +199,8 @@ fn invalid_modifications_change_nothing() {
         let refused = volume.bench.modify(id, "discard=true");
         assert_eq!(answer(refused), expected, "{id}");
     }
+    // The volume is looked up first.
+    assert_eq!(answer(volume.bench.modify("none", "")), "NotFound");
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn published(bench: &Bench, id: &str) -> Vec<String> {
 }
 
 #[test]
-fn only_a_recorded_publication_ends_that_a_volume_is_fresh() {
+fn a_volume_is_fresh_until_a_publication_is_recorded() {
     let bench = Bench::new();
     let (id, other) = (bench.create("a"), bench.create("b"));
     let wrong = bench.publish_as(&id, |request| request.node_id = "n2".to_owned());

@@ -185,7 +185,7 @@ async fn errors_are_shared_like_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_refuses_new_work_and_waits_for_the_rest() {
     let (locks, gate, first) = busy("v").await;
-    first.abort(); // only the locks waits for it now
+    first.abort(); // no caller waits for the work now
     locks.close();
     assert_eq!(locks.in_flight(), 1);
     let late = run(&locks, A, volume("w"), 2, never).await;

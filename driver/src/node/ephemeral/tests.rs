@@ -21,6 +21,10 @@ fn nothing_else_is_an_attribute() {
     let table = [
         ("size", "much"),
         ("size", "-1"),
+        ("size", "-0.5"),
+        ("size", "500m"),
+        ("size", "1e-3"),
+        ("size", "8Ei"),
         ("size", ""),
         ("sise", "1Gi"),
         ("Size", "1Gi"),

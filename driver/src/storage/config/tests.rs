@@ -25,7 +25,7 @@ fn sizes() {
         assert_eq!(size(word), Ok(bytes), "{word}");
     }
     let wrong = "Gi|1gi|1 Gi|-1|1Gib|1.2.3|0x10|８|8Ei|9223372036854775808|\
-        99999999999999999999999999999999999999999|5%|1m|1000u|1n|";
+        99999999999999999999999999999999999999999|5%|1m|1000u|1n|-0|-0.5|-.9|1e-3|500e-3|";
     // The last word is empty.
     for word in wrong.split('|') {
         assert!(size(word).is_err(), "{word}");

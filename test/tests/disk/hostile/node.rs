@@ -261,6 +261,8 @@ pub(crate) async fn inline(bench: &mut Bench) {
     let id = format!("csi-{}", "0123456789abcdef".repeat(4));
     let pairs = [
         ("size", "-1"),
+        ("size", "-0.5"),
+        ("size", "500m"),
         ("size", "many"),
         ("size", ""),
         ("size", "1e400"),
