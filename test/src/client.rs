@@ -27,7 +27,7 @@ pub struct Csi {
 }
 
 /// A request type, which determines its RPC.
-pub trait Call {
+pub trait Call: std::fmt::Debug {
     /// The type of the response.
     type Answer;
     /// The RPC's name.

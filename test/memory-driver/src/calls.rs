@@ -36,8 +36,6 @@ impl Call {
 #[derive(Default)]
 pub(crate) struct Calls {
     all: Vec<Call>,
-    /// The number of calls removed by [`clear`](Self::clear).
-    cleared: usize,
 }
 
 impl Calls {
@@ -51,12 +49,11 @@ impl Calls {
             code: None,
             request: Arc::new(request),
         });
-        self.cleared + self.all.len() - 1
+        self.all.len() - 1
     }
 
     pub(crate) fn end(&mut self, number: usize, code: Code) {
-        let index = number.checked_sub(self.cleared);
-        if let Some(call) = index.and_then(|index| self.all.get_mut(index)) {
+        if let Some(call) = self.all.get_mut(number) {
             call.code = Some(code);
             call.answered = Some(Instant::now());
         }
@@ -64,10 +61,5 @@ impl Calls {
 
     pub(crate) fn all(&self) -> Vec<Call> {
         self.all.clone()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.cleared += self.all.len();
-        self.all.clear();
     }
 }

@@ -180,11 +180,6 @@ impl MemoryDriver {
         counts
     }
 
-    /// Removes the recorded calls.
-    pub fn forget_calls(&self) {
-        self.shared.lock().calls.clear();
-    }
-
     /// All volumes, by ID.
     pub fn volumes(&self) -> Vec<Volume> {
         let inner = self.shared.lock();

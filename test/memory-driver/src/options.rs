@@ -69,14 +69,6 @@ impl Capabilities {
         self
     }
 
-    /// Removes topology.
-    #[must_use]
-    pub fn without_topology(mut self) -> Capabilities {
-        let topology = Service::VolumeAccessibilityConstraints;
-        self.services.remove(&topology);
-        self
-    }
-
     /// True if volumes have topology.
     pub fn topology(&self) -> bool {
         let topology = Service::VolumeAccessibilityConstraints;

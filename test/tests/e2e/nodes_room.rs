@@ -48,20 +48,20 @@ fn settled(world: &World) -> BTreeSet<(String, String)> {
 /// volume as soon as there is room.
 pub(crate) fn claims_go_where_there_is_room(world: &World) {
     let space = Space::new(world, "narrow");
-    // The pools have 8 GiB each. Their free space is below 2 and 8 GiB, then below 2 and 3 GiB.
-    fill(&space, &world.site(1), "filler", "6Gi");
-    space.sized("fits", "hostloop-xfs", "5Gi");
+    // The pools have 12 GiB each. Their free space is below 3 and 12 GiB, then below 3 and 4 GiB.
+    fill(&space, &world.site(1), "filler", "9Gi");
+    space.sized("fits", "hostloop-xfs", "8Gi");
     space.run("fits", &["fits"]);
     let second = world.site(2);
     assert_eq!(space.node_of("fits"), second.name());
     assert_eq!(world.home(&space.volume("fits")).name(), second.name());
 
-    space.sized("late", "hostloop-xfs", "3328Mi");
+    space.sized("late", "hostloop-xfs", "5Gi");
     space.pod("late", &["late"]);
     let full = "did not have enough free storage";
     space.event("late", "FailedScheduling", full);
     let class = space.class("now", json!({}));
-    space.sized("now", &class, "3328Mi");
+    space.sized("now", &class, "5Gi");
     space.event("now", "ProvisioningFailed", "");
     for waiting in ["late", "now"] {
         assert_text(&space.claim_now(waiting), "/status/phase", "Pending");
@@ -79,9 +79,9 @@ pub(crate) fn claims_go_where_there_is_room(world: &World) {
 /// A selected node without room rejects the claim, and another node is selected.
 pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
     let space = Space::new(world, "moves-on");
-    fill(&space, &world.site(1), "filler", "6Gi");
+    fill(&space, &world.site(1), "filler", "9Gi");
     // The same happens if the scheduler decides from an outdated capacity.
-    space.selected("data", world.site(1).name(), "4Gi");
+    space.selected("data", world.site(1).name(), "6Gi");
     space.event("data", "ProvisioningFailed", "");
     space.run("pod", &["data"]);
     let second = world.site(2);

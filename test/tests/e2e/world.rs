@@ -29,7 +29,7 @@ const PACE: Duration = Duration::from_millis(200);
 
 /// Limits each pool with an image, which is a sparse file. The manifest's default is a plain
 /// directory. The size is small because a pool never promises more than its host's disk has free.
-const BOUNDED: &str = ",image=8Gi";
+const BOUNDED: &str = ",image=12Gi";
 
 /// The namespace of the controllers' secrets. The component grants access to these secrets only.
 pub(crate) const CONTROLLER_SECRETS: &str = "controller-secrets";

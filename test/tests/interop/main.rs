@@ -27,18 +27,18 @@ async fn all_of_upstreams() {
 
 /// Hostloop's provisioner, and its snapshot controller beside upstream's.
 #[tokio::test(flavor = "multi_thread")]
-async fn some_of_hostloops_and_twins() {
+async fn provisioner_of_hostloop_and_both_snapshot_controllers() {
     plays([Ours, Theirs, Theirs, Theirs, Both]).await;
 }
 
 /// The other way round.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_others_of_hostloops() {
+async fn attacher_resizer_and_snapshotter_of_hostloop() {
     plays([Theirs, Ours, Ours, Ours, Theirs]).await;
 }
 
 /// If this fails too, the mistake is in the test.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_of_hostloops() {
+async fn all_controllers_of_hostloop() {
     plays([Ours; 5]).await;
 }

@@ -60,8 +60,8 @@ struct Args {
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
     /// scale: runs of all numbers of instances; three decide an aim
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "quick")]
-    runs: usize,
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with = "quick")]
+    runs: std::num::NonZeroUsize,
     /// scale: attach so many volumes, too
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
     attach: Option<usize>,
@@ -83,7 +83,7 @@ impl Args {
             again: self.again,
             attachments: self.attach.unwrap_or(0),
             policy: !self.without_policy,
-            runs: self.runs,
+            runs: self.runs.get(),
             ..Settings::default()
         };
         if self.quick {

@@ -15,8 +15,8 @@ pub(crate) struct Figure {
     pub(crate) what: String,
     /// The runs of the driver or the controllers, in `unit`.
     pub(crate) ours: Vec<f64>,
-    /// The runs of the floor, in `unit`; each alternated with the run of `ours` at its index. Empty
-    /// without a floor.
+    /// The runs of the floor, in `unit`; empty without a floor. With an aim, each alternated with
+    /// the run of `ours` at its index.
     pub(crate) floor: Vec<f64>,
     pub(crate) unit: &'static str,
     pub(crate) aim: Aim,

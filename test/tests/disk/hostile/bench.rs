@@ -39,6 +39,8 @@ pub(crate) struct Bench {
     state: State,
     leaks: Leaks,
     sent: usize,
+    /// The beginning of the last request, for messages.
+    last: String,
     failures: Vec<String>,
     pool: PoolFixture,
     scratch: Scratch,
@@ -110,6 +112,7 @@ impl Bench {
             state: State::new(),
             leaks,
             sent: 0,
+            last: String::new(),
             failures: Vec::new(),
             pool,
             scratch,
@@ -214,6 +217,7 @@ impl Bench {
 
     async fn send<C: Call>(&mut self, what: &str, request: C, codes: &[Code]) -> Option<C::Answer> {
         self.sent += 1;
+        self.last = format!("{request:?}").chars().take(1000).collect();
         let (answer, code, message) = match self.csi.call(request).await {
             Ok(answer) => (Some(answer), Code::Ok, String::new()),
             Err(status) => (None, status.code(), status.message().to_owned()),
@@ -231,7 +235,7 @@ impl Bench {
     }
 
     fn fail<C: Call>(&mut self, what: &str, why: &str) {
-        self.failures.push(format!("{} with {what}: {why}", C::NAME));
+        self.failures.push(format!("{} with {what}: {why}\n    {}", C::NAME, self.last));
     }
 
     /// Takes everything down and fails if anything was wrong. Returns how many were sent.

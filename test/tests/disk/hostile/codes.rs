@@ -15,7 +15,7 @@ pub(super) const PRECONDITION: &[Code] = &[Code::FailedPrecondition];
 pub(super) const TOO_LARGE: &[Code] = &[Code::OutOfRange, Code::ResourceExhausted];
 pub(super) const BAD_RANGE: &[Code] = &[Code::OutOfRange, Code::InvalidArgument];
 
-/// A string that is no ID is a missing one; one of more than 128 bytes may be called invalid.
+/// The answer to a malformed ID: NOT_FOUND, or INVALID_ARGUMENT above 128 bytes.
 pub(super) const MISSING: &[Code] = &[Code::NotFound, Code::InvalidArgument];
 
 /// An ID of a pool that is not here: anything but success, and nothing that says it is gone.

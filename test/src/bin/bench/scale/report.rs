@@ -271,7 +271,8 @@ impl Report {
             for (each, of) in each {
                 let against = what(&format!("{each}, against {fewest} nodes"));
                 let (many, few) = (runs(most, of), runs(fewest, of));
-                let flat = Aim::RatioAtMost(1.2);
+                // With one number of instances, the figure would be its own floor.
+                let flat = if fewest == most { Aim::None } else { Aim::RatioAtMost(1.2) };
                 figures.push(Figure::beside(against, many, few, "a volume", flat));
             }
             let peaks: [Of<Round>; 2] =
