@@ -32,7 +32,6 @@ mod nodes;
 
 use decide::{Change, Finding, Volume};
 pub use metrics::Conditions;
-pub(crate) use nodes::is_ready;
 
 /// Flags of the health watcher.
 #[derive(Clone, Debug, clap::Args)]

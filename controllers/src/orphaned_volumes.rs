@@ -7,7 +7,7 @@
 //! - A volume that is published to this node, without a VolumeAttachment and without being staged,
 //!   is unpublished.
 //! - A volume without a PersistentVolume is an orphan. It is counted and reported by an event at
-//!   the node. It may hold data, and is inventory.
+//!   the node. It may hold data, so it is kept.
 //! - An orphan that was made for a deleted claim and was never used is deleted. Only the driver
 //!   knows whether a volume was used, so the driver must run in this process.
 //!

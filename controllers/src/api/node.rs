@@ -1,4 +1,4 @@
-//! The nodes that can use a volume, according to its node affinity.
+//! Nodes: whether they are ready, and which of them can use a volume by its node affinity.
 
 use std::sync::Arc;
 
@@ -6,6 +6,13 @@ use k8s_openapi::api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume,
 };
 use kube::ResourceExt;
+
+/// True if kubelet reports that the node is ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    ready.any(|condition| condition.status == "True")
+}
 
 /// The first node that matches the affinity of a volume; `None` if it has no affinity.
 pub(crate) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
@@ -65,6 +72,20 @@ mod tests {
     fn node(name: &str, zone: &str) -> Arc<Node> {
         let node = json!({"metadata": {"name": name, "labels": {"zone": zone, "size": "7"}}});
         Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    #[test]
+    fn readiness_is_a_condition() {
+        let cases = [
+            (json!({"conditions": [{"type": "Ready", "status": "True"}]}), true),
+            (json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}), false),
+            (json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}), false),
+            (json!({}), false),
+        ];
+        for (status, ready) in cases {
+            let node = json!({"metadata": {"name": "a"}, "status": status});
+            assert_eq!(is_ready(&serde_json::from_value(node).unwrap()), ready, "{status}");
+        }
     }
 
     #[test]

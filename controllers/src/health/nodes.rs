@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, Pod};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::decide::Volume;
 use super::ticks;
+use crate::api::node::is_ready;
 use crate::client::EventKind;
 use crate::controller::Context;
 
@@ -108,13 +109,6 @@ fn decide(
     changes
 }
 
-/// True if kubelet reports that the node is ready.
-pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    ready.any(|condition| condition.status == "True")
-}
-
 /// Claims on the driver's volumes that pods on this node use.
 fn in_use(
     node: &str,
@@ -193,20 +187,6 @@ mod tests {
         decide(&mut known, &seen(&[("a", false)]), start);
         assert!(decide(&mut known, &seen(&[]), start + DOWN).is_empty());
         assert!(known.is_empty());
-    }
-
-    #[test]
-    fn readiness_is_a_condition() {
-        let cases = [
-            (json!({"conditions": [{"type": "Ready", "status": "True"}]}), true),
-            (json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}), false),
-            (json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}), false),
-            (json!({}), false),
-        ];
-        for (status, ready) in cases {
-            let node = from::<Node>(json!({"metadata": {"name": "a"}, "status": status}));
-            assert_eq!(is_ready(&node), ready, "{status}");
-        }
     }
 
     #[test]

@@ -62,27 +62,20 @@ pub(super) struct Cluster {
 }
 
 /// The UID of the claim that a volume was made for, if its name contains one and it was never used.
-pub(super) fn claim_of_unused<'a>(
-    inventory: &'a InventoryEntry,
-    naming: &Naming,
-) -> Option<&'a str> {
-    let unused = inventory.fresh && !inventory.staged && !inventory.inline;
-    naming.claim(&inventory.name).filter(|_| unused)
+pub(super) fn claim_of_unused<'a>(entry: &'a InventoryEntry, naming: &Naming) -> Option<&'a str> {
+    let unused = entry.fresh && !entry.staged && !entry.inline;
+    naming.claim(&entry.name).filter(|_| unused)
 }
 
 /// True if a volume without a known object may be deleted: it was made for a claim that is gone,
 /// and it was never used. False in any doubt.
-pub(super) fn may_be_deleted(
-    inventory: &InventoryEntry,
-    naming: &Naming,
-    cluster: &Cluster,
-) -> bool {
-    let (Some(claim), Some(claims)) = (claim_of_unused(inventory, naming), &cluster.claims) else {
+pub(super) fn may_be_deleted(entry: &InventoryEntry, naming: &Naming, cluster: &Cluster) -> bool {
+    let (Some(claim), Some(claims)) = (claim_of_unused(entry, naming), &cluster.claims) else {
         return false;
     };
     !claims.contains(claim)
-        && !cluster.volumes.contains(&inventory.name)
-        && !cluster.handles.contains(&inventory.id)
+        && !cluster.volumes.contains(&entry.name)
+        && !cluster.handles.contains(&entry.id)
 }
 
 #[cfg(test)]

@@ -28,8 +28,7 @@ pub struct Inventory(Option<Arc<Ask>>);
 
 impl fmt::Debug for Inventory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reported = self.0.is_some();
-        f.debug_struct("Inventory").field("reported", &reported).finish()
+        f.debug_struct("Inventory").field("available", &self.0.is_some()).finish()
     }
 }
 

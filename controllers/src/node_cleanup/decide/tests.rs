@@ -239,7 +239,7 @@ fn nodes_out_of_service() {
     let key = "node.kubernetes.io/out-of-service";
     let attached = || attachment("a", "v", "n1");
     let other = json!({"spec": {"attacher": "other"}});
-    for (what, taint, ready, attachment, released) in [
+    for (what, taint, ready, attachment, is_released) in [
         ("down", key, "Unknown", deleted(attached()), true),
         ("not ready", key, "False", deleted(attached()), true),
         ("ready again", key, "True", deleted(attached()), false),
@@ -255,19 +255,15 @@ fn nodes_out_of_service() {
             nodes: vec![object(with(node("n1"), change))],
             attachments: vec![object(attachment)],
             // Only attachments count.
-            volumes: vec![object(released_volume()), object(volume("w", "n1"))],
+            volumes: vec![object(released("v", "n1")), object(volume("w", "n1"))],
             claims: vec![object(claim("c", "n1"))],
             contents: vec![object(content("c", "n1"))],
             ..Seen::default()
         };
         let found: Vec<String> = rules().out_of_service(&seen).iter().map(word).collect();
-        let expected: &[&str] = if released { &["n1 release attachment"] } else { &[] };
+        let expected: &[&str] = if is_released { &["n1 release attachment"] } else { &[] };
         assert_eq!(found, expected, "{what}");
     }
-}
-
-fn released_volume() -> Value {
-    released("v", "n1")
 }
 
 #[test]

@@ -26,12 +26,12 @@ fn suspicion() {
     let ids = ["a", "b", "pod", inline.as_str(), "new"];
     let listed: Published = ids.iter().map(|id| ((*id).to_owned(), Vec::new())).collect();
     let of_pod = InventoryEntry { inline: true, ..entry("pod") };
-    let entry = all(&[entry("a"), entry("b"), of_pod, entry(&inline)]);
-    for (what, entry, expected) in [
-        ("with the inventory", Some(&entry), vec!["b"]),
+    let inventory = all(&[entry("a"), entry("b"), of_pod, entry(&inline)]);
+    for (what, inventory, expected) in [
+        ("with the inventory", Some(&inventory), vec!["b"]),
         ("without an inventory", None, vec!["b", "new", "pod"]),
     ] {
-        let found = without_object(&listed, entry, |id| id == "a");
+        let found = without_object(&listed, inventory, |id| id == "a");
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected, "{what}");
     }
 }
@@ -52,8 +52,8 @@ fn publications() {
     .collect();
     let staged = InventoryEntry { staged: true, ..entry("staged") };
     let others = ["forgotten", "several", "attached", "elsewhere", "nowhere"].map(entry);
-    let entry = all(&[&others[..], &[staged]].concat());
-    let found = stale_publications(&listed, &entry, "n1", |id| id == "attached");
+    let inventory = all(&[&others[..], &[staged]].concat());
+    let found = stale_publications(&listed, &inventory, "n1", |id| id == "attached");
     assert_eq!(found.into_iter().collect::<Vec<_>>(), ["forgotten", "several"]);
 }
 

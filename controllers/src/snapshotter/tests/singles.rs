@@ -92,6 +92,9 @@ async fn failures_by_code() {
             let last = last.is_some_and(|one| one.contains(message));
             assert_eq!(last, written, "{happened:?}");
             assert_eq!(rig.content()["status"]["error"]["message"], *message);
+            let time = rig.content()["status"]["error"]["time"].clone();
+            let time: Timestamp = serde_json::from_value(time).unwrap();
+            assert!(time.duration_until(Timestamp::now()).as_secs() < 60, "{time}");
             assert_eq!(rig.content()["status"]["readyToUse"], false);
             assert_eq!(rig.is_marked(), !is_final);
         }
