@@ -47,16 +47,16 @@ pub struct Options {
 
     /// How often to check for room that others took or freed
     #[arg(
-        long, env = "HOSTLOOP_CAPACITY_POLL_INTERVAL", value_name = "DURATION", default_value =
-        "1m", value_parser = duration::parse
+        long, env = "HOSTLOOP_CAPACITY_POLL_INTERVAL", value_name = "DURATION",
+        default_value = "1m", value_parser = duration::parse
     )]
     pub capacity_poll_interval: Duration,
 
     /// Publish room for classes with Immediate binding, too [default: where every node has a
     /// process: the leader assigns claims by it]
     #[arg(
-        long, env = "HOSTLOOP_CAPACITY_FOR_IMMEDIATE_BINDING", value_name = "BOOL", value_parser =
-        boolean::parse, num_args = 0..=1, default_missing_value = "true"
+        long, env = "HOSTLOOP_CAPACITY_FOR_IMMEDIATE_BINDING", value_name = "BOOL",
+        value_parser = boolean::parse, num_args = 0..=1, default_missing_value = "true"
     )]
     pub capacity_for_immediate_binding: Option<bool>,
 
@@ -84,9 +84,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The namespace of the objects is unknown.
-    #[error(
-        "the environment has neither NAMESPACE nor POD_NAMESPACE: the namespace of the objects"
-    )]
+    #[error("the namespace of the objects is unknown: set NAMESPACE or POD_NAMESPACE")]
     NoNamespace,
     /// The pod that is to own the objects, or to lead to their owner, is unknown.
     #[error(

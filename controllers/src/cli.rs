@@ -70,8 +70,9 @@ pub struct Args {
 
     /// Pass the names of claims, volumes and snapshots to the driver
     #[arg(
-        long, env = "HOSTLOOP_EXTRA_CREATE_METADATA", value_name = "BOOL", value_parser =
-        boolean::parse, num_args = 0..=1, default_value = "false", default_missing_value = "true"
+        long, env = "HOSTLOOP_EXTRA_CREATE_METADATA", value_name = "BOOL",
+        value_parser = boolean::parse, num_args = 0..=1, default_value = "false",
+        default_missing_value = "true"
     )]
     pub extra_create_metadata: bool,
 
@@ -182,8 +183,8 @@ pub struct ElectionArgs {
 
     /// The wait between attempts to acquire or renew the lease
     #[arg(
-        long, env = "HOSTLOOP_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION", default_value
-        = "5s", value_parser = duration::parse
+        long, env = "HOSTLOOP_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION",
+        default_value = "5s", value_parser = duration::parse
     )]
     pub leader_election_retry_period: Duration,
 

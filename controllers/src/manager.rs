@@ -189,7 +189,7 @@ async fn begin_loops(
         checks.add("leader election", move || view.leaders());
     }
     if !watch_scope::is_narrow(&setup.args, &leader) {
-        caches.set_width(WatchScope::Whole);
+        caches.set_watch_scope(WatchScope::Whole);
     }
     let context = Context {
         driver: Arc::new(driver),

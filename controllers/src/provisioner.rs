@@ -101,16 +101,18 @@ pub struct Options {
 
     /// Send all known topologies to the driver if a volume may be anywhere
     #[arg(
-        long, env = "HOSTLOOP_IMMEDIATE_TOPOLOGY", value_name = "BOOL", value_parser =
-        boolean::parse, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        long, env = "HOSTLOOP_IMMEDIATE_TOPOLOGY", value_name = "BOOL",
+        value_parser = boolean::parse, action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true,
         default_value = "true", default_missing_value = "true"
     )]
     pub immediate_topology: bool,
 
     /// Mark volumes as read-only if ReadOnlyMany is their only access mode
     #[arg(
-        long, env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY", value_name = "BOOL", value_parser =
-        boolean::parse, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        long, env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY", value_name = "BOOL",
+        value_parser = boolean::parse, action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true,
         default_value = "false", default_missing_value = "true"
     )]
     pub controller_publish_readonly: bool,
@@ -118,8 +120,9 @@ pub struct Options {
     /// Reject a restore with another volume mode than the snapshot's source, unless the content
     /// allows it
     #[arg(
-        long, env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION", value_name = "BOOL", value_parser =
-        boolean::parse, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        long, env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION", value_name = "BOOL",
+        value_parser = boolean::parse, action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true,
         default_value = "true", default_missing_value = "true"
     )]
     pub prevent_volume_mode_conversion: bool,

@@ -40,7 +40,7 @@ pub struct Caches {
     node: Option<String>,
     /// True if a label assigns every content to its node.
     contents_labelled: bool,
-    width: watch::Sender<WatchScope>,
+    watch_scope: watch::Sender<WatchScope>,
     /// The cluster-wide caches, while they are in use.
     wide: Mutex<Weak<Shared>>,
     shared: Arc<Shared>,
@@ -229,7 +229,7 @@ impl Caches {
     pub fn of_node(client: Client, stop: CancellationToken, node: &str) -> Self {
         Caches {
             node: Some(node.to_owned()),
-            width: watch::Sender::new(WatchScope::Narrow),
+            watch_scope: watch::Sender::new(WatchScope::Narrow),
             ..Caches::new(client, stop)
         }
     }
@@ -254,7 +254,7 @@ impl Caches {
             metrics: None,
             node: None,
             contents_labelled: true,
-            width: watch::Sender::default(),
+            watch_scope: watch::Sender::default(),
             wide: Mutex::default(),
             term: Subscription::default(),
         }
@@ -293,14 +293,14 @@ impl Caches {
         by_handle.get(&at(driver, handle))
     }
 
-    /// The current width of the node's watches.
-    pub fn width(&self) -> WatchScope {
-        *self.width.borrow()
+    /// The current watch scope of the node's watches.
+    pub fn watch_scope(&self) -> WatchScope {
+        *self.watch_scope.borrow()
     }
 
     /// Widens or narrows the watches that a label narrows to the node.
-    pub fn set_width(&self, width: WatchScope) {
-        self.width.send_replace(width);
+    pub fn set_watch_scope(&self, watch_scope: WatchScope) {
+        self.watch_scope.send_replace(watch_scope);
     }
 
     /// The failing watches with their kinds, including cluster-wide ones. Only kinds that every API
@@ -322,7 +322,7 @@ impl Caches {
     fn begin<K: Resource>(&self, selectors: Selectors, form: Encoding<K>) -> Store<K> {
         let watch = Store::in_form(form);
         if let Some(client) = &self.client {
-            let range = Range { selectors, width: self.width.subscribe() };
+            let range = Range { selectors, watch_scope: self.watch_scope.subscribe() };
             let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
             tokio::spawn(watch.clone().run_within(client.clone(), range, metrics, stop));
         }

@@ -7,7 +7,7 @@
 //!
 //! A watch may select only a part of the objects ([`Selector`]). A missing object may then still
 //! exist, and a reported deletion may only mean that the object left the selection. Decisions that
-//! depend on an object's absence ask the API server ([`Kube::find`](super::Kube::find)).
+//! depend on an object's absence ask the API server ([`Kube::find`](crate::client::Kube::find)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
@@ -122,7 +122,7 @@ impl<K> Clone for Store<K> {
 
 impl<K> Debug for Store<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watch")
+        f.write_str("Store")
     }
 }
 

@@ -14,8 +14,12 @@ use crate::controller::Context;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// When to change the watch scope if nothing else changes, and to what. `chance` is in 0..1.
-fn due(width: WatchScope, sight: LeaderObservation, chance: f64) -> Option<(Instant, WatchScope)> {
-    let other = match (width, sight.led) {
+fn due(
+    watch_scope: WatchScope,
+    sight: LeaderObservation,
+    chance: f64,
+) -> Option<(Instant, WatchScope)> {
+    let other = match (watch_scope, sight.led) {
         (WatchScope::Narrow, false) => WatchScope::Whole,
         (WatchScope::Whole, true) => WatchScope::Narrow,
         _ => return None,
@@ -30,20 +34,20 @@ pub(super) async fn run(context: &Context) {
     let followed = async {
         let mut luck = fraction();
         loop {
-            let due = due(caches.width(), leader.sight(), luck);
+            let due = due(caches.watch_scope(), leader.sight(), luck);
             let turned = async {
                 match due {
-                    Some((at, width)) => {
+                    Some((at, watch_scope)) => {
                         tokio::time::sleep_until(at).await;
-                        width
+                        watch_scope
                     }
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                width = turned => {
-                    tracing::info!(?width, "watch scope changed");
-                    caches.set_width(width);
+                watch_scope = turned => {
+                    tracing::info!(?watch_scope, "watch scope changed");
+                    caches.set_watch_scope(watch_scope);
                     luck = fraction();
                 }
                 () = leader.sight_changed() => {}
@@ -63,10 +67,10 @@ mod tests {
     use crate::testing::World;
 
     #[tokio::test(start_paused = true)]
-    async fn widths_follow_leaders_late() {
+    async fn watch_scopes_follow_leaders_late() {
         use WatchScope::{Narrow, Whole};
         let since = Instant::now();
-        for (width, led, chance, expected) in [
+        for (watch_scope, led, chance, expected) in [
             (Narrow, true, 0.0, None),
             (Narrow, false, 0.0, Some((60, Whole))),
             (Narrow, false, 0.5, Some((90, Whole))),
@@ -74,9 +78,10 @@ mod tests {
             (Whole, true, 0.0, Some((60, Narrow))),
             (Whole, true, 0.99, Some((119, Narrow))),
         ] {
-            let due = due(width, LeaderObservation { led, since }, chance);
-            let due = due.map(|(at, width)| (at.duration_since(since).as_secs(), width));
-            assert_eq!(due, expected, "{width:?} {led} {chance}");
+            let due = due(watch_scope, LeaderObservation { led, since }, chance);
+            let due =
+                due.map(|(at, watch_scope)| (at.duration_since(since).as_secs(), watch_scope));
+            assert_eq!(due, expected, "{watch_scope:?} {led} {chance}");
         }
     }
 
@@ -85,7 +90,7 @@ mod tests {
         let (_until, sight, leader) = Leadership::seen();
         let mut context = World::new(&[]).context;
         context.caches = Arc::new(Caches::unwatched());
-        context.caches.set_width(WatchScope::Narrow);
+        context.caches.set_watch_scope(WatchScope::Narrow);
         context.leader = leader;
         let seen = |led| {
             let since = Instant::now();
@@ -97,17 +102,17 @@ mod tests {
         wait(50).await;
         seen(true);
         wait(300).await;
-        assert_eq!(caches.width(), WatchScope::Narrow);
+        assert_eq!(caches.watch_scope(), WatchScope::Narrow);
         seen(false);
         wait(55).await;
-        assert_eq!(caches.width(), WatchScope::Narrow);
+        assert_eq!(caches.watch_scope(), WatchScope::Narrow);
         wait(70).await;
-        assert_eq!(caches.width(), WatchScope::Whole);
+        assert_eq!(caches.watch_scope(), WatchScope::Whole);
         seen(true);
         wait(55).await;
-        assert_eq!(caches.width(), WatchScope::Whole);
+        assert_eq!(caches.watch_scope(), WatchScope::Whole);
         wait(70).await;
-        assert_eq!(caches.width(), WatchScope::Narrow);
+        assert_eq!(caches.watch_scope(), WatchScope::Narrow);
         running.abort();
     }
 }

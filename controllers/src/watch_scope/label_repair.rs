@@ -52,7 +52,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     async fn round(&self) {
-        if self.context.caches.width() == WatchScope::Whole {
+        if self.context.caches.watch_scope() == WatchScope::Whole {
             // The watches see everything.
             return;
         }

@@ -115,19 +115,19 @@ async fn watches_become_wider_and_narrower() {
             list.lock().unwrap().push(claim.name_any());
         }
     });
-    // A kind with a field selector ignores the width.
+    // A kind with a field selector ignores the watch scope.
     let pods = caches.pods();
     pods.synced().await;
     claims.synced().await;
     assert_eq!((names(&claims), claims.is_whole()), (vec!["ours".to_owned()], false));
     api.lists();
-    caches.set_width(WatchScope::Whole);
+    caches.set_watch_scope(WatchScope::Whole);
     until(|| claims.is_whole()).await;
     assert_eq!(names(&claims), ["bare", "ours", "theirs"]);
     assert!(gone.lock().unwrap().is_empty());
     // The object is deleted while the watch selects everything, so the deletion is reported.
     api.take("claims/theirs");
-    caches.set_width(WatchScope::Narrow);
+    caches.set_watch_scope(WatchScope::Narrow);
     until(|| names(&claims) == ["ours"]).await;
     assert!(!claims.is_whole());
     let mut gone = gone.lock().unwrap().clone();
@@ -142,14 +142,14 @@ async fn what_is_not_in_sight_is_asked_for() {
     let api = Api::default();
     api.put(claim("theirs", Some("n2")));
     let kube = Kube::new(api.client(), None, Arc::default(), "test");
-    for (width, found) in [(WatchScope::Narrow, true), (WatchScope::Whole, false)] {
+    for (watch_scope, found) in [(WatchScope::Narrow, true), (WatchScope::Whole, false)] {
         let caches = Caches::unwatched();
         let claims = caches.claims();
-        if width == WatchScope::Narrow {
+        if watch_scope == WatchScope::Narrow {
             claims.note_selected(Selectors::by_label(NODE_LABEL, "n1".to_owned()).narrow);
         }
         let theirs = kube.find(&claims, "ns", "theirs").await.expect("an answer");
-        assert_eq!(theirs.is_some(), found, "{width:?}");
+        assert_eq!(theirs.is_some(), found, "{watch_scope:?}");
         let nothing = kube.find(&claims, "ns", "nothing").await;
         assert!(nothing.expect("an answer").is_none());
         // A direct read is not stored: the watch would not report later changes of the object.

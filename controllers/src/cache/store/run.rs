@@ -34,26 +34,26 @@ pub(crate) fn config() -> watcher::Config {
 /// The part of a kind that a watch selects.
 #[derive(Debug)]
 pub struct Range {
-    /// The selector for each width.
+    /// The selector for each watch scope.
     pub selectors: Selectors,
-    /// The current width. The watch restarts if a new width changes the selector.
-    pub width: watch::Receiver<WatchScope>,
+    /// The current watch scope. The watch restarts if a new watch scope changes the selector.
+    pub watch_scope: watch::Receiver<WatchScope>,
 }
 
 impl Default for Range {
     fn default() -> Self {
-        Range { selectors: Selectors::default(), width: watch::channel(WatchScope::Whole).1 }
+        Range { selectors: Selectors::default(), watch_scope: watch::channel(WatchScope::Whole).1 }
     }
 }
 
 impl Range {
-    /// Waits until the width selects something else than `from` does.
+    /// Waits until the watch scope selects something else than `from` does.
     async fn changed(&mut self, from: WatchScope) {
         let now = self.selectors.at(from).clone();
         let selectors = &self.selectors;
-        let other = |width: &WatchScope| *selectors.at(*width) != now;
-        if self.width.wait_for(other).await.is_err() {
-            // The sender is gone, so the width no longer changes.
+        let other = |watch_scope: &WatchScope| *selectors.at(*watch_scope) != now;
+        if self.watch_scope.wait_for(other).await.is_err() {
+            // The sender is gone, so the watch scope no longer changes.
             std::future::pending::<()>().await;
         }
     }
@@ -87,8 +87,8 @@ impl<K: Resource> Store<K> {
         let kind = K::kind(&()).into_owned();
         let counted = metrics.map(|metrics| metrics.watched(&kind));
         loop {
-            let width = *range.width.borrow_and_update();
-            let selector = range.selectors.at(width).clone();
+            let watch_scope = *range.watch_scope.borrow_and_update();
+            let selector = range.selectors.at(watch_scope).clone();
             let config = selector.config();
             self.select(selector);
             let followed = self.follow(api.clone(), config, |events| {
@@ -99,7 +99,7 @@ impl<K: Resource> Store<K> {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = followed => return,
-                () = range.changed(width) => {
+                () = range.changed(watch_scope) => {
                     tracing::debug!(kind, "watching another part");
                 }
             }

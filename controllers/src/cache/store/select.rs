@@ -64,7 +64,7 @@ impl Selector {
     }
 }
 
-/// The selectors for each width.
+/// The selectors for each watch scope.
 #[derive(Clone, Debug, Default)]
 pub struct Selectors {
     /// At [`WatchScope::Whole`].
@@ -79,15 +79,15 @@ impl Selectors {
         Selectors { whole: Selector::all(), narrow: Selector::label(key, value) }
     }
 
-    /// Selects by field at every width: unlike a label, a field is always set.
+    /// Selects by field at every watch scope: unlike a label, a field is always set.
     pub fn by_field(path: &'static str, value: String) -> Self {
         let selector = Selector::field(path, value);
         Selectors { whole: selector.clone(), narrow: selector }
     }
 
-    /// Returns the selector for a width.
-    pub fn at(&self, width: WatchScope) -> &Selector {
-        match width {
+    /// Returns the selector for a watch scope.
+    pub fn at(&self, watch_scope: WatchScope) -> &Selector {
+        match watch_scope {
             WatchScope::Whole => &self.whole,
             WatchScope::Narrow => &self.narrow,
         }

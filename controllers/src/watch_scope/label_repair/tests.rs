@@ -16,7 +16,7 @@ fn world() -> World {
         segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
     };
     world.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
-    world.context.caches.set_width(WatchScope::Narrow);
+    world.context.caches.set_watch_scope(WatchScope::Narrow);
     world
 }
 
@@ -92,7 +92,7 @@ async fn a_node_labels_what_is_its_own() {
     search.round().await;
     assert!(world.api.writes().is_empty());
     // While the watches see everything, no labels are needed.
-    world.context.caches.set_width(WatchScope::Whole);
+    world.context.caches.set_watch_scope(WatchScope::Whole);
     world.api.lists();
     search.round().await;
     assert!(world.api.lists().is_empty());
