@@ -95,9 +95,14 @@ impl Layout {
         for passing in [INCOMING, TRASH] {
             file::make_dir(root.as_fd(), passing)?;
         }
+        let shelf = |kind: EntryKind| dir(kind.name());
         let layout = Layout {
             path: path.to_path_buf(),
-            shelves: [dir("volumes")?, dir("snapshots")?, dir("groups")?],
+            shelves: [
+                shelf(EntryKind::Volumes)?,
+                shelf(EntryKind::Snapshots)?,
+                shelf(EntryKind::Groups)?,
+            ],
             incoming: dir(INCOMING)?,
             trash: dir(TRASH)?,
             left: Mutex::default(),

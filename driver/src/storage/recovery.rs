@@ -199,7 +199,7 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
         }
         Length::Long(len) => match pool.update(&volume.id, |r| r.capacity_bytes = len) {
             Ok(volume) => {
-                tracing::info!(volume = %volume.id, len, "record adopts an interrupted expansion");
+                tracing::info!(volume = %volume.id, len, "the record adopts the length of an interrupted expansion");
                 return volume;
             }
             Err(e) => {

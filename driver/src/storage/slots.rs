@@ -160,7 +160,7 @@ impl Pools {
         first_error
     }
 
-    /// Puts into the slots that are still opening how long that has taken.
+    /// Writes into each slot that is still opening how long its opening has taken so far.
     fn report_slow(&self, waited: Duration) {
         for (i, slot) in self.slots().into_iter().enumerate() {
             if slot.state.is_err_and(|why| why == OPENING) {

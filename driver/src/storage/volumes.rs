@@ -343,8 +343,8 @@ impl Pool {
 
 /// The length of an open image in bytes.
 pub(super) fn length(image: &File) -> Result<u64> {
-    let metadata = image.metadata().map_err(|e| kernel::Error::io("fstat", "image", e))?;
-    Ok(metadata.len())
+    let failed = |e| kernel::Error::io("fstat", file::name_of(image), e);
+    Ok(image.metadata().map_err(failed)?.len())
 }
 
 fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {

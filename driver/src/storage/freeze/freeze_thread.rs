@@ -145,11 +145,12 @@ impl Freezer {
     }
 
     /// Waits for the end of a released thread: until `limit` if it is still freezing, then up to
-    /// `thaw` for the thaw. Returns `None` if it hangs.
+    /// `thaw` for the thaw. Returns `None` if it hangs. A thread that has not begun to freeze ends
+    /// at once; it is waited for, because a retry of the call starts the next one.
     pub(super) fn wait_done(&self, limit: Instant, thaw: Duration) -> Option<Done> {
         drop((self.0).wait(Some(limit), |s| matches!(s.phase, Phase::Freezing)));
         let mut state = (self.0).wait(Some(Instant::now() + thaw), |s| {
-            matches!(s.phase, Phase::Frozen | Phase::Thawing)
+            matches!(s.phase, Phase::Ready | Phase::Frozen | Phase::Thawing)
         });
         match &mut state.phase {
             Phase::Done(done) => Some(std::mem::replace(done, Done::Untouched)),

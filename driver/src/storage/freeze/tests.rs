@@ -244,12 +244,16 @@ fn without_room_or_its_intent_nothing_is_frozen() {
             bench.room = || Err(Error::Refused("below the reserve".to_owned()));
         }
         let volume = bench.mounted("a");
-        let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, not_copied);
-        assert!(matches!(refused, Err(Error::Refused(_))));
+        // A retry may follow at once, because the thread of the call before has ended.
+        const RETRIES: usize = 500;
+        for _ in 0..RETRIES {
+            let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, not_copied);
+            assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+        }
         assert_eq!(bench.did("freeze"), 0);
         // Half of a failed write may be on disk.
         let calls: &[&str] = if fail_write { &["write 1", "clear 1"] } else { &[] };
-        assert_eq!(bench.notes.calls(), calls);
+        assert_eq!(bench.notes.calls(), calls.repeat(RETRIES));
     }
 }
 

@@ -24,6 +24,7 @@ use crate::storage::{
 
 /// The file in the pool's directory that holds its identity.
 const IDENTITY: &str = "pool.json";
+
 /// The content of `pool.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -69,7 +69,7 @@ pub(super) fn attach(
     file::sync(&dir, &spec.path)?;
     let hold = on_loop(kernel, spec, &image)?;
     if !hold.direct_io {
-        notes.push(format!("{}: direct I/O is not in force, it is buffered twice", path.display()));
+        notes.push(format!("{}: direct I/O is off, so its data is cached twice", path.display()));
     }
     Ok(Attached {
         device: Device {
@@ -89,7 +89,7 @@ pub(super) fn attach(
 fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) -> Result<u64> {
     let len = length(image)?;
     if len > bytes {
-        notes.push(format!("its image has {len} bytes and stays so: it is never made smaller ({bytes} are configured)"));
+        notes.push(format!("its image keeps its {len} bytes ({bytes} are configured): the driver never shrinks an image"));
     }
     let bytes = bytes.max(len);
     if spec.preallocate && file::allocated_bytes(image)? < bytes {

@@ -77,9 +77,9 @@ impl Known {
     }
 
     fn read(&self) -> Result<Content> {
-        let none = || Content { schema: SCHEMA, pools: BTreeMap::new() };
+        let empty = || Content { schema: SCHEMA, pools: BTreeMap::new() };
         let content = record_io::read_versioned(self.dir.as_fd(), FILE)?;
-        Ok(content.unwrap_or_else(none))
+        Ok(content.unwrap_or_else(empty))
     }
 
     fn lock(&self) -> Result<File> {

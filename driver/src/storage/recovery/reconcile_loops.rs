@@ -134,8 +134,8 @@ fn used(minors: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
     minors.iter().map(report).collect()
 }
 
-/// Clears the stage after a reboot or an interrupted staging: kubelet stages the volume again.
-/// Reports devices in use instead.
+/// Clears the stage if no device is in use, as after a reboot or an interrupted staging: kubelet
+/// stages the volume again. Otherwise reports the devices in use.
 fn unstaged(busy: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
     match busy.is_empty() {
         true => vec![LoopStep::ClearStage],
@@ -198,8 +198,9 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
     match step {
         LoopStep::Detach(minor) => {
             if kernel.loop_detach(*minor, found.image.file)? == Detached::WhenClosed {
-                let what =
-                    format!("/dev/loop{minor} is open somewhere, and goes when it is closed");
+                let what = format!(
+                    "/dev/loop{minor} is still open: the kernel detaches it when it is closed"
+                );
                 note(pool, volume, what);
                 return Ok(false);
             }

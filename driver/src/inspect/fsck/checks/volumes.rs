@@ -65,7 +65,7 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
         ),
         Issue::ImageShort { bytes, recorded } => short(name, bytes, recorded),
         Issue::ImageLong { bytes, recorded } => {
-            long(name, (bytes, recorded), "an expansion was cut short", Repair::Recovery)
+            long(name, (bytes, recorded), "an expansion was interrupted", Repair::Recovery)
         }
         Issue::NotThick { allocated, recorded } => warning(
             Kind::NotThick,
