@@ -169,17 +169,17 @@ mod tests {
         for (offset, size_limit, block_size, backing_rdev, expected) in table {
             let info =
                 LoopInfo { offset, size_limit, block_size, backing_rdev, ..LoopInfo::default() };
-            let said = info.tampered();
-            let fits = match (&said, expected) {
-                (Some(said), Some(expected)) => said.contains(expected),
-                (said, expected) => said.is_none() && expected.is_none(),
+            let found = info.tampered();
+            let fits = match (&found, expected) {
+                (Some(found), Some(expected)) => found.contains(expected),
+                (found, expected) => found.is_none() && expected.is_none(),
             };
-            assert!(fits, "{info:?}: {said:?}, not {expected:?}");
+            assert!(fits, "{info:?}: {found:?}, not {expected:?}");
         }
     }
 
     #[test]
-    fn only_a_writable_device_that_says_nothing_may_hold_an_image() {
+    fn only_a_writable_device_without_a_reported_file_may_hold_an_image() {
         let known = Some(FileId { dev: 1, ino: 2 });
         let table = [
             (None, "/pool/volumes/vol-x/image", false, true),

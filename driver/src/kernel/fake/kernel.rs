@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::fake_signature::Content;
 use super::mounting::{bind, lexical, mount, place};
-use super::state::{Device, State, errno};
+use super::state::{Device, State};
 use super::{Model, lock};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
@@ -33,16 +33,16 @@ impl Kernel for Model {
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
         let path = loop_path(minor);
         self.ask("loop_open", &path, |s| match s.loops.get(&minor) {
-            Some(slot) if slot.silent => Err(errno("LOOP_GET_STATUS64", &path, libc::EIO)),
+            Some(slot) if slot.silent => Err(Error::errno("LOOP_GET_STATUS64", &path, libc::EIO)),
             Some(slot) if slot.backing == backing => s.open(minor),
-            _ => Err(errno("open", &path, libc::ENOENT)),
+            _ => Err(Error::errno("open", &path, libc::ENOENT)),
         })
     }
 
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached> {
         let path = loop_path(minor);
         self.detach(minor, |s| match s.loops.get(&minor) {
-            Some(slot) if slot.silent => Err(errno("LOOP_GET_STATUS64", &path, libc::EIO)),
+            Some(slot) if slot.silent => Err(Error::errno("LOOP_GET_STATUS64", &path, libc::EIO)),
             slot => Ok(slot.is_some_and(|slot| slot.backing == backing)),
         })
     }
@@ -95,7 +95,7 @@ impl Kernel for Model {
             let path = place("remount", target)?;
             let at = s.at(&path).and_then(|m| m.device);
             let sb = at.and_then(|device| s.supers.get_mut(&device));
-            let sb = sb.ok_or_else(|| errno("remount", target, libc::EINVAL))?;
+            let sb = sb.ok_or_else(|| Error::errno("remount", target, libc::EINVAL))?;
             sb.set_discard(on);
             Ok(())
         })
@@ -105,18 +105,18 @@ impl Kernel for Model {
         self.act("unmount", target, |s| {
             let path = match place("unmount", target) {
                 // Nothing can be mounted on a symlink.
-                Err(Error::Io { .. }) => Err(errno("unmount", target, libc::ENOENT)),
+                Err(Error::Io { .. }) => Err(Error::errno("unmount", target, libc::ENOENT)),
                 // The directory was removed under its mount. The model allows that; the real kernel
                 // returns EBUSY.
                 Err(Error::NotFound { .. }) => Ok(lexical(target)),
                 other => other,
             }?;
             let Some(entry) = s.at(&path).map(|m| m.entry.clone()) else {
-                return Err(errno("unmount", target, libc::ENOENT));
+                return Err(Error::errno("unmount", target, libc::ENOENT));
             };
             let has_children = s.mounts.iter().any(|m| m.entry.parent == entry.id);
             if has_children || s.busy.contains(&path) {
-                return Err(errno("unmount", target, libc::EBUSY));
+                return Err(Error::errno("unmount", target, libc::EBUSY));
             }
             // An unmounted frozen filesystem leaves the table like any other, and stays frozen.
             s.mounts.retain(|m| m.entry.id != entry.id);
@@ -231,7 +231,7 @@ impl Kernel for Model {
     fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
         self.ask("fs_size", mounted_at, |s| match s.content(device)? {
             Content::Filesystem { fs: is, size, .. } if is == fs => Ok(size),
-            _ => Err(errno("fs_size", device, libc::EINVAL)),
+            _ => Err(Error::errno("fs_size", device, libc::EINVAL)),
         })
     }
 
@@ -243,7 +243,7 @@ impl Kernel for Model {
                 sb.frozen = true;
                 Ok(Freeze::Frozen)
             }
-            None => Err(errno("FIFREEZE", &path, libc::EOPNOTSUPP)),
+            None => Err(Error::errno("FIFREEZE", &path, libc::EOPNOTSUPP)),
         })
     }
 
@@ -263,7 +263,7 @@ impl Kernel for Model {
             Some(topmost) if topmost.id == mount.id => {
                 File::open(at).map_err(|e| Error::io("open", at, e))
             }
-            _ => Err(errno("open", at, libc::ENOENT)),
+            _ => Err(Error::errno("open", at, libc::ENOENT)),
         }
     }
 
@@ -302,7 +302,7 @@ impl Kernel for Model {
     fn fs_errors(&self, mounted_at: &Path, minor: u32, _fs: FsType) -> Result<Option<String>> {
         self.ask("fs_errors", mounted_at, |s| match s.supers.get(&Device::Loop(minor)) {
             Some(sb) => Ok(sb.errors.clone()),
-            None => Err(errno("fs_errors", mounted_at, libc::ENOENT)),
+            None => Err(Error::errno("fs_errors", mounted_at, libc::ENOENT)),
         })
     }
 

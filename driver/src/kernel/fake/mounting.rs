@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::fake_signature::Content;
-use super::state::{Device, Mounted, State, Super, errno};
+use super::state::{Device, Mounted, State, Super};
 use crate::kernel::mount_flags::flags_and_data;
 use crate::kernel::mountinfo::loop_name;
 use crate::kernel::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec, Result};
@@ -13,7 +13,7 @@ use crate::kernel::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec,
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
     let failed = |e| Error::io(op, path, e);
     if std::fs::symlink_metadata(path).map_err(failed)?.is_symlink() {
-        return Err(errno(op, path, libc::ELOOP));
+        return Err(Error::errno(op, path, libc::ELOOP));
     }
     std::fs::canonicalize(path).map_err(failed)
 }
@@ -27,7 +27,7 @@ pub(super) fn lexical(path: &Path) -> PathBuf {
 }
 
 pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
-    let failed = |number| errno("mount", spec.target, number);
+    let failed = |number| Error::errno("mount", spec.target, number);
     let target = place("mount", spec.target)?;
     if !target.is_dir() {
         return Err(failed(libc::ENOTDIR));
@@ -117,7 +117,7 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags
     let node = source.to_str().and_then(loop_name);
     let (from, is_dir) = match node {
         Some(minor) if s.loops.contains_key(&minor) => (source.to_path_buf(), false),
-        Some(_) => return Err(errno("open_tree", source, libc::ENOENT)),
+        Some(_) => return Err(Error::errno("open_tree", source, libc::ENOENT)),
         None => {
             let from = place("open_tree", source)?;
             let is_dir = from.is_dir();
@@ -126,10 +126,12 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags
     };
     let mount_point = place("bind", target)?;
     if mount_point.is_dir() != is_dir {
-        return Err(errno("bind", target, libc::EINVAL));
+        return Err(Error::errno("bind", target, libc::EINVAL));
     }
-    let mut mounted =
-        s.containing(&from).cloned().ok_or_else(|| errno("open_tree", source, libc::EINVAL))?;
+    let mut mounted = s
+        .containing(&from)
+        .cloned()
+        .ok_or_else(|| Error::errno("open_tree", source, libc::EINVAL))?;
     let below = from
         .strip_prefix(&mounted.entry.mount_point)
         .map_err(|e| Error::io("open_tree", source, io::Error::other(e)))?;

@@ -103,11 +103,6 @@ impl Default for State {
     }
 }
 
-/// Builds an error from an errno.
-pub(super) fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Error {
-    Error::errno(op, path, number)
-}
-
 impl State {
     /// Detaches the autoclear devices that nothing holds. Repeats this, since one may hold another.
     pub(super) fn settle(&mut self) {
@@ -143,7 +138,7 @@ impl State {
         };
         let path = loop_path(minor);
         if self.loops.contains_key(&minor) {
-            return Err(errno("LOOP_CONFIGURE", path, libc::EBUSY));
+            return Err(Error::errno("LOOP_CONFIGURE", path, libc::EBUSY));
         }
         let backing = file_id(spec.backing)?;
         let failed = |e| Error::io("LOOP_CONFIGURE", &path, e);
@@ -153,7 +148,7 @@ impl State {
                 .loops
                 .get(&below)
                 .map(|slot| (slot.size, slot.read_only))
-                .ok_or_else(|| errno("LOOP_CONFIGURE", &path, libc::ENXIO))?,
+                .ok_or_else(|| Error::errno("LOOP_CONFIGURE", &path, libc::ENXIO))?,
             None => (spec.backing.metadata().map_err(failed)?.len(), false),
         };
         let slot = Slot {
@@ -195,7 +190,7 @@ impl State {
         let path = loop_path(minor);
         let failed = |e| Error::io("open", &path, e);
         let Some(slot) = self.loops.get(&minor) else {
-            return Err(errno("open", &path, libc::ENXIO));
+            return Err(Error::errno("open", &path, libc::ENXIO));
         };
         let node = match self.nodes.entry(minor) {
             Entry::Occupied(node) => node.into_mut(),
@@ -249,7 +244,7 @@ impl State {
     }
 
     pub(super) fn slot(&mut self, minor: u32, op: &'static str) -> Result<&mut Slot> {
-        self.loops.get_mut(&minor).ok_or_else(|| errno(op, loop_path(minor), libc::ENXIO))
+        self.loops.get_mut(&minor).ok_or_else(|| Error::errno(op, loop_path(minor), libc::ENXIO))
     }
 
     /// The device at a path.
@@ -257,7 +252,7 @@ impl State {
         if let Some(minor) = path.to_str().and_then(loop_name) {
             return match self.loops.contains_key(&minor) {
                 true => Ok(Device::Loop(minor)),
-                false => Err(errno("open", path, libc::ENXIO)),
+                false => Err(Error::errno("open", path, libc::ENXIO)),
             };
         }
         let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
@@ -284,7 +279,7 @@ impl State {
                 }
             }
         }
-        Err(errno("open", path, libc::ENXIO))
+        Err(Error::errno("open", path, libc::ENXIO))
     }
 
     pub(super) fn content(&self, device: &Path) -> Result<Content> {
@@ -294,7 +289,7 @@ impl State {
     pub(super) fn set_content(&self, device: &Path, content: &Content) -> Result<()> {
         let (file, writable) = self.bytes(device)?;
         if !writable {
-            return Err(errno("write", device, libc::EPERM));
+            return Err(Error::errno("write", device, libc::EPERM));
         }
         fake_signature::write(&file, content)
     }

@@ -8,6 +8,7 @@ use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::{
     BindFlags, Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, Probe, Result, file, file_id,
+    unmount_retrying,
 };
 
 use super::scratch::{self, Scratch, is_detached, lasting, spec};
@@ -98,7 +99,9 @@ impl Script<'_> {
     }
 
     fn unmount(&mut self, what: &str, at: &Path) {
-        self.did(what, self.kernel.unmount(at));
+        // A child of another test can hold the mount until it runs its program.
+        let patience = std::time::Duration::from_secs(5);
+        self.did(what, unmount_retrying(self.kernel, at, patience));
     }
 
     /// Adds everything about the loops over a file and their mounts.
@@ -140,6 +143,7 @@ impl Script<'_> {
 
     fn gone(&mut self, what: &str, backing: &File) {
         let gone = is_detached(self.kernel, backing);
+        assert!(gone, "{what}");
         self.say(what, gone);
     }
 
@@ -148,6 +152,7 @@ impl Script<'_> {
         let id = file_id(&image).unwrap();
         let device = self.attach(&image);
         self.look("attached", &image);
+        assert_eq!(self.kernel.loops_of(id).unwrap().len(), 1);
         for on in [false, true] {
             let switched = self.kernel.loop_set_direct_io(&device, on);
             self.did("direct I/O", switched);

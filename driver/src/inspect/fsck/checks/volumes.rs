@@ -137,7 +137,7 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
 }
 
 fn restart() -> Repair {
-    person("restart the pods that use it: their device belongs to another volume")
+    person("restart the pods that use it: their device is no longer this volume's")
 }
 
 fn missing(name: &str, owner: &str) -> Problem {

@@ -31,7 +31,9 @@ pub(super) struct Tool {
 
 /// The result of a program.
 pub(super) struct Output {
+    /// The program, for messages.
     tool: &'static str,
+    /// The object that it worked on, for messages.
     on: PathBuf,
     /// Exit code; 128 plus the signal's number if a signal killed the program.
     pub(super) code: i32,
