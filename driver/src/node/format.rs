@@ -29,9 +29,10 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<For
         (Format::Formatting(_), _) => Ok(FormatStep::Make { force: true }),
         (Format::None, Probe::Blank) => Ok(FormatStep::Make { force: false }),
         (Format::Done(fs), Probe::Blank | Probe::Unknown { .. } | Probe::Unfinished { .. }) => {
+            let now = if matches!(found, Probe::Blank) { "is blank" } else { "has none" };
             Err(Error::DataLoss(format!(
-                "the volume had a {fs} filesystem, and its device has none now: data was lost; it \
-                 is left as it is"
+                "the volume had a {fs} filesystem, and its device {now} now: data was lost; it is \
+                 left as it is"
             )))
         }
         (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs == *found && fs == asked => {

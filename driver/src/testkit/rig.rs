@@ -231,7 +231,7 @@ impl<K: TestKernel> Rig<K> {
         if !K::SHARED {
             return self.kernel.loops().unwrap();
         }
-        let mut loops = loops_beneath(&*self.kernel, self.root());
+        let mut loops = loops_beneath(self.kernel.loops().unwrap(), self.root());
         for spec in &self.specs {
             let pool = spec.path.with_extension("img");
             loops.retain(|l| Path::new(&l.backing_path) != pool);

@@ -73,7 +73,7 @@ impl TestKernel for Linux {
                     let _ = self.unmount(&entry.mount_point);
                 }
             }
-            let mut all = loops_beneath(self, root);
+            let mut all = loops_beneath(self.loops().unwrap_or_default(), root);
             if all.is_empty() && !table.entries.iter().any(|e| beneath(&e.mount_point)) {
                 break;
             }
@@ -88,8 +88,7 @@ impl TestKernel for Linux {
 }
 
 /// Loop devices over files beneath a directory, and devices over these.
-pub(crate) fn loops_beneath(kernel: &dyn Kernel, root: &Path) -> Vec<LoopInfo> {
-    let mut loops = kernel.loops().unwrap_or_default();
+pub(crate) fn loops_beneath(mut loops: Vec<LoopInfo>, root: &Path) -> Vec<LoopInfo> {
     let is_ours = |l: &LoopInfo| Path::new(&l.backing_path).starts_with(root);
     let ours = loops.iter().filter(|l| is_ours(l));
     let ours: Vec<u64> = ours.map(|l| rdev(l.minor)).collect();
