@@ -28,7 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const PACE: Duration = Duration::from_millis(200);
 
 /// Limits each pool with an image, which is a sparse file. The manifest's default is a plain
-/// directory. The size is small because a pool never promises more than its host's disk has free.
+/// directory. The size is small because a pool never promises more than its host's disk has free,
+/// less the reserve. The tests set a small reserve, because 5 % of a large disk may be all that is
+/// free.
 const BOUNDED: &str = ",image=12Gi";
 
 /// The namespace of the controllers' secrets. The component grants access to these secrets only.
@@ -206,7 +208,14 @@ impl World {
         for component in [&CONTROLLER_SECRETS].into_iter().chain(components) {
             args.extend(["--component", component]);
         }
-        machine::run(path_text(&script), &args)
+        let manifest = machine::run(path_text(&script), &args);
+        if !self.is_bounded() {
+            return manifest;
+        }
+        let options = "- name: POOL_OPTIONS";
+        assert!(manifest.contains(options), "the DaemonSet has options of its pool");
+        let reserve = "- name: HOSTLOOP_RESERVE\n          value: 64Mi";
+        manifest.replacen(options, &format!("{reserve}\n        {options}"), 1)
     }
 
     /// The log of the driver's current pods.
