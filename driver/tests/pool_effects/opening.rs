@@ -15,6 +15,7 @@ fn an_error_at_every_effect_of_the_first_start() {
         ["p=DIR/new/pool", "p=DIR/new/pool,image=300Mi", "p=DIR/new/pool,image=300Mi,preallocate"]
     {
         let effects = effects_of(|| site(spec).try_open()?.named(None).map(drop));
+        assert!(effects > 0, "{spec}");
         for n in 0..effects {
             let site = site(spec);
             fail::cfg("effect", &format!("{n}*off->1*return(ENOSPC)->off")).unwrap();

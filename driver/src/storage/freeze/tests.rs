@@ -411,3 +411,15 @@ fn a_leftover_that_cannot_be_thawed_is_unmounted_again() {
     assert!(thaw_leftover(&*bench.kernel, volume.id, volume.image, &volume.at).is_err());
     assert!(bench.kernel.mounts().unwrap().at(&volume.at).is_none());
 }
+
+#[test]
+fn a_copy_stopped_at_the_limit_says_what_to_do() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    std::os::unix::fs::FileExt::write_all_at(&volume.file, &[1; 4096], 65536).unwrap();
+    let stopped = bench.quiesced(&[volume.target()], Duration::from_millis(200), |still| {
+        std::thread::sleep(Duration::from_millis(250));
+        bench.copy(still, &volume)
+    });
+    cannot_freeze(stopped, "pool with reflinks");
+}

@@ -285,3 +285,27 @@ fn a_known_pool_is_mounted_after_a_failed_inspection() {
     let mount = mounts.at(site.pool().root()).unwrap();
     assert_eq!(mount.options[0], "rw");
 }
+
+/// Inspecting an unknown pool mounts it read-only. A failed unmount leaves that mount.
+#[test]
+fn a_pool_is_not_mounted_over_its_inspection() {
+    let mut site: Site = Site::new(&["img=DIR/img,image=300Mi"]);
+    site.open();
+    let at = site.pool().root().to_path_buf();
+    let made = site.make("one");
+    site.close();
+    site.kernel.reboot();
+    std::fs::remove_file(site.options.state_dir.join("pools.json")).unwrap();
+    let option = |site: &Site| {
+        let mounts = site.kernel.mounts().unwrap();
+        mounts.at(&at).map(|mount| mount.options[0].clone())
+    };
+    site.kernel.fail("unmount", 1, libc::EIO);
+    site.try_open().map(drop).unwrap_err();
+    assert_eq!(option(&site).as_deref(), Some("ro"));
+    site.kernel.set_busy(&at, true);
+    assert_missing(&mut site, "mounted read-only");
+    site.kernel.set_busy(&at, false);
+    assert_eq!(site.open().volumes(), [made]);
+    assert_eq!(option(&site).as_deref(), Some("rw"));
+}

@@ -182,6 +182,7 @@ fn a_record_adopts_the_length_of_a_longer_image_only() {
     // Deleting the volume ends its finding.
     site.pools().delete_volume(&gone.id).unwrap();
     assert_eq!(site.pools().findings().len(), 1);
+    assert!(!site.entries().iter().any(|entry| entry.contains(&gone.id.to_string())));
 }
 
 /// Closes the pools and moves the record of a group of the first pool.

@@ -265,15 +265,17 @@ fn many_at_once_get_what_there_is_and_no_more() {
     let mut site = Site::fake(&["a"]);
     site.specs[0].capacity_bytes = Some(40 * MI);
     site.open();
+    let made = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for i in 0..24 {
-            let site = &site;
+            let (site, made) = (&site, &made);
             scope.spawn(move || match create(site, new(&i.to_string())) {
-                Ok(_) => {}
+                Ok(_) => drop(made.fetch_add(1, std::sync::atomic::Ordering::SeqCst)),
                 Err(e) => assert!(matches!(e, Error::NoRoom { .. }), "{e}"),
             });
         }
     });
+    assert_eq!(made.into_inner(), 10);
     assert_eq!(site.pools().volumes().len(), 10);
     assert_eq!(site.entries().len(), 10);
     assert_eq!(site.available(Provisioning::Thin), 0);
