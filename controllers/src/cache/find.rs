@@ -15,10 +15,7 @@ impl Kube {
         name: &str,
     ) -> Result<Option<Arc<K>>, ApiError> {
         match watch.get_in(namespace, name) {
-            None if !watch.is_whole() => {
-                let found = self.get::<K>(namespace, name).await?;
-                Ok(found.map(Arc::new))
-            }
+            None if !watch.is_whole() => self.find_live(watch, namespace, name).await,
             known => Ok(known),
         }
     }

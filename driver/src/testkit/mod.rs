@@ -34,7 +34,9 @@ mod site;
 pub(crate) use controller::*;
 pub(crate) use requests::*;
 pub(crate) use rig::{Configs, Rig};
-pub(crate) use site::{Site, TestKernel, attach, loops_beneath, new_filesystem, tend};
+pub(crate) use site::{
+    Site, TestKernel, attach, collect, loop_spec, loops_beneath, new_filesystem, tend,
+};
 pub(crate) use site::{make_fs, mkfs_spec, mount_fs, mount_spec};
 
 /// One mebibyte.

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostloop_driver::kernel::extents::Range;
 use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{
-    FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
+    self, FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
     unmount_retrying,
 };
 use hostloop_driver::storage::{
@@ -323,17 +324,34 @@ pub(crate) fn tend(pools: &Pools) {
     (0..pools.count()).for_each(|slot| pools.tend(slot));
 }
 
-/// Attaches a loop device to a file, with direct I/O.
-pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> LoopDevice {
-    let spec = LoopSpec {
+/// A loop device with direct I/O and autoclear, at a free minor.
+pub(crate) fn loop_spec(backing: &File) -> LoopSpec<'_> {
+    LoopSpec {
         backing,
         label: "hostloop-test",
         read_only: false,
         direct_io: true,
-        autoclear,
+        autoclear: true,
         minor: None,
+    }
+}
+
+/// Attaches a loop device to a file, with direct I/O.
+pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> LoopDevice {
+    kernel.loop_attach(&LoopSpec { autoclear, ..loop_spec(backing) }).unwrap()
+}
+
+/// Collects the ranges that a function emits.
+pub(crate) fn collect(
+    find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> kernel::Result<()>,
+) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    let mut emit = |range| {
+        ranges.push(range);
+        true
     };
-    kernel.loop_attach(&spec).unwrap()
+    find(&mut emit).unwrap();
+    ranges
 }
 
 /// Mounts a new filesystem of this size, with its image next to the directory.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::testkit::collect;
 
 const K: u64 = 4096;
 
@@ -13,17 +14,6 @@ fn at(logical: u64, physical: u64, blocks: u64) -> Extent {
 
 fn vague(logical: u64, blocks: u64) -> Extent {
     Extent { logical: logical * K, physical: 0, length: blocks * K, addressed: false }
-}
-
-/// The ranges that a function emits.
-fn collect(find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> Result<()>) -> Vec<Range> {
-    let mut ranges = Vec::new();
-    let mut emit = |range| {
-        ranges.push(range);
-        true
-    };
-    find(&mut emit).unwrap();
-    ranges
 }
 
 /// Differences as (first block, blocks, certain).

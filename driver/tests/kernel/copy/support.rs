@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use hostloop_driver::kernel::extents::Range;
+use hostloop_driver::kernel::extents::{self, Range};
 use hostloop_driver::kernel::file::Copied;
-use hostloop_driver::kernel::{self, extents};
 use hostloop_driver::storage::Provisioning;
 use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
 use tempfile::TempDir;
 
+pub(crate) use crate::testkit::collect;
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
 
 /// A filesystem for images. Fields are dropped in order.
@@ -72,19 +72,6 @@ pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
     let copied = copy_image::copy(from, to, want, Source::Still, &|| false).unwrap();
     copy_image::finish(to, want, copied).unwrap();
     copied
-}
-
-/// Collects the ranges that a function emits.
-pub(crate) fn collect(
-    find: impl FnOnce(&mut dyn FnMut(Range) -> bool) -> kernel::Result<()>,
-) -> Vec<Range> {
-    let mut ranges = Vec::new();
-    let mut emit = |range| {
-        ranges.push(range);
-        true
-    };
-    find(&mut emit).unwrap();
-    ranges
 }
 
 /// The ranges from `offset` on that `extents` reports as changed.

@@ -11,9 +11,9 @@ use hostloop_driver::kernel::{
     unmount_retrying,
 };
 
-use super::scratch::{self, Scratch, is_detached, lasting, spec};
+use super::scratch::{self, Scratch, is_detached, lasting};
 use super::silent::shut_down;
-use crate::testkit::{MI, make_fs, mkfs_spec};
+use crate::testkit::{MI, loop_spec, make_fs, mkfs_spec};
 use crate::tools::sparse;
 
 #[test]
@@ -84,7 +84,7 @@ impl Script<'_> {
     }
 
     fn attach(&self, backing: &File) -> LoopDevice {
-        self.kernel.loop_attach(&spec(backing)).unwrap()
+        self.kernel.loop_attach(&loop_spec(backing)).unwrap()
     }
 
     fn mkfs(&mut self, what: &str, device: &LoopDevice, fs: FsType, force: bool) {
@@ -165,7 +165,7 @@ impl Script<'_> {
         drop(device);
         self.look("lasts", &image);
         let other = self.image("b", MI);
-        let taken = self.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..spec(&other) });
+        let taken = self.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..loop_spec(&other) });
         self.did("taken", taken.map(drop));
         let theirs = self.kernel.loop_detach(minor, file_id(&other).unwrap());
         self.did("another file's", theirs);
@@ -304,7 +304,7 @@ impl Script<'_> {
         self.unmount("unmount", &at);
         drop(device);
         self.gone("gone", &image);
-        let read_only = LoopSpec { read_only: true, ..spec(&image) };
+        let read_only = LoopSpec { read_only: true, ..loop_spec(&image) };
         let device = self.kernel.loop_attach(&read_only).unwrap();
         self.mount("ro device", &device, Ext4, &at, &[]);
         self.mount("ro device, ro", &device, Ext4, &at, &["ro"]);
@@ -362,8 +362,12 @@ impl Script<'_> {
         };
         self.say("node", bound(self.kernel) == Some(minor));
         self.look("a node is no filesystem mount", &image);
-        let above =
-            LoopSpec { backing: &device.file, read_only: true, direct_io: false, ..spec(&image) };
+        let above = LoopSpec {
+            backing: &device.file,
+            read_only: true,
+            direct_io: false,
+            ..loop_spec(&image)
+        };
         let above = self.kernel.loop_attach(&above).unwrap();
         let info = self.kernel.loop_info(above.minor).unwrap().unwrap();
         let beneath = rustix::fs::makedev(7, minor);

@@ -5,15 +5,15 @@ use std::io::Write;
 
 use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, file_id, loop_path};
 
-use super::scratch::{Scratch, is_detached, spec};
-use crate::testkit::{MI, mkfs_spec, mount_fs};
+use super::scratch::{Scratch, is_detached};
+use crate::testkit::{MI, loop_spec, mkfs_spec, mount_fs};
 use crate::tools::sparse;
 
 #[test]
 fn read_only_refuses_writes() {
     let s = Scratch::new();
     let image = s.image("image", 8 * MI);
-    let read_only = LoopSpec { read_only: true, ..spec(&image) };
+    let read_only = LoopSpec { read_only: true, ..loop_spec(&image) };
     let device = s.kernel.loop_attach(&read_only).unwrap();
     assert!(s.kernel.loop_info(device.minor).unwrap().unwrap().read_only);
     let written = File::options()
@@ -27,7 +27,8 @@ fn read_only_refuses_writes() {
 fn an_exact_minor_can_be_chosen_again_after_a_detach() {
     let s = Scratch::new();
     let (one, other) = (s.image("one", MI), s.image("other", MI));
-    let at = |image, minor| s.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..spec(image) });
+    let at =
+        |image, minor| s.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..loop_spec(image) });
     // Far from those that others take, and perhaps not there yet; few of them, since a device
     // stays once it is made.
     let (minor, device) = (0..16)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{FsType, Kernel, LoopDevice, LoopSpec, MountSpec, Result, file_id};
 
-use crate::testkit::{MI, TestKernel, make_fs, mount_fs, mount_spec};
+use crate::testkit::{MI, TestKernel, loop_spec, make_fs, mount_fs, mount_spec};
 use crate::tools::sparse;
 
 pub(crate) struct Scratch {
@@ -38,7 +38,7 @@ impl Scratch {
 
     /// A device over the file, with direct I/O, detached at the last close.
     pub(crate) fn attach(&self, backing: &File) -> LoopDevice {
-        self.kernel.loop_attach(&spec(backing)).unwrap()
+        self.kernel.loop_attach(&loop_spec(backing)).unwrap()
     }
 
     /// A new image with a filesystem, its device, and where it is mounted.
@@ -90,21 +90,9 @@ pub(crate) fn mount(
     kernel.mount(&MountSpec { options: &options, ..mount_spec(&device.path(), at, fs) })
 }
 
-/// With direct I/O and autoclear, at a free minor.
-pub(crate) fn spec(backing: &File) -> LoopSpec<'_> {
-    LoopSpec {
-        backing,
-        label: "hostloop-test",
-        read_only: false,
-        direct_io: true,
-        autoclear: true,
-        minor: None,
-    }
-}
-
 /// A device that stays attached after its last close.
 pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
-    LoopSpec { autoclear: false, direct_io: false, ..spec(backing) }
+    LoopSpec { autoclear: false, direct_io: false, ..loop_spec(backing) }
 }
 
 /// True if the file has no loop device any more.

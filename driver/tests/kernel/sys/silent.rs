@@ -10,8 +10,8 @@ use hostloop_driver::kernel::{
 use rustix::fs::{Mode, OFlags};
 
 use super::fuse::Hanging;
-use super::scratch::{Scratch, is_detached, lasting, spec};
-use crate::testkit::MI;
+use super::scratch::{Scratch, is_detached, lasting};
+use crate::testkit::{MI, loop_spec};
 use crate::tools::{arg, run, sparse};
 
 fn read_write(path: &Path) -> File {
@@ -171,7 +171,7 @@ fn a_read_only_device_does_not_block_an_image() {
     let at = s.dir("vol-x");
     let server = Hanging::mount(&at);
     let (own, victims) = (s.image("own", MI), s.image("victims", MI));
-    let reader = LoopSpec { read_only: true, direct_io: false, ..spec(&own) };
+    let reader = LoopSpec { read_only: true, direct_io: false, ..loop_spec(&own) };
     let device = s.kernel.loop_attach(&reader).unwrap();
     let theirs = File::open(at.join("image")).unwrap();
     let number = |file: &File| std::os::fd::AsRawFd::as_raw_fd(file);
