@@ -23,12 +23,14 @@ mod mkfs_options;
 mod mount_flags;
 pub mod mountinfo;
 pub mod reflink_support;
+mod shared_list;
 
 pub use error::{Error, Result};
 pub use loop_device::{Detached, FileId, LoopDevice, LoopInfo, LoopSpec, file_id, loop_path};
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
 pub use mountinfo::{MountEntry, MountTable};
+pub use shared_list::SharedList;
 
 /// The logical block size of every loop device and the unit of every volume's size, in bytes.
 ///
@@ -220,22 +222,48 @@ pub trait Kernel: Send + Sync + 'static {
     /// first. A device that can't be queried has the fields that sysfs shows.
     fn loops(&self) -> Result<Vec<LoopInfo>>;
 
+    /// The attached loop devices as far as they are known: like [`Kernel::loops`], but their
+    /// settings may be old, see [`Kernel::confirm`]. It costs the same with any number of devices.
+    fn known_loops(&self) -> Result<SharedList<LoopInfo>> {
+        Ok(self.loops()?.into())
+    }
+
+    /// The mounts as far as they are known: like [`Kernel::mounts`], but options and paths of a
+    /// mount may be old, see [`Kernel::confirm`]. It costs nearly the same with any number of
+    /// mounts.
+    fn known_mounts(&self) -> Result<MountTable> {
+        self.mounts()
+    }
+
+    /// Asks the kernel for what a caller relies on. True if the devices and mounts are still like
+    /// this, and these mounts (or none) are the topmost ones at these paths. If not, the next look
+    /// reads them again.
+    fn confirm(
+        &self,
+        loops: &[&LoopInfo],
+        mounts: &[&MountEntry],
+        at: &[(&Path, Option<&MountEntry>)],
+    ) -> bool {
+        let _ = (loops, mounts, at);
+        true
+    }
+
     /// One loop device; `None` if nothing is attached to it.
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
 
     /// Attached devices that are known to have this backing file, lowest minor first.
     fn loops_of(&self, backing: FileId) -> Result<Vec<LoopInfo>> {
-        Ok(over(self.loops()?, backing))
+        confirmed_loops(self, |l| l.backing == Some(backing))
     }
 
     /// All attached devices with this backing file. [`Error::Silent`] if there may be another one:
     /// a device without a reported backing file, with `name` in its path. `name` is the part of the
     /// path that no other file has: a volume's ID, or the file name of a pool's image.
     fn loops_holding(&self, backing: FileId, name: &str) -> Result<Vec<LoopInfo>> {
-        let loops = self.loops()?;
+        let loops = confirmed_loops(self, |l| l.backing == Some(backing) || l.may_hold(name))?;
         match loops.iter().find(|l| l.may_hold(name)) {
             Some(silent) => Err(Error::silent(silent)),
-            None => Ok(over(loops, backing)),
+            None => Ok(loops),
         }
     }
 
@@ -373,7 +401,45 @@ pub trait Kernel: Send + Sync + 'static {
     fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
 }
 
-fn over(mut loops: Vec<LoopInfo>, backing: FileId) -> Vec<LoopInfo> {
-    loops.retain(|l| l.backing == Some(backing));
-    loops
+/// How often a look is repeated because something changed meanwhile, before it reads everything.
+pub(crate) const LOOKS: usize = 3;
+
+/// The topmost mount at exactly this path.
+pub(crate) fn topmost_mount(kernel: &dyn Kernel, path: &Path) -> Result<Option<MountEntry>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_mounts()?;
+        let found = known.at(path);
+        let mounts: Vec<_> = found.into_iter().collect();
+        if kernel.confirm(&[], &mounts, &[(path, found)]) {
+            return Ok(found.cloned());
+        }
+    }
+    Ok(kernel.mounts()?.at(path).cloned())
+}
+
+/// The mounts of this loop device's filesystem, oldest first.
+pub(crate) fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<MountEntry>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_mounts()?;
+        let found: Vec<_> = known.of_loop(minor).collect();
+        if kernel.confirm(&[], &found, &[]) {
+            return Ok(found.into_iter().cloned().collect());
+        }
+    }
+    Ok(kernel.mounts()?.of_loop(minor).cloned().collect())
+}
+
+/// The known loop devices with this property, confirmed.
+fn confirmed_loops<K: Kernel + ?Sized>(
+    kernel: &K,
+    wanted: impl Fn(&LoopInfo) -> bool,
+) -> Result<Vec<LoopInfo>> {
+    for _ in 0..LOOKS {
+        let known = kernel.known_loops()?;
+        let found: Vec<&LoopInfo> = known.iter().filter(|l| wanted(l)).collect();
+        if kernel.confirm(&found, &[], &[]) {
+            return Ok(found.into_iter().cloned().collect());
+        }
+    }
+    Ok(kernel.loops()?.into_iter().filter(wanted).collect())
 }

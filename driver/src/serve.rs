@@ -131,7 +131,7 @@ fn serve_with(
     let settings = Settings::read(args, labels, preflight::hostname)?;
     // Before the pools are touched: another driver may be using them.
     socket::check(&settings.endpoint)?;
-    let kernel = Linux::new();
+    let kernel = Linux::following();
     preflight::check(kernel.missing(), &kernel, &settings)?;
 
     let pools = Pools::open_within(

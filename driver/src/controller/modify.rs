@@ -143,9 +143,11 @@ impl<'a> InUse<'a> {
         let Some((_, loops)) = self.attached.as_ref().filter(|(_, loops)| !loops.is_empty()) else {
             return Ok(false);
         };
-        let mounts = kernel.mounts()?;
-        let found = loops.iter().find_map(|l| mounts.of_loop(l.minor).next());
-        let Some(mount) = found.filter(|mount| is_discarding(mount) != on) else {
+        let mut mounts = Vec::new();
+        for device in loops {
+            mounts.extend(kernel::mounts_of_loop(&**kernel, device.minor)?);
+        }
+        let Some(mount) = mounts.first().filter(|mount| is_discarding(mount) != on) else {
             return Ok(false);
         };
         let can_not = || {

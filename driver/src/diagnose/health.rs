@@ -51,7 +51,7 @@ pub struct Problem {
 
 /// Returns the known problems of a volume; empty for a healthy one.
 pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
-    entries(View::take(pools).judge(pools, record))
+    entries(View::of_one(pools).judge(pools, record))
 }
 
 /// Returns the known problems of the pools; empty if they are healthy.

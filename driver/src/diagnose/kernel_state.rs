@@ -1,22 +1,31 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
-use crate::kernel::{self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+use crate::kernel::{
+    self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable, SharedList,
+};
 
-/// Loop devices and mounts, read at one time.
+/// Loop devices and mounts at one time.
 #[derive(Clone, Debug, Default)]
 pub struct KernelState {
     /// All attached loop devices of the machine, lowest minor first.
-    pub loops: Vec<LoopInfo>,
+    pub loops: SharedList<LoopInfo>,
     /// The mount table of this process's namespace.
     pub mounts: MountTable,
 }
 
 impl KernelState {
-    /// Reads both. Mounts come first: a device that is attached and mounted meanwhile then appears
-    /// as attached, not as a mount of an unknown device.
+    /// Reads all of both. Mounts come first: a device that is attached and mounted meanwhile then
+    /// appears as attached, not as a mount of an unknown device.
     pub fn read(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         let mounts = kernel.mounts()?;
-        let loops = kernel.loops()?;
+        let loops = kernel.loops()?.into();
+        Ok(KernelState { loops, mounts })
+    }
+
+    /// What is known of both, in the same order. Some details may be old, see [`Kernel::confirm`].
+    pub(crate) fn known(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
+        let mounts = kernel.known_mounts()?;
+        let loops = kernel.known_loops()?;
         Ok(KernelState { loops, mounts })
     }
 
@@ -98,7 +107,7 @@ mod tests {
             ..LoopInfo::default()
         };
         KernelState {
-            loops: vec![device(3, 0), device(6, 0), device(7, rustix::fs::makedev(7, 6))],
+            loops: vec![device(3, 0), device(6, 0), device(7, rustix::fs::makedev(7, 6))].into(),
             mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
         }
     }

@@ -3,7 +3,6 @@
 //! Unpublish and unstage go by the kernel, not by the record. A loop device belongs to a volume if
 //! its backing file is the volume's image, by device and inode.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -103,34 +102,44 @@ pub(crate) enum Found {
 
 /// The kernel's view of one volume.
 #[derive(Debug)]
-pub(crate) struct VolumeState<'k> {
+pub(crate) struct VolumeState {
     identity: VolumeIdentity,
-    kernel: Cow<'k, KernelState>,
+    kernel: KernelState,
     /// Minors of the devices over the volume's image.
     own: BTreeSet<u32>,
 }
 
-impl VolumeState<'static> {
-    /// Reads loop devices and mounts now.
-    pub(crate) fn read(
+impl VolumeState {
+    /// Looks at loop devices and mounts now. The kernel has confirmed those of the volume, and what
+    /// is mounted at these paths.
+    pub(crate) fn look(
         kernel: &dyn Kernel,
         identity: &VolumeIdentity,
-    ) -> kernel::Result<VolumeState<'static>> {
-        let state = Cow::Owned(KernelState::read(kernel)?);
-        Ok(VolumeState::new(state, identity.clone()))
+        paths: &[&Path],
+    ) -> kernel::Result<VolumeState> {
+        for _ in 0..kernel::LOOKS {
+            let seen = VolumeState::of(&KernelState::known(kernel)?, identity.clone());
+            if seen.is_confirmed(kernel, paths) {
+                return Ok(seen);
+            }
+        }
+        Ok(VolumeState::of(&KernelState::read(kernel)?, identity.clone()))
     }
-}
 
-impl<'k> VolumeState<'k> {
+    fn is_confirmed(&self, kernel: &dyn Kernel, paths: &[&Path]) -> bool {
+        let minors = self.own().chain(self.over()).map(|l| l.minor);
+        let minors: BTreeSet<u32> = minors.chain(self.identity.recorded.iter().copied()).collect();
+        let loops: Vec<_> = minors.iter().filter_map(|minor| self.kernel.device(*minor)).collect();
+        let mounts: Vec<_> = self.mounts().collect();
+        let at: Vec<_> = paths.iter().map(|path| (*path, self.kernel.mounts.at(path))).collect();
+        kernel.confirm(&loops, &mounts, &at)
+    }
+
     /// Selects the volume's part of a kernel state.
-    pub(crate) fn of(kernel: &'k KernelState, identity: VolumeIdentity) -> VolumeState<'k> {
-        VolumeState::new(Cow::Borrowed(kernel), identity)
-    }
-
-    fn new(kernel: Cow<'k, KernelState>, identity: VolumeIdentity) -> VolumeState<'k> {
+    pub(crate) fn of(kernel: &KernelState, identity: VolumeIdentity) -> VolumeState {
         let own = kernel.loops.iter().filter(|l| identity.owns(l));
         let own = own.map(|l| l.minor).collect();
-        VolumeState { identity, kernel, own }
+        VolumeState { identity, kernel: kernel.clone(), own }
     }
 
     /// All loop devices and mounts.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopSpec, MkfsSpec, MountSpec, MountTable, Probe, Result,
+    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, SharedList,
 };
 
 mod asking;
@@ -14,8 +14,11 @@ pub(crate) mod blank;
 mod fs;
 mod fs_tools;
 mod ioctl;
+mod known;
 mod loopdev;
 mod mount;
+mod statmount;
+mod uevents;
 
 /// The kernel of this machine, as seen from this process's mount namespace.
 #[derive(Debug, Default)]
@@ -25,12 +28,21 @@ pub struct Linux {
     asking: asking::Asking,
     /// For opens only, which work even on a device that hangs when it is queried.
     opening: asking::Asking,
+    /// `None` if each call reads all loop devices and mounts.
+    known: Option<known::Known>,
 }
 
 impl Linux {
     /// Creates a handle, without any call to the kernel.
     pub fn new() -> Linux {
         Linux::default()
+    }
+
+    /// Creates a handle that follows loop devices and mounts by the kernel's notices, so that a
+    /// look costs the same with any number of them. The first look attaches a loop device for an
+    /// instant, to see that the kernel announces it.
+    pub fn following() -> Linux {
+        Linux { known: Some(known::Known::default()), ..Linux::default() }
     }
 
     /// What the driver lacks to serve volumes, each with a remedy; empty if it lacks nothing.
@@ -65,8 +77,7 @@ impl Kernel for Linux {
 
     fn loops(&self) -> Result<Vec<LoopInfo>> {
         let loops = loopdev::infos(self, &loopdev::attached_minors()?);
-        // The driver lists the devices before each publication of a block volume.
-        loopdev::keep_spares(self);
+        loopdev::keep_spares(self, &loops);
         Ok(loops)
     }
 
@@ -104,6 +115,32 @@ impl Kernel for Linux {
 
     fn mounts(&self) -> Result<MountTable> {
         mount::table()
+    }
+
+    fn known_loops(&self) -> Result<SharedList<LoopInfo>> {
+        let Some(known) = &self.known else {
+            return Ok(self.loops()?.into());
+        };
+        let loops = known.loops(self)?;
+        // The driver looks at the devices before each publication of a block volume.
+        loopdev::keep_spares(self, loops.iter());
+        Ok(loops)
+    }
+
+    fn known_mounts(&self) -> Result<MountTable> {
+        match &self.known {
+            Some(known) => known.mounts(),
+            None => mount::table(),
+        }
+    }
+
+    fn confirm(
+        &self,
+        loops: &[&LoopInfo],
+        mounts: &[&MountEntry],
+        at: &[(&Path, Option<&MountEntry>)],
+    ) -> bool {
+        self.known.as_ref().is_none_or(|known| known.confirm(self, loops, mounts, at))
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {

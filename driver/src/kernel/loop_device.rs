@@ -98,10 +98,12 @@ impl LoopInfo {
     /// False for a read-only device. It harms no image, and any process that may read the device
     /// can put a file with any path behind it (LOOP_CHANGE_FD).
     pub fn may_hold(&self, name: &str) -> bool {
+        if self.backing.is_some() || self.read_only {
+            return false;
+        }
         let path = self.backing_path.as_str();
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        let silent = self.backing.is_none() && !self.read_only;
-        silent && Path::new(path).iter().any(|word| word == name)
+        Path::new(path).iter().any(|word| word == name)
     }
 
     /// True if `other` shows the same attachment at another time.

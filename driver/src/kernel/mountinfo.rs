@@ -3,6 +3,9 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::SharedList;
 
 #[cfg(test)]
 mod tests;
@@ -12,6 +15,8 @@ mod tests;
 pub struct MountEntry {
     /// Mount ID, unique while the mount exists.
     pub id: u64,
+    /// Mount ID that the kernel never uses again (statmount); `None` in a parsed mountinfo.
+    pub unique_id: Option<u64>,
     /// Mount ID of the parent.
     pub parent: u64,
     /// Device number, major and minor. Anonymous for btrfs.
@@ -45,13 +50,21 @@ impl MountEntry {
         }
     }
 
-    /// The loop device of a bound device node, if `/dev` is the directory `dev` on `device`.
-    fn loop_node_in(&self, device: (u32, u32), dev: &Path) -> Option<u32> {
+    /// The entry with its loop node.
+    fn in_table(self, nodes: Option<&DeviceNodes>) -> MountEntry {
+        let loop_node = nodes.and_then(|nodes| self.loop_node_in(nodes));
+        MountEntry { loop_node, ..self }
+    }
+
+    /// The loop device of a bound device node of this directory.
+    fn loop_node_in(&self, nodes: &DeviceNodes) -> Option<u32> {
+        if self.device != nodes.device || self.loop_minor().is_some() {
+            return None;
+        }
         let root = self.root.to_str()?;
         // The kernel adds this suffix if the node was removed while it was bound.
         let root = Path::new(root.strip_suffix("//deleted").unwrap_or(root));
-        let is_in = self.device == device && root.parent() == Some(dev);
-        if !is_in || self.loop_minor().is_some() {
+        if root.parent() != Some(&nodes.dir) {
             return None;
         }
         loop_name(&format!("/dev/{}", root.file_name()?.to_str()?))
@@ -74,7 +87,24 @@ pub(crate) fn loop_name(path: &str) -> Option<u32> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
     /// The mounts; a later one at the same path hides an earlier one.
-    pub entries: Vec<MountEntry>,
+    pub entries: SharedList<MountEntry>,
+}
+
+/// An entry of the table that follows another.
+pub(super) enum Followed {
+    /// It was in the earlier table.
+    Known(Arc<MountEntry>),
+    /// It is new, and its loop node is not known yet.
+    New(MountEntry),
+}
+
+/// The directory of this namespace's own device nodes: `/dev`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DeviceNodes {
+    /// Device number of the filesystem that contains it.
+    device: (u32, u32),
+    /// Its path in that filesystem.
+    dir: PathBuf,
 }
 
 impl MountTable {
@@ -88,29 +118,34 @@ impl MountTable {
                     .ok_or_else(|| format!("no mountinfo: {:?}", String::from_utf8_lossy(line)))
             })
             .collect::<Result<_, _>>()?;
-        let mut table = MountTable { entries };
-        table.find_loop_nodes();
-        Ok(table)
+        Ok(MountTable::of(entries))
     }
 
-    /// Finds bind mounts of loop device nodes in this namespace's own `/dev`. A node on another
-    /// filesystem proves nothing: a pod may create one with any name and number, and have kubelet
-    /// bind it.
-    pub(super) fn find_loop_nodes(&mut self) {
-        let dev = Path::new("/dev");
-        let Some(on) = self.at(dev).or_else(|| self.at(Path::new("/"))) else {
-            return;
-        };
-        let below = dev.strip_prefix(&on.mount_point).unwrap_or(dev);
-        let (device, dev) = (on.device, on.root.join(below));
-        for entry in &mut self.entries {
-            entry.loop_node = entry.loop_node_in(device, &dev);
-        }
+    /// Makes the table of these mounts, in the kernel's order, and finds bind mounts of loop device
+    /// nodes in this namespace's own `/dev`. A node on another filesystem proves nothing: a pod may
+    /// create one with any name and number, and have kubelet bind it.
+    pub(super) fn of(entries: Vec<MountEntry>) -> MountTable {
+        MountTable::default().followed_by(entries.into_iter().map(Followed::New).collect())
+    }
+
+    /// Makes the table that follows this one.
+    pub(super) fn followed_by(&self, entries: Vec<Followed>) -> MountTable {
+        let nodes = device_nodes(entries.iter().map(|entry| match entry {
+            Followed::Known(entry) => &**entry,
+            Followed::New(entry) => entry,
+        }));
+        let same_nodes = nodes == device_nodes(self.entries.iter());
+        let finished = entries.into_iter().map(|entry| match entry {
+            Followed::Known(entry) if same_nodes => entry,
+            Followed::Known(entry) => Arc::new((*entry).clone().in_table(nodes.as_ref())),
+            Followed::New(entry) => Arc::new(entry.in_table(nodes.as_ref())),
+        });
+        MountTable { entries: finished.collect() }
     }
 
     /// The topmost mount at exactly this path.
     pub fn at(&self, path: &Path) -> Option<&MountEntry> {
-        self.entries.iter().rev().find(|e| e.mount_point == path)
+        topmost(self.entries.iter(), path)
     }
 
     /// Bind mounts of a loop device's node, oldest first.
@@ -123,6 +158,24 @@ impl MountTable {
     pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
         self.entries.iter().filter(move |e| e.loop_minor() == Some(minor))
     }
+}
+
+/// The topmost mount at exactly this path. Comparing bytes is much faster than comparing the
+/// components of paths; both sides are in the kernel's notation.
+fn topmost<'a>(
+    entries: impl DoubleEndedIterator<Item = &'a MountEntry>,
+    path: &Path,
+) -> Option<&'a MountEntry> {
+    entries.rev().find(|e| e.mount_point.as_os_str() == path.as_os_str())
+}
+
+fn device_nodes<'a>(
+    entries: impl DoubleEndedIterator<Item = &'a MountEntry> + Clone,
+) -> Option<DeviceNodes> {
+    let dev = Path::new("/dev");
+    let on = topmost(entries.clone(), dev).or_else(|| topmost(entries, Path::new("/")))?;
+    let below = dev.strip_prefix(&on.mount_point).unwrap_or(dev);
+    Some(DeviceNodes { device: on.device, dir: on.root.join(below) })
 }
 
 /// Parses `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`. It
@@ -140,6 +193,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     fields.find(|field| *field == b"-")?;
     Some(MountEntry {
         id,
+        unique_id: None,
         parent,
         device,
         root,

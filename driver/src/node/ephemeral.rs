@@ -16,7 +16,7 @@ use crate::controller::parameters::{Changes, METADATA};
 use crate::csi::capability::Asked;
 use crate::csi::validate::{Invalid, Range, invalid};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::FsType;
+use crate::kernel::{self, FsType};
 use crate::storage::{self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeRecord};
 
 /// Size of an inline volume that requests no size, in bytes.
@@ -172,7 +172,8 @@ impl Node {
     /// Checks that a volume at the target is as writable as requested.
     fn same_readonly(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
         let asked = wanted.read_only || mounted_read_only(&wanted.capability, record);
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let view =
+            VolumeState::look(self.pools.kernel().as_ref(), &self.owner(record), &[&wanted.path])?;
         match view.mount_at(&wanted.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
@@ -229,8 +230,7 @@ impl Node {
     /// the pool is back.
     fn leave_missing(&self, target: &Path, missing: storage::Error) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let mounts = kernel.mounts()?;
-        let Some(entry) = mounts.at(target) else {
+        let Some(entry) = kernel::topmost_mount(kernel, target)? else {
             return Ok(());
         };
         let device = entry.loop_minor().map(|minor| kernel.loop_info(minor));

@@ -99,7 +99,7 @@ impl Node {
         let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
         self.thaw(record, &owner, path)?;
-        let view = VolumeState::read(kernel, &owner)?;
+        let view = VolumeState::look(kernel, &owner, &[path])?;
         let mut devices = Vec::new();
         for own in view.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;

@@ -20,7 +20,7 @@ pub(super) struct Mounting<'a> {
     pub(super) image: &'a File,
     pub(super) owner: &'a VolumeIdentity,
     /// The kernel state before the first change.
-    pub(super) view: &'a VolumeState<'a>,
+    pub(super) view: &'a VolumeState,
     pub(super) wanted: &'a Wanted,
     pub(super) fs: FsType,
     /// True if the image contains no data.

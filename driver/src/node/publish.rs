@@ -116,13 +116,13 @@ impl Node {
     }
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let view = VolumeState::look(self.pools.kernel().as_ref(), &self.owner(record), &[target])?;
         let found = view.at(target);
         Ok(matches!(found, Found::Filesystem { .. } | Found::Device { .. }))
     }
 
     /// Decides what to do, given what is at the target and elsewhere.
-    fn judge(&self, view: &VolumeState<'_>, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
+    fn judge(&self, view: &VolumeState, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
         let here = match view.at(&wanted.path) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
@@ -149,7 +149,7 @@ impl Node {
         gid: Option<u32>,
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::read(kernel, &self.owner(record))?;
+        let view = VolumeState::look(kernel, &self.owner(record), &[&wanted.path, &stage.path])?;
         let decided = self.judge(&view, stage, wanted)?;
         if view.mount_at(&stage.path).is_none() {
             return Err(Error::FailedPrecondition(format!(
@@ -172,7 +172,7 @@ impl Node {
 
     fn publish_block(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::read(kernel, &self.owner(record))?;
+        let view = VolumeState::look(kernel, &self.owner(record), &[&wanted.path])?;
         let decided = self.judge(&view, stage, wanted)?;
         let Some(own) = view.own().next() else {
             return Err(Error::FailedPrecondition(format!(

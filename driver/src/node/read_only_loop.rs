@@ -17,7 +17,7 @@ impl Node {
     pub(super) fn read_only_device(
         &self,
         record: &VolumeRecord,
-        view: &VolumeState<'_>,
+        view: &VolumeState,
         own: &LoopInfo,
         target: &Path,
     ) -> Result<u32> {
@@ -66,11 +66,11 @@ impl Node {
         target: &Path,
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::read(kernel, owner)?;
         let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
         let Some(minor) = recorded else {
             return Ok(());
         };
+        let view = VolumeState::look(kernel, owner, &[])?;
         if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
             detach(kernel, info)?;
         }

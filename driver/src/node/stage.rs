@@ -124,7 +124,7 @@ impl Node {
     pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
-        let view = VolumeState::read(kernel, &owner)?;
+        let view = VolumeState::look(kernel, &owner, &[&wanted.path])?;
         let seen = Seen {
             attached: view.own().next().is_some(),
             mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
@@ -210,12 +210,7 @@ impl Node {
 
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
     /// device with the same minor.
-    fn stage_block(
-        &self,
-        record: &VolumeRecord,
-        image: &File,
-        view: &VolumeState<'_>,
-    ) -> Result<()> {
+    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &VolumeState) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = recorded.filter(|minor| view.kernel().is_bound(*minor));

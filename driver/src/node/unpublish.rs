@@ -72,7 +72,7 @@ impl Node {
         let kernel = self.pools.kernel().as_ref();
         let mut cleared = false;
         loop {
-            let view = VolumeState::read(kernel, owner)?;
+            let view = VolumeState::look(kernel, owner, &[target])?;
             let found = view.at(target);
             match found {
                 Found::Nothing => return Ok(cleared),

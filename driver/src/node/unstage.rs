@@ -36,7 +36,7 @@ impl Node {
 
     /// Undoes a staging from the kernel's state alone.
     fn unstage_unrecorded(&self, owner: &VolumeIdentity, path: &Path) -> Result<()> {
-        let view = VolumeState::read(self.pools.kernel().as_ref(), owner)?;
+        let view = VolumeState::look(self.pools.kernel().as_ref(), owner, &[path])?;
         refuse_foreign(&view, path)?;
         let mounted = view.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = match mounted {
@@ -61,7 +61,7 @@ impl Node {
     /// that the volume is staged.
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
+        let view = VolumeState::look(self.pools.kernel().as_ref(), &owner, &[path])?;
         refuse_foreign(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
@@ -101,7 +101,7 @@ impl Node {
     /// Returns the devices that are still in use.
     pub(super) fn release(&self, owner: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::read(kernel, owner)?;
+        let view = VolumeState::look(kernel, owner, &[path])?;
         let stacked = view.mounts().filter(|e| e.mount_point == path).count();
         if view.mount_at(path).is_some() {
             for _ in 0..stacked {
@@ -119,7 +119,7 @@ impl Node {
 
     /// Checks that nothing is mounted at a path.
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
-        match self.pools.kernel().mounts()?.at(path) {
+        match kernel::topmost_mount(self.pools.kernel().as_ref(), path)? {
             None => Ok(()),
             Some(entry) => Err(foreign(path, &format!("{} ({})", entry.fs_type, entry.source))),
         }
@@ -127,7 +127,7 @@ impl Node {
 }
 
 /// Checks that a path has no mount, or one of this volume.
-fn refuse_foreign(view: &VolumeState<'_>, path: &Path) -> Result<()> {
+fn refuse_foreign(view: &VolumeState, path: &Path) -> Result<()> {
     match view.at(path) {
         Found::Foreign(what) => Err(foreign(path, &what)),
         _ => Ok(()),

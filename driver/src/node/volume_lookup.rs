@@ -48,7 +48,7 @@ impl Node {
     ) -> Result<(PathBuf, AtPath)> {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(path).ok_or_else(not_there)?;
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let view = VolumeState::look(self.pools.kernel().as_ref(), &self.owner(record), &[&path])?;
         let staged = |s: &Stage| s.path == path && s.capability.access == Access::Block;
         let device = match view.at(&path) {
             Found::Filesystem { .. } => {

@@ -114,7 +114,7 @@ pub fn quiesced<T>(
 
 /// Lists the steps that the targets need.
 fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
-    let mounts = kernel.mounts()?;
+    let mounts = kernel.known_mounts()?;
     let mut steps = Vec::new();
     for target in targets {
         let loops = kernel.loops_holding(target.image, &target.volume.to_string())?;
@@ -186,11 +186,11 @@ pub fn thaw_leftover(
     scratch: &Path,
 ) -> Result<Leftover> {
     let loops = kernel.loops_holding(image, &volume.to_string())?;
-    let mounts = kernel.mounts()?;
     let mut found = Leftover::Nothing;
     for device in &loops {
-        let thawed = if mounts.of_loop(device.minor).next().is_some() {
-            thaw(kernel, mounts.of_loop(device.minor))?;
+        let mounts = kernel::mounts_of_loop(kernel, device.minor)?;
+        let thawed = if !mounts.is_empty() {
+            thaw(kernel, mounts.iter())?;
             Leftover::Mounted
         } else if thaw_unmounted(kernel, device.minor, scratch)? {
             Leftover::Unmounted
@@ -236,8 +236,8 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
         }
         mounted => mounted?,
     }
-    let mounts = kernel.mounts().map_err(Error::from);
-    let thawed = mounts.and_then(|mounts| thaw(kernel, mounts.at(scratch).into_iter()));
+    let mount = kernel::topmost_mount(kernel, scratch).map_err(Error::from);
+    let thawed = mount.and_then(|mount| thaw(kernel, mount.iter()));
     kernel::unmount_retrying(kernel, scratch, UNMOUNT_WAIT)?;
     thawed.map(|()| true)
 }

@@ -101,7 +101,7 @@ impl Pools {
         if loops.is_empty() {
             return Ok(());
         }
-        let view = KernelState::read(&*self.kernel)?;
+        let view = KernelState::known(&*self.kernel)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {

@@ -366,7 +366,7 @@ impl<K: TestKernel> Rig<K> {
     /// Mount points beneath the rig except those of pools, in the kernel's order.
     pub(crate) fn mounted(&self) -> Vec<PathBuf> {
         let table = self.kernel.mounts().unwrap();
-        let points = table.entries.into_iter().map(|e| e.mount_point);
+        let points = table.entries.iter().map(|e| e.mount_point.clone());
         let pool = |p: &PathBuf| self.specs.iter().any(|spec| spec.path == *p);
         let ours = points.filter(|p| p.starts_with(self.root()) && !pool(p));
         ours.collect()

@@ -52,7 +52,7 @@ impl TestKernel for Linux {
     const SHARED: bool = true;
 
     fn get() -> Linux {
-        let kernel = Linux::new();
+        let kernel = Linux::following();
         let missing = kernel.missing();
         assert!(missing.is_empty(), "these tests need: {missing:?}");
         for (fs, offered) in kernel.filesystems() {

@@ -5,6 +5,7 @@ mod conformance;
 mod devices;
 mod filesystems;
 mod fuse;
+mod known;
 mod loops;
 mod mounts;
 mod scratch;

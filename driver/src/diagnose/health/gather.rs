@@ -35,24 +35,29 @@ impl PoolFacts {
     }
 }
 
-/// Pools, loop devices and mounts, read at one time and used to judge many volumes.
+/// What volumes are judged by: the pools, and for many volumes the loop devices and mounts, read at
+/// one time.
 #[derive(Debug)]
 pub struct View {
     pools: BTreeMap<PoolId, PoolFacts>,
-    /// The error if the kernel's tables can't be read.
-    kernel: Result<KernelState, String>,
+    /// `None` to look at each volume's own devices and mounts. The error if the kernel's tables
+    /// can't be read.
+    kernel: Result<Option<KernelState>, String>,
 }
 
 impl View {
     /// Reads the pools and the kernel's tables.
     pub fn take(pools: &Pools) -> View {
+        let kernel = KernelState::read(&**pools.kernel());
+        View { kernel: kernel.map(Some).map_err(|e| e.to_string()), ..View::of_one(pools) }
+    }
+
+    /// Reads the pools, to judge a single volume.
+    pub(super) fn of_one(pools: &Pools) -> View {
         let looks = pools.look().into_iter();
         let facts =
             looks.filter_map(|(slot, look)| Some((slot.id?, PoolFacts::of(pools, &slot, look))));
-        View {
-            pools: facts.collect(),
-            kernel: KernelState::read(&**pools.kernel()).map_err(|e| e.to_string()),
-        }
+        View { pools: facts.collect(), kernel: Ok(None) }
     }
 
     /// Returns the conditions of a volume. If it was staged or unstaged after the view was taken,
@@ -62,7 +67,7 @@ impl View {
         match pools.volume(&VolumeHandle::Id(record.id)) {
             Err(storage::Error::NoVolume(_)) => Vec::new(),
             Ok(now) if now.stage != record.stage || now.format != record.format => {
-                of_volume(&View::take(pools).facts(pools, &now))
+                of_volume(&View::of_one(pools).facts(pools, &now))
             }
             _ => of_volume(&facts),
         }
@@ -85,15 +90,22 @@ impl View {
             // Reading the volume's files might never return.
             return facts;
         }
-        let kernel = match &self.kernel {
-            Ok(kernel) => kernel,
+        let (image, file) = look_at_image(pools, record);
+        let identity = VolumeIdentity::of(record, file);
+        let state = match &self.kernel {
+            Ok(Some(kernel)) => Ok(VolumeState::of(kernel, identity)),
+            Ok(None) => {
+                VolumeState::look(&**pools.kernel(), &identity, &[]).map_err(|e| e.to_string())
+            }
+            Err(why) => Err(why.clone()),
+        };
+        let state = match state {
+            Ok(state) => state,
             Err(why) => {
-                facts.issues = vec![Issue::ImageUnreadable(why.clone())];
+                facts.issues = vec![Issue::ImageUnreadable(why)];
                 return facts;
             }
         };
-        let (image, file) = look_at_image(pools, record);
-        let state = VolumeState::of(kernel, VolumeIdentity::of(record, file));
         facts.issues = judge(record, &image, &state);
         facts.errors = filesystem_errors(&**pools.kernel(), &state, record);
         facts
@@ -121,7 +133,7 @@ fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>
 /// disappear meanwhile.
 fn filesystem_errors(
     kernel: &dyn Kernel,
-    state: &VolumeState<'_>,
+    state: &VolumeState,
     record: &VolumeRecord,
 ) -> Option<String> {
     let mount = state.staged_mount(record.stage.as_ref()?)?;

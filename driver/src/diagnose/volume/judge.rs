@@ -100,7 +100,7 @@ fn whole_blocks(bytes: u64) -> u64 {
 }
 
 /// Compares a record with the image and the kernel.
-pub(crate) fn judge(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) -> Vec<Issue> {
+pub(crate) fn judge(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Vec<Issue> {
     let mut issues = image_issues(record, image, state);
     issues.extend(device_issues(record, image, state));
     match &record.stage {
@@ -119,7 +119,7 @@ pub(crate) fn judge(record: &VolumeRecord, image: &Image, state: &VolumeState<'_
     issues
 }
 
-fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) -> Vec<Issue> {
+fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Vec<Issue> {
     let (bytes, allocated) = match image {
         Image::Present { bytes, allocated } => (*bytes, *allocated),
         Image::Missing => {
@@ -143,7 +143,7 @@ fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) -
     issues
 }
 
-fn device_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) -> Vec<Issue> {
+fn device_issues(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Vec<Issue> {
     let mut issues = Vec::new();
     let silent = state.own().filter(|l| l.backing.is_none());
     issues.extend(silent.map(|l| Issue::DeviceSilent { minor: l.minor }));
@@ -173,7 +173,7 @@ fn device_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) 
 }
 
 /// Finds issues with the devices of a staged volume.
-fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState<'_>) -> Vec<Issue> {
+fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState) -> Vec<Issue> {
     // Without an image, it is unknown whether a device lost it. The missing image is an issue
     // already.
     if !matches!(image, Image::Present { .. }) {
@@ -201,7 +201,7 @@ fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState<'_>) -> Vec<Is
 }
 
 /// Finds issues with the filesystem of a volume that is staged as a mount.
-fn mount_issues(record: &VolumeRecord, stage: &Stage, state: &VolumeState<'_>) -> Vec<Issue> {
+fn mount_issues(record: &VolumeRecord, stage: &Stage, state: &VolumeState) -> Vec<Issue> {
     let mut issues = Vec::new();
     let mount = state.staged_mount(stage);
     if state.mount_at(&stage.path).is_none() && state.own().next().is_some() {
@@ -230,7 +230,7 @@ fn read_only(capability: &Capability) -> bool {
     flag || capability.mode.is_read_only()
 }
 
-fn used_unstaged(state: &VolumeState<'_>) -> Option<Issue> {
+fn used_unstaged(state: &VolumeState) -> Option<Issue> {
     state.own().find_map(|l| {
         let mount = state.kernel().mounts_of(l.minor).next()?;
         Some(Issue::UsedUnstaged { minor: l.minor, at: mount.mount_point.clone() })

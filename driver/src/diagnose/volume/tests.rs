@@ -131,7 +131,7 @@ impl Scene {
         };
         let table: String = self.mounts.iter().map(line).collect();
         KernelState {
-            loops: self.loops.clone(),
+            loops: self.loops.clone().into(),
             mounts: MountTable::parse(table.as_bytes()).unwrap(),
         }
     }

@@ -58,7 +58,7 @@ pub struct LoopUse {
 pub fn loop_uses(survey: &Survey) -> BTreeMap<u32, LoopUse> {
     let known = known_images(survey);
     let mut loops = BTreeMap::new();
-    for device in &survey.kernel.loops {
+    for device in survey.kernel.loops.iter() {
         let file = device.backing.as_ref();
         let owner = file
             .and_then(|file| known.get(file).cloned())
@@ -69,7 +69,7 @@ pub fn loop_uses(survey: &Survey) -> BTreeMap<u32, LoopUse> {
     }
     // A loop over one of the driver's loops is also the driver's. The stack has only this one level
     // above an image.
-    for device in &survey.kernel.loops {
+    for device in survey.kernel.loops.iter() {
         let below = loop_below(device).filter(|minor| loops.contains_key(minor));
         if let Some(minor) = below {
             loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::kernel::{LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+use crate::kernel::{LOOP_MAJOR, LoopInfo, MountEntry, MountTable, SharedList};
 use crate::storage::scan::Image;
 use crate::storage::{PoolKind, PoolSpec};
 
@@ -28,7 +28,7 @@ pub(super) fn root(
     spec: &PoolSpec,
     state_dir: &Path,
     image: Option<&Image>,
-    loops: &[LoopInfo],
+    loops: &SharedList<LoopInfo>,
     mounts: &MountTable,
 ) -> Result<PathBuf, String> {
     let real = |path: &Path| path.canonicalize().map_err(|e| format!("{}: {e}", path.display()));
@@ -89,20 +89,21 @@ mod tests {
         let file = FileId { dev: 1, ino: 2 };
         let image = Image { file, bytes: 1, allocated: 1 };
         let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
-        let find =
-            |image: Option<&Image>, loops: &[LoopInfo]| root(&spec, &state, image, loops, &mounts);
-        let found = find(Some(&image), &[on_loop(3, file)]);
+        let find = |image: Option<&Image>, loops: Vec<LoopInfo>| {
+            root(&spec, &state, image, &loops.into(), &mounts)
+        };
+        let found = find(Some(&image), vec![on_loop(3, file)]);
         assert_eq!(found, Ok(state.join("pools/fast")));
         for (image, loops, why) in [
             (None, vec![], "image is not there"),
             (Some(&image), vec![], "not attached"),
             (Some(&image), vec![on_loop(4, file)], "/dev/loop3 is mounted"),
         ] {
-            let answer = find(image, &loops).unwrap_err();
+            let answer = find(image, loops).unwrap_err();
             assert!(answer.contains(why), "{answer}");
         }
         let other: PoolSpec = "slow=/var/lib/pools,image=1Gi".parse().unwrap();
-        let answer = root(&other, &state, Some(&image), &[on_loop(4, file)], &mounts);
+        let answer = root(&other, &state, Some(&image), &vec![on_loop(4, file)].into(), &mounts);
         assert!(answer.unwrap_err().contains("is not mounted at"));
     }
 

@@ -67,6 +67,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     s.push(Mounted {
         entry: MountEntry {
             id: 0,
+            unique_id: None,
             parent: 0,
             device: number,
             root: "/".into(),

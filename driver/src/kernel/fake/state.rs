@@ -79,6 +79,7 @@ impl Default for State {
         let base = |id, at: &str, device, fs_type: &str| Mounted {
             entry: MountEntry {
                 id,
+                unique_id: None,
                 parent: id - 1,
                 device,
                 root: "/".into(),
@@ -345,9 +346,7 @@ impl State {
             }
             entry
         });
-        let mut table = MountTable { entries: entries.collect() };
-        table.find_loop_nodes();
-        table
+        MountTable::of(entries.collect())
     }
 }
 

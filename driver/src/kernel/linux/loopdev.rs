@@ -1,5 +1,6 @@
 //! Loop devices: attaches with one call, finds devices by backing file, and verifies each detach.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -14,11 +15,12 @@ use rustix::fs::{CWD, FileType, Mode};
 
 use super::asking::{Asking, PATIENCE};
 use super::ioctl::{self, flags};
+use super::uevents::{Changes, Uevents};
 use super::{Linux, device_size, read_attribute, sysfs};
 use crate::kernel::failpoint::effect;
 use crate::kernel::{
-    BLOCK_SIZE, Detached, Error, FileId, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, Result,
-    file_id, loop_path,
+    BLOCK_SIZE, Detached, Error, FileId, Kernel, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec,
+    Result, file_id, loop_path,
 };
 
 /// Another process may take the free device between the query and the attach. So many times in a
@@ -62,7 +64,10 @@ fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
             "the backing file can't do direct I/O: attached buffered"
         );
     }
-    keep_spares(linux);
+    if !linux.dev_makes_nodes() {
+        // The look keeps spare nodes, one of which this device may have taken.
+        linux.known_loops()?;
+    }
     Ok(LoopDevice { minor, direct_io, file })
 }
 
@@ -83,6 +88,37 @@ pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
     Ok((minor, device))
 }
 
+/// Opens the kernel's messages, and attaches a loop device for an instant to see that the kernel
+/// announces it. `None` if it does not.
+pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
+    let uevents = Uevents::open().ok()?;
+    let backing = rustix::fs::memfd_create("hostloop", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    rustix::fs::ftruncate(&backing, BLOCK_SIZE.into()).ok()?;
+    let control = control().ok()?;
+    let with = ioctl::Configure {
+        backing: backing.as_fd(),
+        block_size: BLOCK_SIZE,
+        flags: flags::AUTOCLEAR,
+        label: "hostloop looks for uevents",
+    };
+    for _ in 0..ATTEMPTS {
+        let minor = ioctl::loop_get_free(&control).ok()?;
+        let device = open_node(linux.dev_makes_nodes(), minor, true).ok()?;
+        match ioctl::loop_configure(&device, &with) {
+            Ok(()) => {
+                let announced = match uevents.drain().ok()? {
+                    Changes::Loops(minors) => minors.contains(&minor),
+                    Changes::Unknown => false,
+                };
+                return announced.then_some(uevents);
+            }
+            Err(e) if is(&e, libc::EBUSY) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
 /// Opening a block device with O_EXCL claims it, and only one opener at a time can claim it.
 pub(super) fn is_claimed(device: &Path) -> Result<bool> {
     let mut options = OpenOptions::new();
@@ -96,7 +132,7 @@ pub(super) fn is_claimed(device: &Path) -> Result<bool> {
 fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     let control = control()?;
     // A leftover bind of the device node would expose this file.
-    let mounts = super::mount::table()?;
+    let mounts = linux.known_mounts()?;
     let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
     for _ in 0..ATTEMPTS {
         let free = ioctl::loop_get_free(&control)
@@ -346,7 +382,7 @@ fn clear(device: File, minor: u32) -> Result<bool> {
     drop(device);
     // Success proves little: if another process has the device open, the kernel only marks it. Some
     // processes open every device for a moment (udev, a concurrent listing), so wait for them.
-    Ok([0, 1, 2, 5, 10, 20, 40].into_iter().any(|pause| {
+    Ok([0, 1, 2, 5, 10, 20, 40, 80, 160].into_iter().any(|pause| {
         sleep(Duration::from_millis(pause));
         !is_attached(minor)
     }))
@@ -434,11 +470,12 @@ fn make_node(minor: u32) -> Result<()> {
 
 /// Keeps nodes of the lowest free devices in a static `/dev`. Kubelet attaches a loop device to
 /// block volumes, and its losetup takes the lowest free one.
-pub(super) fn keep_spares(linux: &Linux) {
+pub(super) fn keep_spares<'a>(linux: &Linux, attached: impl IntoIterator<Item = &'a LoopInfo>) {
     if linux.dev_makes_nodes() {
         return;
     }
-    let free = (0..).filter(|minor| !is_attached(*minor));
+    let attached: HashSet<u32> = attached.into_iter().map(|info| info.minor).collect();
+    let free = (0..).filter(|minor| !attached.contains(minor));
     for minor in free.take(SPARE_NODES) {
         if let Err(e) = make_node(minor) {
             tracing::warn!("no spare loop device for others: {e}");

@@ -206,7 +206,7 @@ fn entry_of(file: &File) -> Result<Option<MountEntry>> {
     let stat =
         rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(failed)?;
     let entries = table()?.entries;
-    Ok(entries.into_iter().find(|e| e.id == stat.stx_mnt_id))
+    Ok(entries.iter().find(|e| e.id == stat.stx_mnt_id).cloned())
 }
 
 fn discards(entry: &MountEntry) -> bool {

@@ -38,7 +38,7 @@ enum LoopStep {
 pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
     let state = KernelState::read(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
-    for device in &state.loops {
+    for device in state.loops.iter() {
         if let Some(file) = device.backing {
             attached.entry(file).or_default().push(device.minor);
         }
@@ -96,7 +96,7 @@ fn file_at(path: &Path) -> Option<FileId> {
     Some(FileId { dev: metadata.dev(), ino: metadata.ino() })
 }
 
-fn decide(stage: Option<&Stage>, volume: &VolumeState<'_>) -> Vec<LoopStep> {
+fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
     let view = volume.kernel();
     let (idle, busy): (Vec<u32>, Vec<u32>) =
         volume.own().map(|l| l.minor).partition(|minor| view.users(*minor).is_empty());
@@ -146,12 +146,7 @@ fn unstaged(busy: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
 /// The steps for a volume staged as a raw block device, after other idle devices are detached. Its
 /// targets are bound to one device node by number, and stay bound if the device is detached or
 /// holds another file.
-fn decide_raw(
-    stage: &Stage,
-    idle: &[u32],
-    busy: &[u32],
-    volume: &VolumeState<'_>,
-) -> Vec<LoopStep> {
+fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState) -> Vec<LoopStep> {
     let view = volume.kernel();
     let Some(minor) = stage.minor else {
         // The staging was interrupted before a device was reported.

@@ -137,7 +137,7 @@ impl Scene {
                     state: Ok(contents),
                 }],
                 kernel: KernelState {
-                    loops: vec![on_loop(3, 10), on_loop(4, 11), on_loop(9, 99)],
+                    loops: vec![on_loop(3, 10), on_loop(4, 11), on_loop(9, 99)].into(),
                     mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
                 },
             },
@@ -176,7 +176,7 @@ impl Scene {
     }
 
     fn add_loop(&mut self, device: LoopInfo) {
-        self.survey.kernel.loops.push(device);
+        self.survey.kernel.loops.edit(|l| l.push(device));
     }
 
     fn add_leftover(&mut self, area: Area, name: impl ToString) {
@@ -214,7 +214,7 @@ fn finds(severity: Severity, kind: Kind, spoil: impl FnOnce(&mut Scene)) {
 fn bad_pools_and_records_are_one_problem_each() {
     finds(Error, Kind::PoolMissing, |s| {
         s.survey.pools[0].state = Err("gone".into());
-        s.survey.kernel.loops.clear();
+        s.survey.kernel.loops.edit(|l| l.clear());
     });
     finds(Error, Kind::RecordNewer, |s| s.group().record = Err(Unreadable::Newer(7)));
     finds(Error, Kind::RecordUnreadable, |s| {
@@ -250,7 +250,7 @@ fn bad_images_and_volumes_are_one_problem_each() {
     finds(Error, Kind::ImageShort, |s| s.image(1).bytes = SIZE - 4096);
     finds(Warning, Kind::ImageLong, |s| {
         s.image(1).bytes = SIZE + 4096;
-        s.survey.kernel.loops[1].size_bytes = SIZE + 4096;
+        s.survey.kernel.loops.edit(|l| l[1].size_bytes = SIZE + 4096);
     });
     finds(Warning, Kind::NotThick, |s| {
         s.volume(1).settings.provisioning = Provisioning::Thick;
@@ -270,10 +270,10 @@ fn bad_devices_and_mounts_are_one_problem_each() {
         });
     });
     finds(Warning, Kind::LoopUnused, |s| s.add_loop(on_loop(5, 12)));
-    finds(Error, Kind::LoopChanged, |s| s.survey.kernel.loops[0].block_size = 512);
+    finds(Error, Kind::LoopChanged, |s| s.survey.kernel.loops.edit(|l| l[0].block_size = 512));
     finds(Warning, Kind::StageWithoutLoop, |s| {
-        s.survey.kernel.loops.remove(1);
-        s.survey.kernel.mounts.entries.remove(1);
+        s.survey.kernel.loops.edit(|l| drop(l.remove(1)));
+        s.survey.kernel.mounts.entries.edit(|l| drop(l.remove(1)));
     });
     finds(Warning, Kind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
@@ -283,7 +283,7 @@ fn bad_devices_and_mounts_are_one_problem_each() {
         s.stage(1).read_only_loops.insert("/k/ro".into(), 6);
     });
     finds(Warning, Kind::UseWithoutStage, |s| s.volume(0).stage = None);
-    finds(Warning, Kind::DirectIoOff, |s| s.survey.kernel.loops[0].direct_io = false);
+    finds(Warning, Kind::DirectIoOff, |s| s.survey.kernel.loops.edit(|l| l[0].direct_io = false));
     finds(Note, Kind::LoopSize, |s| {
         s.image(0).bytes = 2 * SIZE;
         s.volume(0).capacity_bytes = 2 * SIZE;
@@ -319,7 +319,7 @@ fn a_healthy_pool_has_no_problem() {
     // A snapshot outlives its volume.
     let volume = scene.contents().volumes.remove(1);
     scene.snapshot().source = volume.record.unwrap().id;
-    scene.survey.kernel.loops.retain(|l| l.minor == 3);
+    scene.survey.kernel.loops.edit(|l| l.retain(|l| l.minor == 3));
     assert_eq!(scene.check(), []);
     // Objects in an unreadable pool do not count as missing.
     scene.snapshot().group = Some(GroupId::generate(PoolId::generate()));
@@ -381,7 +381,7 @@ fn a_loop_over_a_foreign_deleted_file_is_ignored() {
         (format!("/x/{ours}/image"), DEVICE),
         ("/x/image (deleted)".to_owned(), DEVICE),
     ] {
-        scene.survey.kernel.loops.truncate(3);
+        scene.survey.kernel.loops.edit(|l| l.truncate(3));
         scene.add_loop(LoopInfo {
             backing: Some(FileId { dev, ino: 40 }),
             backing_path,

@@ -138,10 +138,11 @@ fn steps(
     #[case] expected: &[&str],
 ) {
     let image = FileId { dev: 9, ino: 1000 };
-    let own = kernel.loops.iter_mut();
-    for device in own.filter(|l| devices.contains(&l.minor)) {
-        device.backing = Some(image);
-    }
+    kernel.loops.edit(|loops| {
+        for device in loops.iter_mut().filter(|l| devices.contains(&l.minor)) {
+            device.backing = Some(image);
+        }
+    });
     let state = VolumeState::of(&kernel, VolumeIdentity::over(image));
     let steps = decide(stage.as_ref(), &state).into_iter().map(short);
     assert_eq!(steps.collect::<Vec<_>>(), expected);

@@ -1,0 +1,304 @@
+//! What is known of loop devices and mounts, followed by the kernel's notices instead of read again
+//! for each call.
+//!
+//! The kernel announces each attached and detached loop device (uevents), and each change of the
+//! mount table (poll on mountinfo). Only what changed is read. Some changes have no notice: a
+//! remount, a moved mount, the settings of a loop device. So callers confirm what they rely on.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::fs::StatVfsMountFlags;
+
+use super::uevents::{Changes, Uevents};
+use super::{Linux, loopdev, mount, statmount};
+use crate::kernel::mountinfo::Followed;
+use crate::kernel::{Error, LoopInfo, MountEntry, MountTable, Result, SharedList};
+
+/// The loop devices and mounts that are known.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The kernel's messages; `None` if this kernel does not announce attached devices here. (Linux
+    /// 6.2 to 6.14 may not, and user namespaces get no messages.)
+    uevents: OnceLock<Option<Uevents>>,
+    loops: Mutex<Loops>,
+    mounts: Mutex<Option<Mounts>>,
+}
+
+/// The known loop devices.
+#[derive(Debug, Default)]
+struct Loops {
+    known: BTreeMap<u32, Arc<LoopInfo>>,
+    list: SharedList<LoopInfo>,
+    /// Number of the last message.
+    messages: u64,
+    /// Devices to query again, with the message that announced it. Those that do not report their
+    /// backing file stay here.
+    changed: BTreeMap<u32, u64>,
+    /// True if `known` has all devices but the changed ones.
+    complete: bool,
+    /// The last message after which messages were lost.
+    lost: u64,
+}
+
+/// The devices to query before the list is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Query {
+    /// All attached devices. Messages after this one count as later changes.
+    All(u64),
+    /// These, each with its message.
+    These(Vec<(u32, u64)>),
+}
+
+impl Loops {
+    /// Takes in messages, and says what to query.
+    fn note(&mut self, changes: Changes) -> Query {
+        match changes {
+            Changes::Loops(minors) => minors.into_iter().for_each(|minor| self.change(minor)),
+            Changes::Unknown => {
+                self.messages += 1;
+                self.lost = self.messages;
+                self.complete = false;
+            }
+        }
+        match self.complete {
+            true => Query::These(self.changed.iter().map(|(m, n)| (*m, *n)).collect()),
+            false => Query::All(self.messages),
+        }
+    }
+
+    /// The device must be queried again.
+    fn change(&mut self, minor: u32) {
+        self.messages += 1;
+        self.changed.insert(minor, self.messages);
+    }
+
+    /// Takes in the answers to a query, and returns the list. A device without an answer has
+    /// nothing attached.
+    fn learn(&mut self, query: Query, answers: Vec<LoopInfo>) -> SharedList<LoopInfo> {
+        let asked = match query {
+            Query::These(asked) if asked.is_empty() => return self.list.clone(),
+            Query::These(asked) => asked,
+            Query::All(message) => {
+                let later = self.changed.split_off(&0).into_iter().filter(|(_, n)| *n > message);
+                self.changed = later.collect();
+                self.complete = self.lost <= message;
+                self.known.clear();
+                for info in &answers {
+                    self.changed.entry(info.minor).or_insert(message);
+                }
+                answers.iter().map(|info| (info.minor, message)).collect()
+            }
+        };
+        let mut answers: BTreeMap<u32, LoopInfo> =
+            answers.into_iter().map(|info| (info.minor, info)).collect();
+        for (minor, message) in asked {
+            // Another call has learned this message already, or a later one.
+            let Some(latest) = self.changed.get(&minor).copied() else {
+                continue;
+            };
+            let answer = answers.remove(&minor);
+            let silent = answer.as_ref().is_some_and(|info| info.backing.is_none());
+            if latest == message && !silent {
+                self.changed.remove(&minor);
+            }
+            match answer {
+                Some(info) => self.known.insert(minor, Arc::new(info)),
+                None => self.known.remove(&minor),
+            };
+        }
+        self.list = self.known.values().cloned().collect();
+        self.list.clone()
+    }
+}
+
+/// The known mounts of one mount namespace.
+#[derive(Debug)]
+struct Mounts {
+    /// Inode number of the namespace. Tests enter other ones with single threads.
+    namespace: u64,
+    /// An open mountinfo; poll on it reports a changed mount table once.
+    notice: File,
+    /// The unique IDs of the entries, in order. `None` if the kernel does not show all fields by
+    /// ID: then a changed table is read whole.
+    ids: Option<Vec<u64>>,
+    table: MountTable,
+}
+
+impl Mounts {
+    fn read(namespace: u64) -> Result<Mounts> {
+        // Opened first: poll reports what changes from now on.
+        let notice = File::open(MOUNTINFO).map_err(|e| Error::io("open", MOUNTINFO, e))?;
+        let (ids, table) = match by_id(&MountTable::default(), &[]) {
+            Some((ids, table)) => (Some(ids), table),
+            None => (None, mount::table()?),
+        };
+        Ok(Mounts { namespace, notice, ids, table })
+    }
+
+    /// Reads what changed since the last time.
+    fn follow(&mut self) -> Result<()> {
+        if !self.has_changed()? {
+            return Ok(());
+        }
+        match self.ids.as_ref().and_then(|ids| by_id(&self.table, ids)) {
+            Some((ids, table)) => (self.ids, self.table) = (Some(ids), table),
+            None => (self.ids, self.table) = (None, mount::table()?),
+        }
+        Ok(())
+    }
+
+    fn has_changed(&self) -> Result<bool> {
+        let mut polled = [PollFd::new(self.notice.as_fd(), PollFlags::POLLPRI)];
+        poll(&mut polled, PollTimeout::ZERO).map_err(|e| Error::io("poll", MOUNTINFO, e.into()))?;
+        Ok(polled[0].any().unwrap_or(true))
+    }
+}
+
+const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+
+/// Lists the mounts by ID, and reads those that `known` does not have. `None` if this kernel does
+/// not show all fields by ID: it needs Linux 6.13.
+fn by_id(known: &MountTable, known_ids: &[u64]) -> Option<(Vec<u64>, MountTable)> {
+    let listed = statmount::list().ok()?;
+    let mut before = known_ids.iter().zip(known.entries.shared()).peekable();
+    let (mut ids, mut entries) = (Vec::with_capacity(listed.len()), Vec::new());
+    let mut has_source = !known_ids.is_empty();
+    // Both are in rising order.
+    for id in listed {
+        while before.next_if(|(known, _)| **known < id).is_some() {}
+        if let Some((_, entry)) = before.next_if(|(known, _)| **known == id) {
+            entries.push(Followed::Known(entry.clone()));
+        } else if let Some(mount) = statmount::stat(id).ok()? {
+            has_source |= mount.has_source;
+            entries.push(Followed::New(mount.entry));
+        } else {
+            continue;
+        }
+        ids.push(id);
+    }
+    has_source.then(|| (ids, known.followed_by(entries)))
+}
+
+impl Known {
+    /// All attached loop devices, lowest minor first.
+    pub(super) fn loops(&self, linux: &Linux) -> Result<SharedList<LoopInfo>> {
+        let uevents = self.uevents.get_or_init(|| {
+            let proved = loopdev::proved_uevents(linux);
+            if proved.is_none() {
+                tracing::info!(
+                    "the kernel does not announce loop devices here: each call lists them all"
+                );
+            }
+            proved
+        });
+        let Some(uevents) = uevents else {
+            return Ok(loopdev::infos(linux, &loopdev::attached_minors()?).into());
+        };
+        let query = {
+            let mut loops = lock(&self.loops);
+            let changes = uevents.drain().map_err(|e| Error::io("recvfrom", "uevents", e))?;
+            loops.note(changes)
+        };
+        // Without the lock: a device may hang.
+        let minors = match &query {
+            Query::All(_) => loopdev::attached_minors()?,
+            Query::These(minors) => minors.iter().map(|(minor, _)| *minor).collect(),
+        };
+        let answers = match minors.as_slice() {
+            [] => Vec::new(),
+            minors => loopdev::infos(linux, minors),
+        };
+        Ok(lock(&self.loops).learn(query, answers))
+    }
+
+    /// The mounts of this thread's namespace.
+    pub(super) fn mounts(&self) -> Result<MountTable> {
+        let path = "/proc/thread-self/ns/mnt";
+        let namespace = std::fs::metadata(path).map_err(|e| Error::io("stat", path, e))?.ino();
+        let mut known = lock(&self.mounts);
+        match known.as_mut().filter(|mounts| mounts.namespace == namespace) {
+            Some(mounts) => {
+                mounts.follow()?;
+                Ok(mounts.table.clone())
+            }
+            None => Ok(known.insert(Mounts::read(namespace)?).table.clone()),
+        }
+    }
+
+    /// True if the kernel still shows these devices and mounts, and these mounts as the topmost
+    /// ones at these paths. If not, they are read again at the next call.
+    pub(super) fn confirm(
+        &self,
+        linux: &Linux,
+        loops: &[&LoopInfo],
+        mounts: &[&MountEntry],
+        at: &[(&Path, Option<&MountEntry>)],
+    ) -> bool {
+        let same_mounts = mounts.iter().all(|entry| is_current(entry))
+            && at.iter().all(|(path, entry)| topmost_id(path) == entry.map(|e| e.id));
+        if !same_mounts {
+            *lock(&self.mounts) = None;
+        }
+        let minors: Vec<u32> = loops.iter().map(|info| info.minor).collect();
+        let now = match minors.as_slice() {
+            [] => Vec::new(),
+            minors => loopdev::infos(linux, minors),
+        };
+        let differs = |info: &&&LoopInfo| !now.contains(**info);
+        let mut known = lock(&self.loops);
+        let mut same_loops = true;
+        for info in loops.iter().filter(differs) {
+            known.change(info.minor);
+            same_loops = false;
+        }
+        same_mounts && same_loops
+    }
+}
+
+/// True if the kernel shows the same of this mount now.
+fn is_current(entry: &MountEntry) -> bool {
+    let Some(id) = entry.unique_id else {
+        // Poll reports all changes but those of the filesystem, like one that turned read-only.
+        let read_only = entry.read_only() || entry.super_options.iter().any(|o| o == "ro");
+        return rustix::fs::statvfs(&entry.mount_point)
+            .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only);
+    };
+    let now = statmount::stat(id).ok().flatten();
+    now.is_some_and(|mut now| {
+        now.entry.loop_node = entry.loop_node;
+        now.entry == *entry
+    })
+}
+
+/// The ID of the topmost mount at exactly this path; `None` if the path is not a mount point. This
+/// asks no filesystem but those above, so a dead one does not hang it.
+fn topmost_id(path: &Path) -> Option<u64> {
+    let here = mount_of(path)?;
+    // A mount point is in another mount than its directory.
+    let above = path.parent().and_then(mount_of);
+    Some(here).filter(|here| above != Some(*here))
+}
+
+/// The ID of the mount that contains this file, which may be a symlink.
+fn mount_of(path: &Path) -> Option<u64> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+    let file = options.open(path).ok()?;
+    let info = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
+    let text = std::fs::read_to_string(info).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+}
+
+/// A panic in one call must not prevent later ones.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

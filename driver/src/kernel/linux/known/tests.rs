@@ -1,0 +1,104 @@
+use super::*;
+use crate::kernel::FileId;
+
+fn device(minor: u32, ino: u64) -> LoopInfo {
+    LoopInfo { minor, backing: Some(FileId { dev: 1, ino }), ..LoopInfo::default() }
+}
+
+fn silent(minor: u32) -> LoopInfo {
+    LoopInfo { minor, ..LoopInfo::default() }
+}
+
+/// Devices that were listed once, with nothing left to query.
+fn listed(devices: &[LoopInfo]) -> Loops {
+    let mut loops = Loops::default();
+    let query = loops.note(Changes::Loops(vec![]));
+    assert_eq!(query, Query::All(0), "the first look lists all devices");
+    loops.learn(query, devices.to_vec());
+    loops
+}
+
+fn all(list: &SharedList<LoopInfo>) -> Vec<LoopInfo> {
+    list.iter().cloned().collect()
+}
+
+fn minors(query: &Query) -> Option<Vec<u32>> {
+    match query {
+        Query::All(_) => None,
+        Query::These(minors) => Some(minors.iter().map(|(minor, _)| *minor).collect()),
+    }
+}
+
+#[test]
+fn only_changed_devices_are_queried() {
+    // Known devices; messages; expected query; answers; expected list.
+    let table = [
+        (vec![device(1, 1)], vec![], vec![], vec![], vec![device(1, 1)]),
+        (
+            vec![device(1, 1)],
+            vec![3],
+            vec![3],
+            vec![device(3, 3)],
+            vec![device(1, 1), device(3, 3)],
+        ),
+        (vec![device(1, 1)], vec![1, 1], vec![1], vec![device(1, 2)], vec![device(1, 2)]),
+        (vec![device(1, 1)], vec![1], vec![1], vec![], vec![]),
+        (vec![], vec![2], vec![2], vec![silent(2)], vec![silent(2)]),
+    ];
+    for (known, messages, expected, answers, list) in table {
+        let mut loops = listed(&known);
+        let query = loops.note(Changes::Loops(messages));
+        assert_eq!(minors(&query), Some(expected), "{known:?}");
+        assert_eq!(all(&loops.learn(query, answers)), list);
+    }
+}
+
+#[test]
+fn a_device_that_does_not_report_its_file_is_queried_each_time() {
+    let mut loops = listed(&[silent(1), device(2, 2)]);
+    for _ in 0..2 {
+        let query = loops.note(Changes::Loops(vec![]));
+        assert_eq!(minors(&query), Some(vec![1]));
+        loops.learn(query, vec![silent(1)]);
+    }
+    let query = loops.note(Changes::Loops(vec![]));
+    loops.learn(query, vec![device(1, 1)]);
+    assert_eq!(minors(&loops.note(Changes::Loops(vec![]))), Some(vec![]));
+}
+
+#[test]
+fn lost_messages_list_all_devices() {
+    let mut loops = listed(&[device(1, 1)]);
+    let query = loops.note(Changes::Unknown);
+    assert_eq!(minors(&query), None);
+    assert_eq!(all(&loops.learn(query, vec![device(2, 2)])), [device(2, 2)]);
+    assert_eq!(minors(&loops.note(Changes::Loops(vec![]))), Some(vec![]));
+}
+
+#[test]
+fn messages_lost_during_a_listing_list_again() {
+    let mut loops = listed(&[]);
+    let first = loops.note(Changes::Unknown);
+    assert_eq!(minors(&loops.note(Changes::Unknown)), None);
+    loops.learn(first, vec![device(1, 1)]);
+    assert_eq!(minors(&loops.note(Changes::Loops(vec![]))), None);
+}
+
+#[test]
+fn a_device_that_changes_during_a_query_is_queried_again() {
+    // The answers of the first query, of all devices or of one, are older than the second message.
+    for lost in [true, false] {
+        let mut loops = listed(&[device(1, 1)]);
+        let changes = if lost { Changes::Unknown } else { Changes::Loops(vec![1]) };
+        let first = loops.note(changes);
+        let second = loops.note(Changes::Loops(vec![1]));
+        loops.learn(first, vec![device(1, 2)]);
+        let third = loops.note(Changes::Loops(vec![]));
+        assert_eq!(minors(&third), Some(vec![1]), "lost: {lost}");
+        assert_eq!(all(&loops.learn(third, vec![device(1, 3)])), [device(1, 3)]);
+        // An answer to an older query comes last, and has nothing new.
+        if !lost {
+            assert_eq!(all(&loops.learn(second, vec![device(1, 2)])), [device(1, 3)]);
+        }
+    }
+}

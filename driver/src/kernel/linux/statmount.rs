@@ -1,0 +1,160 @@
+//! listmount(2) and statmount(2) (Linux 6.8): the IDs of all mounts, and one mount by its ID. Each
+//! function is one call.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use linux_raw_sys::general as raw;
+
+use crate::kernel::MountEntry;
+
+/// The fields that make a [`MountEntry`].
+const FIELDS: u32 = raw::STATMOUNT_SB_BASIC
+    | raw::STATMOUNT_MNT_BASIC
+    | raw::STATMOUNT_MNT_ROOT
+    | raw::STATMOUNT_MNT_POINT
+    | raw::STATMOUNT_FS_TYPE
+    | raw::STATMOUNT_MNT_OPTS
+    | raw::STATMOUNT_FS_SUBTYPE
+    | raw::STATMOUNT_SB_SOURCE;
+
+/// Size of the part of an answer before its strings.
+const FIXED: usize = size_of::<raw::statmount>();
+/// A first buffer, large enough for nearly all mounts.
+const BUFFER: usize = 4096;
+/// The kernel limits each string to a page or a path; an overlay has long options.
+const LARGEST: usize = 1 << 20;
+/// IDs to read with one call.
+const BATCH: usize = 4096;
+
+/// A mount, as statmount shows it.
+pub(super) struct Mount {
+    pub(super) entry: MountEntry,
+    /// True if the kernel shows the source (Linux 6.13). Some mounts have none.
+    pub(super) has_source: bool,
+}
+
+fn request(id: u64, param: u64) -> raw::mnt_id_req {
+    let size = size_of::<raw::mnt_id_req>();
+    raw::mnt_id_req { size: size as u32, spare: 0, mnt_id: id, param, mnt_ns_id: 0 }
+}
+
+/// The unique IDs of all mounts of this thread's namespace, in the order of mountinfo.
+pub(super) fn list() -> io::Result<Vec<u64>> {
+    let mut ids = Vec::with_capacity(BATCH);
+    loop {
+        let last = ids.last().copied().unwrap_or_default();
+        let request = request(raw::LSMT_ROOT as i64 as u64, last);
+        ids.reserve(BATCH);
+        let room = ids.spare_capacity_mut();
+        // SAFETY: the request is whole and has its size; the kernel writes at most `room.len()` IDs.
+        let answer = unsafe {
+            libc::syscall(
+                raw::__NR_listmount.into(),
+                &raw const request,
+                room.as_mut_ptr(),
+                room.len(),
+                0,
+            )
+        };
+        let more = usize::try_from(answer).map_err(|_| io::Error::last_os_error())?;
+        let whole = more < room.len();
+        // SAFETY: the kernel has written so many.
+        unsafe { ids.set_len(ids.len() + more) };
+        if whole {
+            return Ok(ids);
+        }
+    }
+}
+
+/// A mount by its unique ID; `None` if it is not in this thread's namespace any more.
+pub(super) fn stat(id: u64) -> io::Result<Option<Mount>> {
+    let request = request(id, FIELDS.into());
+    // Whole words, because the structure has fields of eight bytes.
+    let mut buffer = vec![0_u64; BUFFER / 8];
+    loop {
+        let size = buffer.len() * 8;
+        // SAFETY: the request is whole and has its size; the kernel writes at most `size` bytes.
+        let answer = unsafe {
+            libc::syscall(
+                raw::__NR_statmount.into(),
+                &raw const request,
+                buffer.as_mut_ptr(),
+                size,
+                0,
+            )
+        };
+        if answer == 0 {
+            return Ok(Some(read(&buffer)));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => return Ok(None),
+            Some(libc::EOVERFLOW) if size < LARGEST => buffer.resize(buffer.len() * 4, 0),
+            _ => return Err(error),
+        }
+    }
+}
+
+fn read(buffer: &[u64]) -> Mount {
+    assert!(buffer.len() * 8 >= FIXED);
+    // SAFETY: the buffer is at least as large as the structure and aligned for it. All its fields
+    // are integers, for which any bits are valid.
+    let answer = unsafe { &*buffer.as_ptr().cast::<raw::statmount>() };
+    // SAFETY: the same memory, as bytes.
+    let bytes =
+        unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), buffer.len() * 8) };
+    let string = |field: u32, offset: u32| -> Option<&OsStr> {
+        let shown = answer.mask & u64::from(field) != 0;
+        let text = bytes.get(FIXED + offset as usize..).filter(|_| shown)?;
+        Some(OsStr::from_bytes(CStr::from_bytes_until_nul(text).ok()?.to_bytes()))
+    };
+    let text = |field, offset| string(field, offset).map(|s| s.to_string_lossy().into_owned());
+    let mut fs_type = text(raw::STATMOUNT_FS_TYPE, answer.fs_type).unwrap_or_default();
+    if let Some(subtype) = text(raw::STATMOUNT_FS_SUBTYPE, answer.fs_subtype) {
+        fs_type = format!("{fs_type}.{subtype}");
+    }
+    let source = text(raw::STATMOUNT_SB_SOURCE, answer.sb_source);
+    let has_source = source.is_some();
+    let read_only = answer.sb_flags & libc::MS_RDONLY as u32 != 0;
+    let options = text(raw::STATMOUNT_MNT_OPTS, answer.mnt_opts).unwrap_or_default();
+    let options = options.split(',').filter(|word| !word.is_empty());
+    let super_options = std::iter::once(if read_only { "ro" } else { "rw" }).chain(options);
+    let path = |field, offset| string(field, offset).map(PathBuf::from).unwrap_or_default();
+    let entry = MountEntry {
+        id: answer.mnt_id_old.into(),
+        unique_id: Some(answer.mnt_id),
+        parent: answer.mnt_parent_id_old.into(),
+        device: (answer.sb_dev_major, answer.sb_dev_minor),
+        root: path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root),
+        mount_point: path(raw::STATMOUNT_MNT_POINT, answer.mnt_point),
+        options: words(answer.mnt_attr),
+        fs_type,
+        source: source.unwrap_or_else(|| "none".to_owned()),
+        super_options: super_options.map(str::to_owned).collect(),
+        loop_node: None,
+    };
+    Mount { entry, has_source }
+}
+
+/// The flags of a mount, in the words and the order of mountinfo.
+fn words(attributes: u64) -> Vec<String> {
+    let has = |bit: u64| attributes & bit != 0;
+    let atime = attributes & libc::MOUNT_ATTR__ATIME;
+    let flags = [
+        (has(libc::MOUNT_ATTR_NOSUID), "nosuid"),
+        (has(libc::MOUNT_ATTR_NODEV), "nodev"),
+        (has(libc::MOUNT_ATTR_NOEXEC), "noexec"),
+        (atime == libc::MOUNT_ATTR_NOATIME, "noatime"),
+        (has(libc::MOUNT_ATTR_NODIRATIME), "nodiratime"),
+        (atime == libc::MOUNT_ATTR_RELATIME, "relatime"),
+        (has(libc::MOUNT_ATTR_NOSYMFOLLOW), "nosymfollow"),
+        (has(libc::MOUNT_ATTR_IDMAP), "idmapped"),
+    ];
+    let access = if has(libc::MOUNT_ATTR_RDONLY) { "ro" } else { "rw" };
+    let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, word)| word);
+    std::iter::once(access).chain(flags).map(str::to_owned).collect()
+}

@@ -1,0 +1,132 @@
+//! Looks that follow the kernel's notices, against looks that read everything. Other programs make
+//! the changes, behind the driver's back.
+
+use std::path::Path;
+
+use hostloop_driver::kernel::{FsType, Kernel, LoopInfo, MountEntry, MountTable};
+
+use super::scratch::{Scratch, lasting, size};
+use crate::testkit::{MI, loops_beneath};
+use crate::tools::{arg, run};
+
+/// The scratch directory's part of a mount table, without what only one of two ways to read it
+/// shows.
+fn ours(s: &Scratch, table: &MountTable) -> Vec<MountEntry> {
+    let shown = |option: &String| matches!(option.as_str(), "ro" | "rw" | "discard");
+    let ours = table.entries.iter().filter(|m| m.mount_point.starts_with(s.path()));
+    ours.cloned()
+        .map(|mut entry| {
+            entry.super_options.retain(shown);
+            MountEntry { unique_id: None, ..entry }
+        })
+        .collect()
+}
+
+/// Loop devices and mounts of the scratch directory, as they are known and confirmed.
+fn known(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
+    for _ in 0..5 {
+        let table = s.kernel.known_mounts().unwrap();
+        let loops = s.kernel.known_loops().unwrap().iter().cloned().collect();
+        let loops = loops_beneath(loops, s.path());
+        let mounts: Vec<_> =
+            table.entries.iter().filter(|m| m.mount_point.starts_with(s.path())).collect();
+        let points = mounts.iter().map(|m| m.mount_point.as_path());
+        let at: Vec<_> = points.map(|path| (path, table.at(path))).collect();
+        if s.kernel.confirm(&loops.iter().collect::<Vec<_>>(), &mounts, &at) {
+            return (loops, ours(s, &table));
+        }
+    }
+    panic!("a quiet directory is not confirmed");
+}
+
+fn read(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
+    let loops = loops_beneath(s.kernel.loops().unwrap(), s.path());
+    (loops, ours(s, &s.kernel.mounts().unwrap()))
+}
+
+#[test]
+fn what_is_known_follows_what_others_change() {
+    let s = Scratch::new();
+    let path = |name: &str| s.path().join(name);
+    let (_image, device) = s.made("image", FsType::Ext4, size(FsType::Ext4));
+    let node = device.path();
+    for dir in ["a", "b", "with space", "tab\there", "c"] {
+        s.dir(dir);
+    }
+    std::fs::write(path("file"), "").unwrap();
+    let mount = |args: &[&str]| drop(run("mount", args));
+    let at = |name: &str| arg(&path(name)).to_owned();
+    type Change<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let changes: Vec<Change<'_>> = vec![
+        ("nothing", Box::new(|| {})),
+        ("mount", Box::new(|| mount(&["-o", "noatime,discard", arg(&node), &at("a")]))),
+        ("bind", Box::new(|| mount(&["--bind", &at("a"), &at("b")]))),
+        ("remount the bind read-only", Box::new(|| mount(&["-o", "remount,bind,ro", &at("b")]))),
+        ("bind with a space", Box::new(|| mount(&["--bind", &at("a"), &at("with space")]))),
+        ("bind with a tab", Box::new(|| mount(&["--bind", &at("a"), &at("tab\there")]))),
+        ("bind the device's node", Box::new(|| mount(&["--bind", arg(&node), &at("file")]))),
+        ("hide a mount", Box::new(|| mount(&["-t", "tmpfs", "none", &at("b")]))),
+        ("move", Box::new(|| mount(&["--move", &at("with space"), &at("c")]))),
+        ("unmount", Box::new(|| drop(run("umount", &[&at("c")])))),
+        ("remount read-only", Box::new(|| mount(&["-o", "remount,ro", &at("a")]))),
+        ("unmount what hides", Box::new(|| drop(run("umount", &[&at("b")])))),
+        ("another device", Box::new(|| drop(run("losetup", &["-f", &at("other")])))),
+        (
+            "grow it",
+            Box::new(|| {
+                std::fs::File::options()
+                    .write(true)
+                    .open(path("other"))
+                    .unwrap()
+                    .set_len(2 * MI)
+                    .unwrap();
+                let device = losetup_of(&path("other"));
+                run("losetup", &["-c", &device]);
+            }),
+        ),
+        ("detach it", Box::new(|| drop(run("losetup", &["-d", &losetup_of(&path("other"))])))),
+    ];
+    std::fs::File::create(path("other")).unwrap().set_len(MI).unwrap();
+    for (what, change) in changes {
+        change();
+        assert_eq!(known(&s), read(&s), "after: {what}");
+    }
+}
+
+fn losetup_of(file: &Path) -> String {
+    run("losetup", &["-n", "-O", "NAME", "-j", arg(file)]).trim().to_owned()
+}
+
+#[test]
+fn a_stale_detail_is_not_confirmed() {
+    let s = Scratch::new();
+    let image = s.image("image", 4 * MI);
+    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
+    let before = s.kernel.loop_info(device.minor).unwrap().unwrap();
+    assert!(s.kernel.confirm(&[&before], &[], &[]));
+    let node = arg(&device.path()).to_owned();
+    run("losetup", &["-c", &node]);
+    image.set_len(8 * MI).unwrap();
+    run("losetup", &["-c", &node]);
+    assert!(!s.kernel.confirm(&[&before], &[], &[]), "it has grown");
+    let find = || {
+        let known = s.kernel.known_loops().unwrap();
+        known.iter().find(|l| l.minor == device.minor).unwrap().clone()
+    };
+    assert_eq!(find().size_bytes, 8 * MI);
+    run("losetup", &["-d", &node]);
+    drop(device);
+    assert!(!s.kernel.confirm(&[&before], &[], &[]), "it is gone");
+
+    let (_image, _device, at) = s.mounted("fs", FsType::Ext4, size(FsType::Ext4));
+    let at = at.canonicalize().unwrap();
+    let entry = s.kernel.known_mounts().unwrap().at(&at).unwrap().clone();
+    assert!(s.kernel.confirm(&[], &[&entry], &[(&at, Some(&entry))]));
+    assert!(!s.kernel.confirm(&[], &[], &[(&at, None)]), "there is a mount");
+    run("mount", &["-o", "remount,ro", arg(&at)]);
+    assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is read-only");
+    run("umount", &[arg(&at)]);
+    assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is gone");
+    assert!(!s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]), "nothing is mounted there");
+    assert!(s.kernel.confirm(&[], &[], &[(&at, None)]));
+}
