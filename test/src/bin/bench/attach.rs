@@ -7,9 +7,9 @@ use hostloop_driver::kernel::linux::{Linux, bare_attach};
 use hostloop_driver::kernel::{Kernel, LoopSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
 use crate::measure::{Aim, Figure, timed};
+use crate::runtime::Runtime;
 
 const ROUNDS: usize = 101;
 

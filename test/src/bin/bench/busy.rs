@@ -5,17 +5,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
-use hostloop_test::client::{Csi, mounted, new_volume};
+use hostloop_test::client::{Csi, new_volume};
 use hostloop_test::driver::DriverSpec;
-use hostloop_test::machine::text;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
+use crate::calls::{create, delete, publish, stage, unpublish, unstage};
 use crate::measure::{Aim, Figure, median, timed_async};
-use crate::stage::{create, delete, stage, unstage};
+use crate::runtime::Runtime;
 
 /// Data to copy: seconds of work.
 const DATA: usize = 2 << 30;
@@ -88,18 +86,7 @@ async fn clone(csi: &Csi, source: &str) -> String {
 }
 
 async fn publish_once(csi: &Csi, id: &str, staging: &Path, target: &Path) -> f64 {
-    let elapsed = timed_async(async {
-        csi.ok(csi::NodePublishVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: text(staging).to_owned(),
-            target_path: text(target).to_owned(),
-            volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
-            ..Default::default()
-        })
-        .await;
-    })
-    .await;
-    let (volume_id, target_path) = (id.to_owned(), text(target).to_owned());
-    csi.ok(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await;
+    let elapsed = timed_async(publish(csi, id, staging, target)).await;
+    unpublish(csi, id, target).await;
     elapsed
 }

@@ -7,9 +7,9 @@ pub(crate) mod ground;
 mod pods;
 
 use hostloop_test::machine;
-use tokio::runtime::Runtime;
 
 use crate::measure::Figure;
+use crate::runtime::Runtime;
 
 /// What the driver calls itself.
 const DRIVER: &str = "hostloop.csi.dev";

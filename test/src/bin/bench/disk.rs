@@ -8,10 +8,11 @@ use hostloop_test::driver::DriverSpec;
 use hostloop_test::machine::{run, text};
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
+use crate::calls::{delete, stage, unstage};
 use crate::measure::{Aim, Figure};
-use crate::stage::{delete, losetup, stage, undo, unstage};
+use crate::runtime::Runtime;
+use crate::stage::{losetup, undo};
 
 /// Of nine runs, the smallest and the largest are not part of the spread.
 const ROUNDS: usize = 9;

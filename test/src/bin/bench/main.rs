@@ -3,10 +3,13 @@
 
 mod attach;
 mod busy;
+mod calls;
 mod cluster;
 mod disk;
 mod measure;
+mod page;
 mod process;
+mod runtime;
 mod scale;
 mod snapshot;
 mod stage;
@@ -19,15 +22,15 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use measure::{Aim, Figure, Verdict};
-use scale::Settings;
-use tokio::runtime::Runtime;
+use page::Docs;
+use runtime::Runtime;
 use withheld::Cpus;
 
 /// A part of the run: its name, and what makes its figures.
-type Part = (&'static str, fn(&Runtime, &Settings) -> Vec<Figure>);
+type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
 /// These parts need a Kubernetes, which takes long to build: they run if they are named.
-const ON_CLUSTER: [&str; 2] = ["cluster", "scale"];
+const IF_NAMED: [&str; 2] = ["cluster", "scale"];
 
 const PARTS: &[Part] = &[
     ("attach", |runtime, _| attach::figures(runtime)),
@@ -37,14 +40,14 @@ const PARTS: &[Part] = &[
     ("busy", |runtime, _| busy::figures(runtime)),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("cluster", |runtime, _| cluster::figures(runtime)),
-    ("scale", scale::figures),
+    ("scale", |runtime, args| scale::figures(runtime, &args.scale(), &args.docs())),
 ];
 
 /// Measures the driver and its controllers against floors taken in the same run.
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// The parts to measure; by default, all that need no Kubernetes
+    /// The parts to measure; by default, all but cluster and scale
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,
     /// Keep the figures
@@ -68,7 +71,7 @@ struct Args {
     /// scale: without the policy that makes the API server place and label claims
     #[arg(long)]
     without_policy: bool,
-    /// scale: write plots and the table into this directory
+    /// scale: write data, table and charts into this directory
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
     /// scale: draw the data in that directory again, and measure nothing
@@ -77,14 +80,16 @@ struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Settings {
-        let mut settings = Settings {
-            docs: self.docs.clone(),
-            again: self.again,
+    fn docs(&self) -> Docs {
+        Docs { dir: self.docs.clone(), again: self.again }
+    }
+
+    fn scale(&self) -> scale::Settings {
+        let mut settings = scale::Settings {
             attachments: self.attach.unwrap_or(0),
             policy: !self.without_policy,
             runs: self.runs.get(),
-            ..Settings::default()
+            ..Default::default()
         };
         if self.quick {
             settings = settings.quick();
@@ -101,16 +106,16 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let (only, settings) = (&args.parts, args.settings());
-    let runtime = Runtime::new().expect("a runtime can be made");
+    let only = &args.parts;
+    let runtime = Runtime::new();
     let mut figures = Vec::new();
     let before = Cpus::now();
     for (name, part) in PARTS.iter().filter(|(n, _)| match only.is_empty() {
-        true => !ON_CLUSTER.contains(n),
+        true => !IF_NAMED.contains(n),
         false => only.iter().any(|o| o == n),
     }) {
         eprintln!("measuring: {name}");
-        for figure in part(&runtime, &settings) {
+        for figure in part(&runtime, &args) {
             println!("{figure}");
             figures.push(figure);
         }

@@ -16,10 +16,11 @@ use hostloop_test::deployed;
 use hostloop_test::fleet::{Binding, FleetSpec};
 use hostloop_test::machine::{self, text};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
 use crate::cluster::ground::NAMESPACE;
 use crate::measure::Figure;
+use crate::page::Docs;
+use crate::runtime::Runtime;
 use floor::Floor;
 use report::{Instances, Report};
 use requests::Reader;
@@ -44,10 +45,6 @@ pub(crate) struct Settings {
     pub(crate) runs: usize,
     /// How long instances are watched at rest.
     pub(crate) rest: Duration,
-    /// Where plots and the table go.
-    pub(crate) docs: Option<PathBuf>,
-    /// Only draws again what is in `docs`.
-    pub(crate) again: bool,
 }
 
 impl Default for Settings {
@@ -59,8 +56,6 @@ impl Default for Settings {
             policy: true,
             runs: 1,
             rest: Duration::from_secs(15),
-            docs: None,
-            again: false,
         }
     }
 }
@@ -73,19 +68,8 @@ impl Settings {
 }
 
 /// The figures.
-pub(crate) fn figures(runtime: &Runtime, settings: &Settings) -> Vec<Figure> {
-    let report = match &settings.docs {
-        Some(docs) if settings.again => Report::read(docs),
-        _ => measured(runtime, settings),
-    };
-    println!("{}", report.table());
-    if let Some(docs) = &settings.docs {
-        if !settings.again {
-            report.keep(docs);
-        }
-        report.draw(docs);
-    }
-    report.figures()
+pub(crate) fn figures(runtime: &Runtime, settings: &Settings, docs: &Docs) -> Vec<Figure> {
+    docs.figures(|| measured(runtime, settings))
 }
 
 fn measured(runtime: &Runtime, settings: &Settings) -> Report {

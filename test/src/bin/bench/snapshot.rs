@@ -8,10 +8,10 @@ use hostloop_test::client::Csi;
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
+use crate::calls::{create, delete, stage, unstage};
 use crate::measure::{Aim, Figure, timed_async};
-use crate::stage::{create, delete, stage, unstage};
+use crate::runtime::Runtime;
 
 const ROUNDS: usize = 21;
 

@@ -3,16 +3,14 @@
 
 use std::path::Path;
 
-use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_test::client::{Csi, mounted, new_volume};
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::machine::{run, text};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
+use crate::calls::{create, delete, stage, unstage};
 use crate::measure::{Aim, Figure, timed, timed_async};
+use crate::runtime::Runtime;
 
 const ROUNDS: usize = 15;
 
@@ -67,36 +65,4 @@ pub(crate) fn undo(at: &Path, device: &str, image: &Path) {
     run("umount", &[text(at)]);
     run("losetup", &["--detach", device]);
     std::fs::remove_file(image).expect("the image can be removed");
-}
-
-/// A volume of this size.
-pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
-    let answer = csi.ok(new_volume(name, bytes)).await;
-    answer.volume.expect("CreateVolume answers a volume").volume_id
-}
-
-/// NodeStageVolume as ext4, published to the node before.
-pub(crate) async fn stage(csi: &Csi, id: &str, staging: &Path) {
-    csi.ok(csi::NodeStageVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: text(staging).to_owned(),
-        volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
-        ..Default::default()
-    })
-    .await;
-}
-
-/// NodeUnstageVolume.
-pub(crate) async fn unstage(csi: &Csi, id: &str, staging: &Path) {
-    csi.ok(csi::NodeUnstageVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: text(staging).to_owned(),
-    })
-    .await;
-}
-
-/// DeleteVolume.
-pub(crate) async fn delete(csi: &Csi, id: &str) {
-    let volume_id = id.to_owned();
-    csi.ok(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await;
 }

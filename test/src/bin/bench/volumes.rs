@@ -7,10 +7,10 @@ use hostloop_proto::csi;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
+use crate::calls::create;
 use crate::measure::{Aim, Figure, millis};
-use crate::stage::create;
+use crate::runtime::Runtime;
 
 /// Starts of each pool, by turns.
 const RUNS: usize = 5;

@@ -11,11 +11,11 @@ use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::text;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use tokio::runtime::Runtime;
 
 use crate::cluster::floors::{By, provision};
 use crate::cluster::ground::{Ground, NAMESPACE};
 use crate::measure::{Aim, Figure, millis, sorted};
+use crate::runtime::Runtime;
 use crate::scale::requests::{Asked, Reader};
 
 /// Claims made at once.

@@ -11,11 +11,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 use super::DRIVER;
 use crate::measure::{Aim, Figure};
 use crate::process;
+use crate::runtime::Runtime;
 
 /// New pods of the driver, and pods of each kind for each of them.
 const RUNS: usize = 3;

@@ -1,8 +1,6 @@
 //! The figures of many nodes: data, a table, charts, and aims.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,17 +8,11 @@ use super::attachments::Attached;
 use super::floor::Floors;
 use super::round::{Rest, Round};
 use crate::measure::{Aim, Figure, median};
+use crate::page::{self, chart, head, row};
 use hostloop_test::fleet::Binding;
 
 /// The memory of an instance is less than this, in MiB.
 const MOST_MEMORY: f64 = 25.0;
-
-/// Where the data of the figures are, in the documentation.
-const DATA: &str = "figures/scale.json";
-
-/// The lines around the table in the documentation.
-const BEGIN: &str = "<!-- scripts/bench scale writes from here -->";
-const END: &str = "<!-- to here -->";
 
 /// All that was measured, in the order of the runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -70,9 +62,10 @@ const LINES: [Line; 12] = [
     ("most memory of another, MiB", |r, _| r.taken.peak_next_mib),
 ];
 
-impl Report {
-    /// For a person: a table in Markdown.
-    pub(super) fn table(&self) -> String {
+impl page::Report for Report {
+    const NAME: &'static str = "scale";
+
+    fn table(&self) -> String {
         let counts = self.counts();
         let runs = self.numbers.len() / counts.len().max(1);
         let runs = match runs {
@@ -80,26 +73,27 @@ impl Report {
             runs => format!(", medians of {runs} runs"),
         };
         let mut text = format!("{} claims of each kind{runs}.\n\n", self.claims);
-        let heads: String = counts.iter().map(|n| format!(" {n} |")).collect();
-        text += &format!("| instances |{heads}\n|---|");
-        text += &"--:|".repeat(counts.len());
-        text.push('\n');
+        text += &head("instances", &counts);
         for binding in Binding::ALL {
             let mode = binding.mode();
-            let null = self.row(|n| Some(n.floors.null(binding).rate));
+            let null = self.medians(|n| Some(n.floors.null(binding).rate));
             let ratio =
                 |n: &Instances| Some(round(n, binding)?.pace.rate / n.floors.null(binding).rate);
-            let ratio = self.row(ratio);
-            let withheld = self.row(|n| round(n, binding)?.pace.withheld);
-            let null_withheld = self.row(|n| n.floors.null(binding).withheld);
+            let ratio = self.medians(ratio);
+            let withheld = self.medians(|n| round(n, binding)?.pace.withheld);
+            let null_withheld = self.medians(|n| n.floors.null(binding).withheld);
+            let beside = [
+                ("a null provisioner's volumes/s", null),
+                ("… of the null provisioner's", ratio),
+                ("CPU withheld by the host, %", withheld),
+                ("… with the null provisioner", null_withheld),
+            ];
             for (what, of) in LINES {
-                let row = self.row(|n| Some(of(round(n, binding)?, n.count as f64)));
-                text += &format!("| {mode}: {what} |{row}\n");
+                let values = self.medians(|n| Some(of(round(n, binding)?, n.count as f64)));
+                text += &row(&format!("{mode}: {what}"), values);
                 if what == "volumes/s" {
-                    text += &format!("| {mode}: a null provisioner's volumes/s |{null}\n");
-                    text += &format!("| {mode}: … of the null provisioner's |{ratio}\n");
-                    text += &format!("| {mode}: CPU withheld by the host, % |{withheld}\n");
-                    text += &format!("| {mode}: … with the null provisioner |{null_withheld}\n");
+                    let rows = beside.iter().cloned();
+                    text.extend(rows.map(|(what, values)| row(&format!("{mode}: {what}"), values)));
                 }
             }
         }
@@ -113,88 +107,13 @@ impl Report {
             ("start: API requests of an instance", |n| n.start_requests),
             ("volumes deleted/s", |n| n.deleted),
         ];
-        for (what, of) in rest {
-            text += &format!("| {what} |{}\n", self.row(|n| Some(of(n))));
-        }
+        text.extend(rest.map(|(what, of)| row(what, self.medians(|n| Some(of(n))))));
         if self.numbers.iter().any(|n| n.attached.is_some()) {
             text += &self.attachments();
         }
         text
     }
 
-    fn attachments(&self) -> String {
-        let lines: [Of<Attached>; 6] = [
-            ("volumes attached/s", |a| a.rate),
-            ("volumes detached/s", |a| a.detach_rate),
-            ("API requests an attachment", |a| a.requests),
-            ("refused writes (409)", |a| a.conflicts as f64),
-            ("watch events an attachment, all watchers", |a| a.traffic.events),
-            ("CPU ms an attachment, all instances", |a| a.cpu),
-        ];
-        let line = |(what, of): Of<Attached>| {
-            let row = self.row(|n| n.attached.as_ref().map(of));
-            format!("| attach: {what} |{row}\n")
-        };
-        lines.into_iter().map(line).collect()
-    }
-
-    /// The numbers of instances, each once.
-    fn counts(&self) -> Vec<usize> {
-        let counts: BTreeSet<_> = self.numbers.iter().map(|n| n.count).collect();
-        counts.into_iter().collect()
-    }
-
-    /// The values of all runs with so many instances.
-    fn runs(&self, count: usize, of: impl Fn(&Instances) -> Option<f64>) -> Vec<f64> {
-        let runs = self.numbers.iter().filter(|n| n.count == count);
-        runs.filter_map(of).collect()
-    }
-
-    /// For each number of instances, the median of its runs.
-    fn medians(&self, of: impl Fn(&Instances) -> Option<f64>) -> Vec<Option<f64>> {
-        let runs = self.counts().into_iter().map(|n| self.runs(n, &of));
-        let medians = runs.map(|runs| (!runs.is_empty()).then(|| median(&runs)));
-        medians.collect()
-    }
-
-    fn row(&self, of: impl Fn(&Instances) -> Option<f64>) -> String {
-        let cell = |value: Option<f64>| {
-            format!(" {}|", value.map_or_else(String::new, |v| number(v) + " "))
-        };
-        self.medians(of).into_iter().map(cell).collect()
-    }
-
-    /// What an earlier run has written into `figures` beneath this directory.
-    pub(super) fn read(docs: &Path) -> Report {
-        let file = docs.join(DATA);
-        let text = std::fs::read_to_string(&file);
-        let text = text.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
-    }
-
-    /// Writes the data into `figures` beneath this directory.
-    pub(super) fn keep(&self, docs: &Path) {
-        let data = serde_json::to_string_pretty(self).expect("figures are plain data");
-        let folder = docs.join("figures");
-        std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-        write(&docs.join(DATA), &(data + "\n"));
-    }
-
-    /// Writes the table and charts into `scale.md` in this directory, which is made if there is
-    /// none.
-    pub(super) fn draw(&self, docs: &Path) {
-        let page = docs.join("scale.md");
-        let text = match std::fs::read_to_string(&page) {
-            Ok(text) => text,
-            Err(e) if e.kind() == ErrorKind::NotFound => format!("{BEGIN}\n{END}\n"),
-            Err(e) => panic!("{}: {e}", page.display()),
-        };
-        let text = with_table(&text, &(self.table() + &self.charts()));
-        let text = text.unwrap_or_else(|| panic!("{} has no {BEGIN} and {END}", page.display()));
-        write(&page, &text);
-    }
-
-    /// Charts in Mermaid, which draws no legend: the text below each one names its lines.
     fn charts(&self) -> String {
         let of_rounds = |of: fn(&Round, f64) -> f64| {
             Binding::ALL.map(|binding| {
@@ -216,18 +135,8 @@ impl Report {
             ("at rest", self.line(|n| n.rest.taken.resident_mib)),
             ("aim: less than this", self.line(|_| MOST_MEMORY)),
         ];
-        let counts: Vec<_> = self.counts().iter().map(usize::to_string).collect();
-        let counts = counts.join(", ");
-        let chart = |title: &str, lines: &[(&str, String)]| {
-            let drawn = lines.iter().map(|(_, values)| format!("    line [{values}]\n"));
-            let drawn: String = drawn.collect();
-            let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
-            let names = names.join(", ");
-            format!(
-                "\n```mermaid\nxychart-beta\n    title \"{title}\"\n    x-axis \"instances\" [{counts}]\n\
-                 {drawn}```\n\nLines, in the order of their colours: {names}.\n"
-            )
-        };
+        let counts = self.counts();
+        let chart = |title, lines: &[_]| chart(title, "instances", &counts, lines);
         [
             chart("Claims bound a second", &pace),
             chart("API requests a volume", &of_rounds(|r, _| r.requests)),
@@ -237,15 +146,8 @@ impl Report {
         .concat()
     }
 
-    /// The values of a line, one for each number of instances.
-    fn line(&self, of: impl Fn(&Instances) -> f64) -> String {
-        let medians = self.medians(|n| Some(of(n))).into_iter();
-        let values = medians.map(|value| format!("{:.2}", value.unwrap_or_default()));
-        values.collect::<Vec<_>>().join(", ")
-    }
-
-    /// The figures with the most instances, and their aims.
-    pub(super) fn figures(&self) -> Vec<Figure> {
+    /// Those with the most instances.
+    fn figures(&self) -> Vec<Figure> {
         let counts = self.counts();
         let (Some(fewest), Some(most)) = (counts.first(), counts.last()) else {
             return Vec::new();
@@ -288,8 +190,45 @@ impl Report {
     }
 }
 
-fn write(file: &Path, text: &str) {
-    std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+impl Report {
+    fn attachments(&self) -> String {
+        let lines: [Of<Attached>; 6] = [
+            ("volumes attached/s", |a| a.rate),
+            ("volumes detached/s", |a| a.detach_rate),
+            ("API requests an attachment", |a| a.requests),
+            ("refused writes (409)", |a| a.conflicts as f64),
+            ("watch events an attachment, all watchers", |a| a.traffic.events),
+            ("CPU ms an attachment, all instances", |a| a.cpu),
+        ];
+        let line = |(what, of): Of<Attached>| {
+            row(&format!("attach: {what}"), self.medians(|n| n.attached.as_ref().map(of)))
+        };
+        lines.into_iter().map(line).collect()
+    }
+
+    /// The numbers of instances, each once.
+    fn counts(&self) -> Vec<usize> {
+        let counts: BTreeSet<_> = self.numbers.iter().map(|n| n.count).collect();
+        counts.into_iter().collect()
+    }
+
+    /// The values of all runs with so many instances.
+    fn runs(&self, count: usize, of: impl Fn(&Instances) -> Option<f64>) -> Vec<f64> {
+        let runs = self.numbers.iter().filter(|n| n.count == count);
+        runs.filter_map(of).collect()
+    }
+
+    /// For each number of instances, the median of its runs.
+    fn medians(&self, of: impl Fn(&Instances) -> Option<f64>) -> Vec<Option<f64>> {
+        let runs = self.counts().into_iter().map(|n| self.runs(n, &of));
+        let medians = runs.map(|runs| (!runs.is_empty()).then(|| median(&runs)));
+        medians.collect()
+    }
+
+    /// The values of a line, one for each number of instances.
+    fn line(&self, of: impl Fn(&Instances) -> f64) -> Vec<f64> {
+        self.medians(|n| Some(of(n))).into_iter().map(Option::unwrap_or_default).collect()
+    }
 }
 
 fn round(instances: &Instances, binding: Binding) -> Option<&Round> {
@@ -297,51 +236,21 @@ fn round(instances: &Instances, binding: Binding) -> Option<&Round> {
     rounds.find(|round| round.binding == binding.mode())
 }
 
-fn number(value: f64) -> String {
-    match value {
-        v if v == v.round() && v < 1e9 => format!("{v:.0}"),
-        v if v >= 100.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    }
-}
-
-/// A page with another table between its marks.
-fn with_table(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::measure::Verdict;
-
-    #[test]
-    fn a_table_takes_the_place_of_the_last() {
-        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
-        let new = with_table(&page, "| new |").expect("it has its marks");
-        assert_eq!(new, format!("a\n{BEGIN}\n\n| new |\n{END}\nb\n"));
-        assert!(with_table("nothing", "").is_none());
-    }
-
-    fn documented() -> (Report, String) {
-        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        let page = std::fs::read_to_string(docs.join("scale.md"));
-        (Report::read(&docs), page.expect("the page is there"))
-    }
+    use crate::page::Report as _;
+    use crate::page::tests::{documented, require_drawn};
 
     #[test]
     fn the_page_shows_the_data_in_the_tree() {
-        let (report, page) = documented();
-        let drawn = with_table(&page, &(report.table() + &report.charts()));
-        assert!(drawn.as_ref() == Some(&page), "{}", drawn.unwrap_or_default());
+        require_drawn::<Report>();
     }
 
     #[test]
     fn three_runs_decide_and_their_medians_are_drawn() {
-        let (once, page) = documented();
+        let (once, page) = documented::<Report>();
         let verdicts = |report: &Report| report.figures().iter().map(Figure::verdict).collect();
         let few: Vec<Verdict> = verdicts(&once);
         assert_eq!(few, [Verdict::FewRuns(1); 12]);
@@ -352,12 +261,5 @@ mod tests {
         assert!(page.contains(table));
         let enough: Vec<Verdict> = verdicts(&thrice);
         assert!(enough.iter().all(|v| !v.undecided()), "{enough:?}");
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        for (value, shown) in [(3.0, "3"), (0.123, "0.12"), (12.34, "12.3"), (1234.5, "1234")] {
-            assert_eq!(number(value), shown);
-        }
     }
 }

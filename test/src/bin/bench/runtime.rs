@@ -1,0 +1,36 @@
+//! The runtime of the measurements, which a signal ends.
+
+use std::cell::RefCell;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A runtime that panics after SIGINT or SIGTERM. The panic drops what the part uses, which stops
+/// the driver and removes its mounts, loop devices and files.
+pub(crate) struct Runtime {
+    runtime: tokio::runtime::Runtime,
+    signals: RefCell<[Signal; 2]>,
+}
+
+impl Runtime {
+    pub(crate) fn new() -> Runtime {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime can be made");
+        let inside = runtime.enter();
+        let signals = [SignalKind::interrupt(), SignalKind::terminate()];
+        let signals = signals.map(|kind| signal(kind).expect("signals can be received"));
+        drop(inside);
+        Runtime { runtime, signals: RefCell::new(signals) }
+    }
+
+    /// Runs the future to its end.
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        let [interrupt, terminate] = &mut *self.signals.borrow_mut();
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = interrupt.recv() => panic!("interrupted by SIGINT"),
+                _ = terminate.recv() => panic!("interrupted by SIGTERM"),
+                done = work => done,
+            }
+        })
+    }
+}
