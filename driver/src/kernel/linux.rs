@@ -223,6 +223,12 @@ pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
     loopdev::bare_attach(backing)
 }
 
+/// Removes a loop device that is neither attached nor open. Only for benchmarks: they attach so many
+/// that the free ones would slow down other users of loop devices.
+pub fn remove_free_loop(minor: u32) -> Result<()> {
+    loopdev::remove_free(minor)
+}
+
 /// Rejects loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of
 /// `/dev/loopN` is a multiple of N, with partitions in between. The kernel then also scans each
 /// device for a partition table, which a user of the volume may have written. This driver

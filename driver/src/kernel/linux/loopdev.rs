@@ -119,6 +119,11 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
     None
 }
 
+pub(super) fn remove_free(minor: u32) -> Result<()> {
+    let removed = ioctl::loop_remove(&control()?, minor);
+    removed.map_err(|e| Error::io("LOOP_CTL_REMOVE", loop_path(minor), e))
+}
+
 /// Opening a block device with O_EXCL claims it, and only one opener at a time can claim it.
 pub(super) fn is_claimed(device: &Path) -> Result<bool> {
     let mut options = OpenOptions::new();

@@ -2,12 +2,15 @@
 //! that a noisy machine disturbs both alike. See `scripts/bench --help`.
 
 mod attach;
+mod attached;
 mod busy;
 mod calls;
 mod cluster;
+mod density;
 mod disk;
 mod measure;
 mod page;
+mod parallel;
 mod process;
 mod runtime;
 mod scale;
@@ -29,8 +32,9 @@ use withheld::Cpus;
 /// A part of the run: its name, and what makes its figures.
 type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
-/// These parts need a Kubernetes, which takes long to build: they run if they are named.
-const IF_NAMED: [&str; 2] = ["cluster", "scale"];
+/// These parts take long, or need a Kubernetes, which takes long to build: they run if they are
+/// named.
+const IF_NAMED: [&str; 3] = ["density", "cluster", "scale"];
 
 const PARTS: &[Part] = &[
     ("attach", |runtime, _| attach::figures(runtime)),
@@ -39,6 +43,8 @@ const PARTS: &[Part] = &[
     ("fio", |runtime, _| disk::figures(runtime)),
     ("busy", |runtime, _| busy::figures(runtime)),
     ("volumes", |runtime, _| volumes::figures(runtime)),
+    ("parallel", |runtime, _| parallel::figures(runtime)),
+    ("density", |runtime, args| density::figures(runtime, &args.density(), &args.docs())),
     ("cluster", |runtime, _| cluster::figures(runtime)),
     ("scale", |runtime, args| scale::figures(runtime, &args.scale(), &args.docs())),
 ];
@@ -47,22 +53,25 @@ const PARTS: &[Part] = &[
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// The parts to measure; by default, all but cluster and scale
+    /// The parts to measure; by default, all but density, cluster and scale
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,
     /// Keep the figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// scale: few instances and claims
+    /// density, scale: few volumes, instances and claims
     #[arg(long)]
     quick: bool,
+    /// density: numbers of attached volumes
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    volumes: Vec<usize>,
     /// scale: numbers of instances
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     instances: Vec<usize>,
     /// scale: claims of each kind for each number
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
-    /// scale: runs of all numbers of instances; three decide an aim
+    /// density, scale: runs of all numbers of volumes or instances; three decide an aim of scale
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "quick")]
     runs: std::num::NonZeroUsize,
     /// scale: attach so many volumes, too
@@ -71,10 +80,10 @@ struct Args {
     /// scale: without the policy that makes the API server place and label claims
     #[arg(long)]
     without_policy: bool,
-    /// scale: write data, table and charts into this directory
+    /// density, scale: write data, table and charts into this directory
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
-    /// scale: draw the data in that directory again, and measure nothing
+    /// density, scale: draw the data in that directory again, and measure nothing
     #[arg(long, requires = "docs")]
     again: bool,
 }
@@ -82,6 +91,17 @@ struct Args {
 impl Args {
     fn docs(&self) -> Docs {
         Docs { dir: self.docs.clone(), again: self.again }
+    }
+
+    fn density(&self) -> density::Settings {
+        let mut settings = density::Settings { runs: self.runs.get(), ..Default::default() };
+        if self.quick {
+            settings = settings.quick();
+        }
+        if !self.volumes.is_empty() {
+            settings.volumes.clone_from(&self.volumes);
+        }
+        settings
     }
 
     fn scale(&self) -> scale::Settings {

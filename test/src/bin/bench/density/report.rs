@@ -1,0 +1,306 @@
+//! The figures of many attached volumes: data, a table, charts, and aims.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::measure::{Aim, Figure, median};
+use crate::page::{Report, chart, head, row};
+
+/// The aims are about so many attached volumes, or the most that there were.
+const MANY: usize = 1_000;
+/// A call takes at most so many times as long as with one volume.
+const FLAT: f64 = 1.25;
+/// NodeGetVolumeStats takes less than this, in milliseconds.
+const STATS: f64 = 0.3;
+
+/// What is timed of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Call {
+    Create,
+    /// The first one, with mkfs.
+    Stage,
+    Publish,
+    Stats,
+    Unpublish,
+    /// Unstage and stage of a formatted volume.
+    Restage,
+    Unstage,
+    Delete,
+}
+
+/// What is timed of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Step {
+    Configure,
+    Mount,
+    Bind,
+    Unbind,
+    Unmount,
+    Clear,
+}
+
+impl Call {
+    const ALL: [Call; 8] = [
+        Call::Create,
+        Call::Stage,
+        Call::Publish,
+        Call::Stats,
+        Call::Unpublish,
+        Call::Restage,
+        Call::Unstage,
+        Call::Delete,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Call::Create => "create",
+            Call::Stage => "first stage",
+            Call::Publish => "publish",
+            Call::Stats => "stats",
+            Call::Unpublish => "unpublish",
+            Call::Restage => "unstage and stage",
+            Call::Unstage => "unstage",
+            Call::Delete => "delete",
+        }
+    }
+
+    /// The kernel's own share: what no driver can do without.
+    fn kernel(self) -> &'static [Step] {
+        match self {
+            Call::Create | Call::Stats | Call::Delete => &[],
+            Call::Stage => &[Step::Configure, Step::Mount],
+            Call::Publish => &[Step::Bind],
+            Call::Unpublish => &[Step::Unbind],
+            Call::Restage => &[Step::Unmount, Step::Clear, Step::Configure, Step::Mount],
+            Call::Unstage => &[Step::Unmount, Step::Clear],
+        }
+    }
+}
+
+impl Step {
+    const ALL: [Step; 6] =
+        [Step::Configure, Step::Mount, Step::Bind, Step::Unbind, Step::Unmount, Step::Clear];
+
+    fn name(self) -> &'static str {
+        match self {
+            Step::Configure => "LOOP_CONFIGURE",
+            Step::Mount => "mount of ext4",
+            Step::Bind => "bind mount",
+            Step::Unbind => "umount of a bind mount",
+            Step::Unmount => "umount of ext4",
+            Step::Clear => "detach of a loop device",
+        }
+    }
+}
+
+/// All that was measured, in the order of the runs.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Density {
+    pub(super) numbers: Vec<Beside>,
+}
+
+/// One further volume, again and again, beside so many attached ones. Times in milliseconds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Beside {
+    pub(super) volumes: usize,
+    pub(super) calls: BTreeMap<Call, Vec<f64>>,
+    /// Each round alternated with the calls' round at its index.
+    pub(super) kernel: BTreeMap<Step, Vec<f64>>,
+    /// The driver's resident memory.
+    pub(super) resident_mib: f64,
+    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent.
+    pub(super) withheld: f64,
+}
+
+impl Beside {
+    pub(super) fn new(volumes: usize) -> Beside {
+        let (calls, kernel) = Default::default();
+        Beside { volumes, calls, kernel, resident_mib: 0.0, withheld: 0.0 }
+    }
+
+    /// The rounds of a call.
+    fn call(&self, call: Call) -> Vec<f64> {
+        self.calls.get(&call).cloned().unwrap_or_default()
+    }
+
+    /// The kernel's share of a call, in each round.
+    fn share(&self, call: Call) -> Vec<f64> {
+        let steps: Vec<_> = call.kernel().iter().filter_map(|step| self.kernel.get(step)).collect();
+        let rounds = steps.iter().map(|runs| runs.len()).min().unwrap_or(0);
+        (0..rounds).map(|round| steps.iter().map(|runs| runs[round]).sum()).collect()
+    }
+}
+
+impl Density {
+    /// The numbers of volumes, each once.
+    fn counts(&self) -> Vec<usize> {
+        let counts: BTreeSet<_> = self.numbers.iter().map(|n| n.volumes).collect();
+        counts.into_iter().collect()
+    }
+
+    /// The rounds of all runs beside so many volumes.
+    fn rounds(&self, count: usize, of: impl Fn(&Beside) -> Vec<f64>) -> Vec<f64> {
+        self.numbers.iter().filter(|n| n.volumes == count).flat_map(of).collect()
+    }
+
+    /// For each number of volumes, the median of its rounds.
+    fn medians(&self, of: impl Fn(&Beside) -> Vec<f64>) -> Vec<Option<f64>> {
+        let rounds = self.counts().into_iter().map(|count| self.rounds(count, &of));
+        rounds.map(|rounds| (!rounds.is_empty()).then(|| median(&rounds))).collect()
+    }
+
+    fn calls(&self, count: usize, call: Call) -> Vec<f64> {
+        self.rounds(count, |n| n.call(call))
+    }
+
+    /// By how much the kernel's share of a call is slower than beside the fewest volumes.
+    fn grown(&self, count: usize, call: Call) -> f64 {
+        let share = |count| match self.rounds(count, |n| n.share(call)) {
+            rounds if rounds.is_empty() => 0.0,
+            rounds => median(&rounds),
+        };
+        let fewest = self.counts().first().copied().unwrap_or(count);
+        (share(count) - share(fewest)).max(0.0)
+    }
+
+    /// The rounds of a call without what the kernel's share has grown by.
+    fn driver(&self, count: usize, call: Call) -> Vec<f64> {
+        let grown = self.grown(count, call);
+        self.calls(count, call).iter().map(|elapsed| elapsed - grown).collect()
+    }
+
+    /// For each number of volumes, the median of such rounds against that beside the fewest.
+    fn ratios(&self, rounds: impl Fn(usize) -> Vec<f64>) -> Vec<Option<f64>> {
+        let of = |count: &usize| Some(rounds(*count)).filter(|r| !r.is_empty()).map(|r| median(&r));
+        let medians: Vec<_> = self.counts().iter().map(of).collect();
+        let fewest = medians.first().copied().flatten();
+        medians.into_iter().map(|median| Some(median? / fewest?)).collect()
+    }
+}
+
+impl Report for Density {
+    const NAME: &'static str = "density";
+
+    fn table(&self) -> String {
+        let counts = self.counts();
+        let Some(fewest) = counts.first() else {
+            return String::new();
+        };
+        let rounds = self.calls(*fewest, Call::Create).len();
+        let mut text = format!("Medians of {rounds} rounds, times in milliseconds.\n\n");
+        text += &head("attached volumes", &counts);
+        for call in Call::ALL {
+            let name = call.name();
+            text += &row(name, self.medians(|n| n.call(call)));
+            let against = self.ratios(|count| self.calls(count, call));
+            text += &row(&format!("{name}: against {fewest}"), against);
+            if !call.kernel().is_empty() {
+                let share = self.medians(|n| n.share(call));
+                text += &row(&format!("{name}: the kernel's share"), share);
+                let driver = self.ratios(|count| self.driver(count, call));
+                let what = format!("{name}: against {fewest}, without the kernel's growth");
+                text += &row(&what, driver);
+            }
+        }
+        for step in Step::ALL {
+            let elapsed = self.medians(|n| n.kernel.get(&step).cloned().unwrap_or_default());
+            text += &row(&format!("kernel: {}", step.name()), elapsed);
+        }
+        let resident = self.medians(|n| vec![n.resident_mib]);
+        text += &row("resident memory of the driver, MiB", resident);
+        text + &row("CPU withheld by the host, %", self.medians(|n| vec![n.withheld]))
+    }
+
+    fn charts(&self) -> String {
+        let counts = self.counts();
+        let drawn = |values: Vec<Option<f64>>| -> Vec<f64> {
+            values.into_iter().map(Option::unwrap_or_default).collect()
+        };
+        let driver =
+            |call: Call| (call.name(), drawn(self.ratios(|count| self.driver(count, call))));
+        let restage = [
+            ("the driver", drawn(self.medians(|n| n.call(Call::Restage)))),
+            ("the kernel's share", drawn(self.medians(|n| n.share(Call::Restage)))),
+        ];
+        let chart = |title, lines: &[_]| chart(title, "attached volumes", &counts, lines);
+        let times = "Time of a call against that beside the fewest, without the kernel's growth";
+        let milliseconds = "Unstage and stage, milliseconds";
+        chart(times, &Call::ALL.map(driver)) + &chart(milliseconds, &restage)
+    }
+
+    /// Those beside many volumes.
+    fn figures(&self) -> Vec<Figure> {
+        let counts = self.counts();
+        let many = counts.iter().rfind(|count| **count <= MANY).or(counts.last());
+        let (Some(&fewest), Some(&many)) = (counts.first(), many) else {
+            return Vec::new();
+        };
+        // With one number of volumes, the figure would be its own floor.
+        let flat = if fewest == many { Aim::None } else { Aim::RatioAtMost(FLAT) };
+        let figure = |call: Call| {
+            let what = format!("{many} volumes: {}, against {fewest}", call.name());
+            let (driver, floor) = (self.driver(many, call), self.calls(fewest, call));
+            Figure::beside(what, driver, floor, "ms", flat)
+        };
+        let mut figures = Vec::from(Call::ALL.map(figure));
+        let what = format!("{many} volumes: stats");
+        figures.push(Figure::alone(
+            what,
+            self.calls(many, Call::Stats),
+            "ms",
+            Aim::LessThan(STATS),
+        ));
+        figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Verdict;
+    use crate::page::tests::require_drawn;
+
+    #[test]
+    fn the_page_shows_the_data_in_the_tree() {
+        require_drawn::<Density>();
+    }
+
+    fn beside(volumes: usize, call: f64, step: f64) -> Beside {
+        let calls = Call::ALL.map(|c| (c, vec![call; 3])).into();
+        let kernel = Step::ALL.map(|s| (s, vec![step; 3])).into();
+        Beside { calls, kernel, ..Beside::new(volumes) }
+    }
+
+    #[test]
+    fn a_call_may_become_slower_by_what_the_kernel_does() {
+        use Call::{Publish, Restage, Stats, Unstage};
+        use Verdict::{Met, Missed};
+        type Case<'a> = (&'a str, Call, (f64, f64), (f64, f64), Verdict);
+        // Of call and kernel's step beside one volume, and beside a thousand.
+        let cases: [Case; 8] = [
+            ("as fast", Publish, (4.0, 1.0), (4.0, 1.0), Met),
+            ("a little slower", Publish, (4.0, 1.0), (5.0, 1.0), Met),
+            ("slower", Publish, (4.0, 1.0), (5.1, 1.0), Missed),
+            ("slower, as one step is", Publish, (4.0, 1.0), (7.0, 3.0), Met),
+            ("slower, as two steps are", Unstage, (4.0, 1.0), (8.0, 3.0), Met),
+            ("slower, as four are", Restage, (8.0, 1.0), (16.0, 3.0), Met),
+            ("no step of this call", Stats, (4.0, 1.0), (7.0, 3.0), Missed),
+            // Noise of the floor is no reason.
+            ("the kernel became faster", Publish, (4.0, 3.0), (5.0, 1.0), Met),
+        ];
+        for (name, call, (few, few_step), (many, many_step), verdict) in cases {
+            let numbers = vec![
+                beside(1, few, few_step),
+                beside(1_000, many, many_step),
+                beside(2_000, 100.0, 1.0),
+            ];
+            let figures = Density { numbers }.figures();
+            let at = Call::ALL.iter().position(|c| *c == call).expect("it is there");
+            assert_eq!(figures[at].verdict(), verdict, "{name}");
+            assert_eq!(figures[at].what, format!("1000 volumes: {}, against 1", call.name()));
+        }
+    }
+}
