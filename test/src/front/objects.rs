@@ -6,7 +6,8 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config};
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 /// Kinds: group and version, plural, and true if they are namespaced.
 const KINDS: [(&str, &str, &str, &str, bool); 24] = [
@@ -45,6 +46,24 @@ const KINDS: [(&str, &str, &str, &str, bool); 24] = [
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
+
+/// The attachment of a volume to a node.
+pub fn attachment(name: &str, attacher: &str, node: &str, volume: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {
+            "attacher": attacher, "nodeName": node, "source": {"persistentVolumeName": volume},
+        },
+    })
+}
+
+/// The name that the controller manager gives an attachment.
+pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    let hash = Sha256::digest(format!("{handle}{driver}{node}"));
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{hex}")
+}
 
 /// Kinds of namespaced objects, in the order of their deletion.
 pub(super) const USERS_KINDS: [&str; 3] =

@@ -8,10 +8,9 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use hostloop_test::driver::NODE;
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{self, Place};
 use hostloop_test::machine::text;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::site::{DRIVER, Site, at};
 
@@ -138,18 +137,8 @@ impl Mounted {
 
 /// Makes the attachment's object, as the cluster names it, and waits for the attacher.
 async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
-    let digest = Sha256::digest(format!("{handle}{DRIVER}{NODE}"));
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("csi-{hex}");
-    let attachment = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-        "metadata": {"name": name},
-        "spec": {
-            "attacher": DRIVER, "nodeName": NODE,
-            "source": {"persistentVolumeName": volume},
-        },
-    });
-    site.objects.create(attachment).await;
+    let name = objects::attachment_name(handle, DRIVER, NODE);
+    site.objects.create(objects::attachment(&name, DRIVER, NODE, volume)).await;
     let attached = |a: &Value| a["status"]["attached"] == true;
     let place = at("VolumeAttachment", &name);
     let attachment = site.until(&place, "attached", attached).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostloop_test::client::new_volume;
 use hostloop_test::front::FrontSpec;
-use hostloop_test::front::objects::{Place, merge};
+use hostloop_test::front::objects::{self, Place, merge};
 use serde_json::{Value, json};
 
 use crate::{LABEL, Rig, SELECTED_NODE, annotation};
@@ -79,17 +79,10 @@ async fn a_node_is_deleted() {
     rig.until(&waiting, "the driver's", is_ours).await;
 
     let finalizer = format!("external-attacher/{}", rig.driver_name.replace('.', "-"));
-    let attachment = rig
-        .create(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": format!("va-{}", rig.name), "finalizers": [finalizer]},
-            "spec": {
-                "attacher": rig.driver_name, "nodeName": node,
-                "source": {"persistentVolumeName": retained.name},
-            },
-        }))
-        .await;
-    let attachment = Place::of_object(&attachment);
+    let attachment = format!("va-{}", rig.name);
+    let mut attachment = objects::attachment(&attachment, &rig.driver_name, &node, &retained.name);
+    attachment["metadata"]["finalizers"] = json!([finalizer]);
+    let attachment = Place::of_object(&rig.create(attachment).await);
     rig.objects.delete(&attachment).await;
     let room = rig
         .create(json!({

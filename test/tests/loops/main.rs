@@ -21,7 +21,7 @@ mod snapshots;
 use std::sync::Arc;
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{self, Place};
 use hostloop_test::front::plane::Plane;
 use hostloop_test::front::{Front, FrontSpec};
 use hostloop_test::memory::{Rpc, Volume};
@@ -165,14 +165,7 @@ impl Rig {
 
     /// Attaches a volume to a node with an attachment of this name.
     async fn attachment(&self, name: &str, attacher: &str, node: &str, volume: &str) -> Place {
-        let attachment = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": name},
-            "spec": {
-                "attacher": attacher, "nodeName": node,
-                "source": {"persistentVolumeName": volume},
-            },
-        });
+        let attachment = objects::attachment(name, attacher, node, volume);
         Place::of_object(&self.create(attachment).await)
     }
 
