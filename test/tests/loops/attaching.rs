@@ -3,23 +3,15 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::client::map;
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{Place, attachment_name};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tonic::Code;
 
 use crate::{Rig, annotation, handle, has_finalizer, in_class, name, quick, text, without};
 
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
-
-/// The name the controller manager gives an attachment.
-fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
-    let hash = Sha256::digest(format!("{handle}{driver}{node}"));
-    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{hex}")
-}
 
 /// Attaches a volume to a node.
 async fn attach(rig: &Rig, volume: &Value, node: &str) -> Place {
@@ -105,6 +97,7 @@ async fn errors_are_on_the_attachment() {
     rig.objects.delete(&at).await;
     let failed = |a: &Value| text(&a["status"]["detachError"]["message"]).contains("scripted");
     let attachment = rig.until(&at, "with an error", failed).await;
+    assert!(attachment["status"]["detachError"]["errorCode"].is_null(), "{attachment:#}");
     assert_eq!(attachment["status"]["attached"], true, "{attachment:#}");
     rig.driver.unscript("ControllerUnpublishVolume");
     rig.until_gone(&at).await;

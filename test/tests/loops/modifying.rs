@@ -96,9 +96,10 @@ async fn a_missing_class_is_waited_for() {
 async fn a_class_may_be_infeasible() {
     let rig = Rig::up(spec("modify-bad")).await;
     let own = &rig.driver_name;
-    for (name, driver, parameter, words) in
-        [("nonsense", &own[..], "flavour", "flavour"), ("foreign", "other.csi.dev", "speed", "")]
-    {
+    for (name, driver, parameter, words) in [
+        ("nonsense", &own[..], "flavour", "flavour"),
+        ("foreign", "other.csi.dev", "speed", "other.csi.dev"),
+    ] {
         let bad = attributes_of(&rig, name, driver, json!({parameter: "1"})).await;
         let good = format!("good-{name}");
         let good = attributes(&rig, &good, json!({"speed": "2"})).await;

@@ -12,6 +12,7 @@ use hostloop_test::client::{map, new_volume};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::{Rig, annotation, handle, has_finalizer, in_class, name, text, without};
 
@@ -34,6 +35,7 @@ async fn a_volume_has_every_field() {
         ("node-publish", "publish-${pv.name}", &ns[..]),
         ("controller-expand", "fixed", &ns[..]),
         ("node-expand", "fixed", &ns[..]),
+        ("controller-modify", "fixed", &ns[..]),
     ] {
         let key = format!("csi.storage.k8s.io/{secret}-secret");
         parameters[format!("{key}-name")] = json!(name);
@@ -83,6 +85,8 @@ async fn a_volume_has_every_field() {
         (&spec["accessModes"], json!(["ReadWriteOnce"])),
         (&spec["mountOptions"], json!(["noatime", "discard"])),
         (&spec["capacity"]["storage"], json!("1431Mi")),
+        (&spec["claimRef"]["apiVersion"], json!("v1")),
+        (&spec["claimRef"]["kind"], json!("PersistentVolumeClaim")),
         (&spec["claimRef"]["name"], json!("data")),
         (&spec["claimRef"]["namespace"], json!(ns)),
         (&spec["claimRef"]["uid"], json!(uid)),
@@ -113,10 +117,13 @@ async fn a_volume_has_every_field() {
     let end = format!("-{}", rig.driver_name);
     assert!(text(identity).ends_with(&end), "{identity}");
     let deletion = "volume.kubernetes.io/provisioner-deletion-secret";
+    let modify = "volume.kubernetes.io/controller-modify-secret";
     let expected = [
         ("pv.kubernetes.io/provisioned-by", &rig.driver_name[..]),
         (&format!("{deletion}-name"), "by-claim"),
         (&format!("{deletion}-namespace"), &ns),
+        (&format!("{modify}-name"), "fixed"),
+        (&format!("{modify}-namespace"), &ns),
     ];
     for (key, expected) in expected {
         assert_eq!(*annotation(&volume, key), expected, "{key}");
@@ -236,7 +243,8 @@ async fn a_clone_protects_its_source() {
     let rig = Rig::up(FrontSpec::new("clone", "provisioner")).await;
     let source = rig.volume("source").await;
     let slow = Step::Delay(Duration::from_secs(2));
-    rig.driver.script("CreateVolume", [slow]);
+    // The first call has no final answer: the source stays protected.
+    rig.driver.script("CreateVolume", [Step::Fail(Code::Aborted), slow]);
     let from = json!({"spec": {
         "dataSource": {"kind": "PersistentVolumeClaim", "name": "source"},
         "resources": {"requests": {"storage": "2Gi"}},
