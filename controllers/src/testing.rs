@@ -19,9 +19,11 @@ use crate::metrics::Metrics;
 mod api;
 mod conformance;
 mod driver;
+mod objects;
 
 pub(crate) use api::{Api, Fault};
 pub(crate) use driver::{Call, NODE_ID, Script, connect};
+pub(crate) use objects::*;
 
 /// The name of the scripted driver.
 pub(crate) const DRIVER: &str = "csi.example";
@@ -69,7 +71,7 @@ impl World {
     /// Stores an object in the server and in a cache.
     pub(crate) fn add<K: Resource>(&self, watch: &Store<K>, object: serde_json::Value) {
         let stored = self.api.put(object);
-        watch.apply_write(serde_json::from_value(stored).expect("an object of the kind"));
+        watch.apply_write(read(stored));
     }
 
     /// The events since the last look.

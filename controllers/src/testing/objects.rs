@@ -1,0 +1,53 @@
+//! Objects for tests, with the fields that all of their kind need.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::DRIVER;
+use crate::api::scope::Scope;
+
+/// Reads an object of a kind.
+pub(crate) fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object of the kind")
+}
+
+/// Merges `change` into `object`.
+pub(crate) fn with(mut object: Value, change: Value) -> Value {
+    json_patch::merge(&mut object, &change);
+    object
+}
+
+/// The scope of a node whose driver has the node's name as the value of this topology key.
+pub(crate) fn node_scope(name: &str, key: &str) -> Scope {
+    Scope::Node { name: name.to_owned(), segments: [(key.to_owned(), name.to_owned())].into() }
+}
+
+/// A node affinity to these values of a label.
+pub(crate) fn affinity(key: &str, values: &[&str]) -> Value {
+    let matching = json!([{"key": key, "operator": "In", "values": values}]);
+    json!({"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}})
+}
+
+/// A node on which a driver has registered this topology key.
+pub(crate) fn csi_node(name: &str, driver: &str, key: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
+        "spec": {"drivers": [{"name": driver, "nodeID": name, "topologyKeys": [key]}]},
+    })
+}
+
+/// A volume of a driver.
+pub(crate) fn volume(name: &str, driver: &str, handle: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {"csi": {"driver": driver, "volumeHandle": handle}},
+    })
+}
+
+/// An attachment of a volume to a node by [`DRIVER`].
+pub(crate) fn attachment(name: &str, volume: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+        "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume}},
+    })
+}
