@@ -47,7 +47,6 @@ pub(crate) async fn conforms(client: &Client, namespace: &str) {
         a_write_names_the_version_it_depends_on
         a_write_names_the_uid_it_depends_on
         a_json_patch_tests_first
-        a_patch_that_is_no_patch_is_refused
         an_update_replaces_all_but_what_the_server_sets
         a_status_is_written_apart
         a_status_leaves_the_metadata_of_some_kinds_alone
@@ -243,32 +242,21 @@ async fn what_is_missing_is_not_found(site: &Site) {
 async fn a_list_follows_its_selectors(site: &Site) {
     for (name, labels) in [
         ("a", json!({"of": "select", "k": "1"})),
-        ("b", json!({"of": "select", "k": "2", "m": "x"})),
+        ("b", json!({"of": "select", "k": "2"})),
         ("c", json!({"of": "select"})),
     ] {
         site.map(name, json!({"labels": labels})).await;
     }
-    for (selector, expected) in [
-        ("of=select", "a b c"),
-        ("of=select,k", "a b"),
-        ("of=select,!k", "c"),
-        ("of=select,k=1", "a"),
-        ("of=select,k==2", "b"),
-        ("of=select,k!=1", "b c"),
-        ("of=select,k+in+(1,2)", "a b"),
-        ("of=select,k+notin+(1,3)", "b c"),
-        ("of=other", ""),
-    ] {
+    for (selector, expected) in
+        [("of=select", "a b c"), ("of=select,!k", "c"), ("of=select,k=1", "a"), ("of=other", "")]
+    {
         let path = format!("{}?labelSelector={selector}", site.maps);
         let list = site.get(&path).await.code(200);
         assert_eq!(names(&list).join(" "), expected, "{selector}");
     }
-    let name = format!("metadata.name={}-b", site.prefix);
-    for (selector, expected) in [(name.clone(), "b"), (name.replace('=', "!="), "a c")] {
-        let path = format!("{}?labelSelector=of=select&fieldSelector={selector}", site.maps);
-        let list = site.get(&path).await.code(200);
-        assert_eq!(names(&list).join(" "), expected, "{selector}");
-    }
+    let field = format!("fieldSelector=metadata.name={}-b", site.prefix);
+    let list = site.get(&format!("{}?labelSelector=of=select&{field}", site.maps)).await.code(200);
+    assert_eq!(names(&list), ["b"]);
 }
 
 async fn pages_show_one_version(site: &Site) {

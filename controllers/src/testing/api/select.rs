@@ -20,31 +20,13 @@ pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool 
     meets(selector("labelSelector"), label) && meets(selector("fieldSelector"), field)
 }
 
-/// True if values meet all requirements: `k`, `!k`, `k=v`, `k!=v`, `k in (v,w)`, `k notin (v,w)`.
+/// True if values meet all requirements. The controllers use `k=v` and `!k`.
 fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
-    let mut depth = 0;
-    let requirements = selector.split(|letter| {
-        depth += i32::from(letter == '(') - i32::from(letter == ')');
-        letter == ',' && depth == 0
-    });
-    requirements.filter(|one| !one.is_empty()).all(|one| {
-        let among = |(key, list): (&str, &str)| {
-            let list = list.trim_end_matches(')');
-            value(key).is_some_and(|value| list.split(',').any(|one| one.trim() == value))
-        };
-        if let Some(pair) = one.split_once(" notin (") {
-            !among(pair)
-        } else if let Some(pair) = one.split_once(" in (") {
-            among(pair)
-        } else if let Some((key, other)) = one.split_once("!=") {
-            value(key).as_deref() != Some(other)
-        } else if let Some((key, wanted)) = one.split_once('=') {
-            value(key).as_deref() == Some(wanted.trim_start_matches('='))
-        } else if let Some(key) = one.strip_prefix('!') {
-            value(key).is_none()
-        } else {
-            value(one).is_some()
-        }
+    let mut requirements = selector.split(',').filter(|one| !one.is_empty());
+    requirements.all(|one| match (one.split_once('='), one.strip_prefix('!')) {
+        (Some((key, wanted)), None) => value(key).as_deref() == Some(wanted),
+        (None, Some(key)) => value(key).is_none(),
+        _ => panic!("not a selector of the controllers: {selector}"),
     })
 }
 

@@ -48,10 +48,6 @@ impl Failure {
         Failure::new(code, reason, "refused")
     }
 
-    pub(super) fn expired() -> Failure {
-        Failure::new(410, "Expired", "too old resource version")
-    }
-
     fn not_found(key: &Key) -> Failure {
         Failure::new(404, "NotFound", format!("{} {:?} not found", key.plural, key.name))
     }
@@ -67,15 +63,12 @@ impl Failure {
         Failure::new(422, "Invalid", message)
     }
 
-    pub(super) fn status(&self) -> Value {
-        json!({
+    pub(super) fn response(&self) -> Response<Stream> {
+        let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
-        })
-    }
-
-    pub(super) fn response(&self) -> Response<Stream> {
-        response(self.code, &self.status())
+        });
+        response(self.code, &status)
     }
 }
 
@@ -92,8 +85,6 @@ pub(super) struct Store {
     pub(super) objects: BTreeMap<Key, Value>,
     pub(super) changes: Vec<Change>,
     pub(super) version: u64,
-    /// The first version that can still be read or watched from.
-    pub(super) oldest: u64,
     pub(super) watchers: Vec<Watcher>,
     /// Status fields that a kind, by its plural, does not have.
     pub(super) undefined: Vec<(&'static str, &'static str)>,
@@ -126,13 +117,6 @@ impl Store {
         let change = Change { version, key, old, new };
         self.watchers.retain(|watcher| watcher.notify(&change));
         self.changes.push(change);
-    }
-
-    pub(super) fn compact(&mut self) {
-        // After this, even a new list has a later version than anything read before.
-        self.version += 1;
-        self.oldest = self.version;
-        self.changes.clear();
     }
 
     /// The objects with paths that end with `path`.
@@ -216,9 +200,6 @@ impl Store {
                 (version.parse().expect("a version"), Some(name.to_owned()))
             }
         };
-        if version < self.oldest {
-            return Err(Failure::expired());
-        }
         let mut objects = self.objects.clone();
         for change in self.changes.iter().rev() {
             if change.version <= version {
@@ -352,8 +333,7 @@ fn patched(key: &Key, old: &Value, content: &str, patch: Value) -> Result<Value,
     let mut new = old.clone();
     match content {
         "application/json-patch+json" => {
-            let patch: json_patch::Patch = serde_json::from_value(patch)
-                .map_err(|error| Failure::new(400, "BadRequest", error.to_string()))?;
+            let patch: json_patch::Patch = serde_json::from_value(patch).expect("a JSON patch");
             json_patch::patch(&mut new, &patch)
                 .map_err(|_| Failure::new(422, "Invalid", UNFIT_PATCH))?;
         }

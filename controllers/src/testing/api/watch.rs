@@ -14,7 +14,7 @@ use tonic::codegen::http::Response;
 use super::Asked;
 use super::path::Target;
 use super::select::selects;
-use super::store::{Change, Failure, Store};
+use super::store::{Change, Store};
 
 /// An open watch.
 pub(super) struct Watcher {
@@ -49,19 +49,6 @@ impl Watcher {
             }
         }
     }
-
-    fn wants(&self, parameter: &str) -> bool {
-        self.query.get(parameter).is_some_and(|value| value == "true")
-    }
-
-    fn bookmark(&self, version: u64, annotations: Value) -> bool {
-        let metadata = json!({
-            "resourceVersion": version.to_string(), "creationTimestamp": null,
-            "annotations": annotations,
-        });
-        let kind = "Bookmark";
-        self.send("BOOKMARK", &json!({"kind": kind, "apiVersion": "v1", "metadata": metadata}))
-    }
 }
 
 impl Store {
@@ -75,10 +62,6 @@ impl Store {
         };
         let since = asked.query.get("resourceVersion").and_then(|text| text.parse().ok());
         match since.filter(|since| *since > 0) {
-            Some(since) if since < self.oldest => {
-                watcher.send("ERROR", &Failure::expired().status());
-                return Stream::Open(stream);
-            }
             Some(since) => {
                 for change in self.changes.iter().filter(|change| change.version > since) {
                     watcher.notify(change);
@@ -92,20 +75,8 @@ impl Store {
                 }
             }
         }
-        if watcher.wants("sendInitialEvents") {
-            let end = json!({"k8s.io/initial-events-end": "true"});
-            watcher.bookmark(self.version, end);
-        }
         self.watchers.push(watcher);
         Stream::Open(stream)
-    }
-
-    /// Sends a bookmark to the watches that asked for bookmarks.
-    pub(super) fn bookmark(&mut self) {
-        let version = self.version;
-        self.watchers.retain(|watcher| {
-            !watcher.wants("allowWatchBookmarks") || watcher.bookmark(version, json!({}))
-        });
     }
 }
 

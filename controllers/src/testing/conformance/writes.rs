@@ -71,12 +71,6 @@ pub(super) async fn a_json_patch_tests_first(site: &Site) {
     assert_eq!(changed["data"]["a"], "2");
 }
 
-pub(super) async fn a_patch_that_is_no_patch_is_refused(site: &Site) {
-    let (path, _) = site.map("x", json!({})).await;
-    let answer = site.ask("PATCH", &path, JSON_PATCH, json!({"data": {}})).await;
-    answer.failed(400, "BadRequest");
-}
-
 pub(super) async fn an_update_replaces_all_but_what_the_server_sets(site: &Site) {
     let (path, made) = site.map("x", json!({"labels": {"l": "1"}})).await;
     let mut other = made.clone();
