@@ -70,7 +70,7 @@ mod tests {
     use serde_json::json;
 
     fn pod(version: u32, phase: &str) -> Pod {
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": "p", "namespace": "ns", "resourceVersion": version.to_string()},
             "spec": {"containers": [], "volumes": [
                 {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
@@ -79,7 +79,6 @@ mod tests {
             ]},
             "status": {"phase": phase},
         }))
-        .unwrap()
     }
 
     #[test]

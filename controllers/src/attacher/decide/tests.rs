@@ -1,5 +1,5 @@
 use super::*;
-use serde_json::from_value;
+use crate::testing::{read, with as over};
 
 const FINALIZER: &str = "external-attacher/csi-example";
 
@@ -14,12 +14,6 @@ fn rules() -> Rules {
     }
 }
 
-/// Merges `patch` into `base`.
-fn over(mut base: Value, patch: Value) -> Value {
-    json_patch::merge(&mut base, &patch);
-    base
-}
-
 fn attachment(patch: Value) -> VolumeAttachment {
     let base = json!({
         "metadata": {"name": "va", "uid": "u", "resourceVersion": "7"},
@@ -29,7 +23,7 @@ fn attachment(patch: Value) -> VolumeAttachment {
         },
         "status": {"attached": false},
     });
-    from_value(over(base, patch)).unwrap()
+    read(over(base, patch))
 }
 
 fn volume(patch: Value) -> PersistentVolume {
@@ -44,15 +38,14 @@ fn volume(patch: Value) -> PersistentVolume {
             },
         },
     });
-    from_value(over(base, patch)).unwrap()
+    read(over(base, patch))
 }
 
 fn csi_node(driver: &str) -> CSINode {
-    from_value(json!({
+    read(json!({
         "metadata": {"name": "n1"},
         "spec": {"drivers": [{"name": driver, "nodeID": "id-1"}]},
     }))
-    .unwrap()
 }
 
 const DELETED: &str = "2026-01-02T03:04:05Z";

@@ -1,13 +1,11 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::json;
-use tonic::Status;
 
 use super::*;
 use crate::csi::driver::ControllerCapability::{self, *};
 use crate::queue::Outcome;
-use crate::testing::{Call, DRIVER, World};
+use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, volume, with};
 
 const FINALIZER: &str = "external-attacher/csi-example";
 
@@ -27,25 +25,15 @@ fn setup(capabilities: &[ControllerCapability]) -> Setup {
     let world = World::new(capabilities);
     let attacher = Attacher::new(world.context.clone());
     let source = json!({
-        "driver": DRIVER, "volumeHandle": "h", "volumeAttributes": {"a": "b"},
+        "volumeAttributes": {"a": "b"},
         "controllerPublishSecretRef": {"name": "s", "namespace": "ns"},
     });
-    world.add(
-        &attacher.volumes,
-        json!({
-            "apiVersion": "v1", "kind": "PersistentVolume",
-            "metadata": {"name": "pv", "finalizers": ["kubernetes.io/pv-protection"]},
-            "spec": {"accessModes": ["ReadWriteOnce"], "csi": source},
-        }),
-    );
-    world.add(
-        &attacher.csi_nodes,
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
-            "metadata": {"name": "n1"},
-            "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-1"}]},
-        }),
-    );
+    let more = json!({
+        "metadata": {"finalizers": ["kubernetes.io/pv-protection"]},
+        "spec": {"accessModes": ["ReadWriteOnce"], "csi": source},
+    });
+    world.add(&attacher.volumes, with(volume("pv", DRIVER, "h"), more));
+    world.add(&attacher.csi_nodes, csi_node("n1", DRIVER, "t/node"));
     world.api.put(json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": "s", "namespace": "ns"}, "data": {"key": "aHVzaA=="},
@@ -55,17 +43,8 @@ fn setup(capabilities: &[ControllerCapability]) -> Setup {
 
 impl Setup {
     fn add(&self, patch: serde_json::Value) {
-        let mut attachment = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": "va"},
-            "spec": {
-                "attacher": DRIVER, "nodeName": "n1",
-                "source": {"persistentVolumeName": "pv"},
-            },
-            "status": {"attached": false},
-        });
-        json_patch::merge(&mut attachment, &patch);
-        self.world.add(&self.attacher.attachments, attachment);
+        let attachment = with(attachment("va", "pv", "n1"), json!({"status": {"attached": false}}));
+        self.world.add(&self.attacher.attachments, with(attachment, patch));
     }
 
     fn stored(&self) -> Option<serde_json::Value> {
@@ -99,7 +78,7 @@ fn deleting() -> serde_json::Value {
     json!({
         "metadata": {
             "deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": [FINALIZER],
-            "annotations": {"csi.alpha.kubernetes.io/node-id": "id-1"},
+            "annotations": {"csi.alpha.kubernetes.io/node-id": "n1"},
         },
         "status": {"attached": true, "attachmentMetadata": {"path": "/dev/x"}},
     })
@@ -116,14 +95,14 @@ async fn attaching_writes_in_order() {
                 r#"pv [{{"op":"test","path":"/metadata/finalizers","value":["kubernetes.io/pv-protection"]}},{{"op":"add","path":"/metadata/finalizers/-","value":"{FINALIZER}"}}]"#
             ),
             format!(
-                r#"va {{"metadata":{{"annotations":{{"csi.alpha.kubernetes.io/node-id":"id-1"}},"finalizers":["{FINALIZER}"]}}}}"#
+                r#"va {{"metadata":{{"annotations":{{"csi.alpha.kubernetes.io/node-id":"n1"}},"finalizers":["{FINALIZER}"]}}}}"#
             ),
             r#"va/status {"status":{"attachError":null,"attached":true,"attachmentMetadata":{"path":"/dev/x"}}}"#
                 .to_owned(),
         ]
     );
     let (volume, node, secrets) = setup.published();
-    assert_eq!((&*volume, &*node, &*secrets["key"]), ("h", "id-1", "hush"));
+    assert_eq!((&*volume, &*node, &*secrets["key"]), ("h", "n1", "hush"));
     // A second attempt changes nothing. A forced one repeats only the call.
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls(), []);
@@ -132,20 +111,6 @@ async fn attaching_writes_in_order() {
     assert_eq!(setup.world.script.calls().len(), 1);
     assert_eq!(setup.world.api.writes(), [""; 0]);
     assert!(setup.attacher.forced().is_empty());
-}
-
-#[tokio::test]
-async fn an_error_has_its_code_until_the_next_success() {
-    let setup = attaching();
-    setup.world.script.fail(Status::resource_exhausted("full"));
-    assert_eq!(setup.work().await, Outcome::Failed);
-    let error = &setup.status()["attachError"];
-    assert_eq!(error["errorCode"], 8);
-    assert_eq!(error["message"], "rpc error: code = ResourceExhausted desc = full");
-    assert!(error["time"].is_string());
-    assert_eq!(setup.work().await, Outcome::Done);
-    let attached = json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}});
-    assert_eq!(setup.status(), attached);
 }
 
 #[tokio::test]
@@ -158,19 +123,12 @@ async fn objects_missing_from_the_cache_are_read() {
     let error = &setup.status()["attachError"];
     assert_eq!(error["message"], "there is no PersistentVolume late");
     assert!(error["errorCode"].is_null());
-    setup.world.api.put(json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "late"},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "csi": {"driver": DRIVER, "volumeHandle": "l"},
-        },
-    }));
-    setup.world.api.put(json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n2"},
-        "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-2"}]},
-    }));
+    let modes = json!({"spec": {"accessModes": ["ReadWriteOnce"]}});
+    setup.world.api.put(with(volume("late", DRIVER, "l"), modes));
+    setup.world.api.put(csi_node("n2", DRIVER, "t/node"));
     assert_eq!(setup.work().await, Outcome::Done);
     let (volume, node, _) = setup.published();
-    assert_eq!((&*volume, &*node), ("l", "id-2"));
+    assert_eq!((&*volume, &*node), ("l", "n2"));
 }
 
 #[tokio::test]
@@ -185,23 +143,6 @@ async fn a_changed_volume_is_read_again() {
         volume["metadata"]["finalizers"],
         json!(["other", "kubernetes.io/pv-protection", FINALIZER])
     );
-}
-
-#[tokio::test]
-async fn detaching_frees_the_attachment_and_then_the_volume() {
-    let setup = setup(&[PublishUnpublishVolume]);
-    setup.add(deleting());
-    setup.world.script.fail(Status::internal("busy"));
-    assert_eq!(setup.work().await, Outcome::Failed);
-    let error = &setup.status()["detachError"];
-    assert_eq!(error["message"], "rpc error: code = Internal desc = busy");
-    assert!(error["errorCode"].is_null());
-    setup.world.api.writes();
-    assert_eq!(setup.work().await, Outcome::Done);
-    let writes = setup.world.api.writes();
-    assert_eq!(writes, [r#"va {"metadata":{"finalizers":[]}}"#]);
-    assert_eq!(setup.stored(), None);
-    assert_eq!(setup.world.script.calls().len(), 2);
 }
 
 #[tokio::test]
@@ -224,45 +165,12 @@ async fn an_attachment_with_another_finalizer_is_marked_as_detached() {
 }
 
 #[tokio::test]
-async fn the_finalizer_of_a_volume_goes_with_its_last_attachment() {
-    let setup = setup(&[PublishUnpublishVolume]);
-    let mut volume = setup.volume();
-    volume["metadata"]["finalizers"] = json!(["x", FINALIZER]);
-    volume["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
-    setup.world.add(&setup.attacher.volumes, volume);
-    setup.add(json!({}));
-    assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
-    assert_eq!(setup.world.api.writes(), [""; 0]);
-    // The PV is being deleted, so attaching it fails.
-    assert_eq!(setup.work().await, Outcome::Failed);
-    let error = &setup.status()["attachError"];
-    assert_eq!(error["message"], "PersistentVolume pv is marked for deletion");
-    setup.add(json!({"spec": {"source": {"persistentVolumeName": "another"}}}));
-    assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
-    let volume: PersistentVolume = serde_json::from_value(setup.volume()).unwrap();
-    assert_eq!(volume.finalizers(), ["x"]);
-}
-
-#[tokio::test]
-async fn without_the_capability_it_is_marked_as_attached() {
-    let setup = setup(&[]);
-    setup.add(json!({}));
-    assert_eq!(setup.work().await, Outcome::Done);
-    assert_eq!(
-        setup.world.api.writes(),
-        [r#"va/status {"status":{"attachError":null,"attached":true}}"#]
-    );
-    assert_eq!(setup.world.script.calls(), []);
-}
-
-#[tokio::test]
 async fn attachments_of_other_processes_are_left_alone() {
     let mut setup = setup(&[PublishUnpublishVolume]);
     setup.add(json!({"spec": {"attacher": "other"}}));
     assert_eq!(setup.work().await, Outcome::Done);
     setup.add(json!({"spec": {"nodeName": "n2"}}));
-    setup.attacher.context.scope =
-        crate::api::scope::Scope::Node { name: "n1".to_owned(), segments: Default::default() };
+    setup.attacher.context.scope = node_scope("n1", "t/node");
     assert_eq!(setup.work().await, Outcome::Done);
     // A process without the leadership does nothing.
     setup.add(json!({}));
@@ -278,13 +186,12 @@ async fn attachments_of_other_processes_are_left_alone() {
 async fn the_attacher_starts_if_there_can_be_attachments() {
     use crate::api::scope::Scope;
     let driver = |version: u32, required: Option<bool>| {
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": DRIVER, "resourceVersion": version.to_string()},
             "spec": {"attachRequired": required},
         }))
-        .unwrap()
     };
-    let node = || Scope::Node { name: "n1".to_owned(), segments: Default::default() };
+    let node = || node_scope("n1", "t/node");
     for (can, scope, required, expected) in [
         (&[][..], node(), Some(false), false),
         (&[], node(), Some(true), true),
@@ -305,14 +212,4 @@ async fn the_attacher_starts_if_there_can_be_attachments() {
         drivers.apply_write(driver(2, Some(true)));
         crate::attacher::needed(&world.context).await;
     }
-}
-
-#[test]
-fn debug_output_hides_secrets() {
-    // Only the request holds the secrets, and its Debug output hides them.
-    let request = ControllerPublishVolumeRequest {
-        secrets: [("key".to_owned(), "hush".to_owned())].into(),
-        ..Default::default()
-    };
-    assert!(!format!("{request:?}").contains("hush"));
 }

@@ -5,7 +5,7 @@ use tonic::Status;
 
 use super::*;
 use crate::csi::driver::ControllerCapability::*;
-use crate::testing::{Call, DRIVER, World};
+use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, volume, with};
 
 fn page(entries: &[(&str, &[&str])], next_token: &str) -> ListVolumesResponse {
     let entries = entries.iter().map(|(volume, nodes)| Entry {
@@ -20,37 +20,15 @@ fn page(entries: &[(&str, &[&str])], next_token: &str) -> ListVolumesResponse {
 fn world() -> (World, Attacher) {
     let world = World::new(&[PublishUnpublishVolume, ListVolumes, ListVolumesPublishedNodes]);
     let attacher = Attacher::new(world.context.clone());
-    world.add(
-        &attacher.csi_nodes,
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n1"},
-            "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-1"}]},
-        }),
-    );
+    world.add(&attacher.csi_nodes, csi_node("n1", DRIVER, "t/node"));
     for (handle, attached) in [("a", true), ("b", false), ("c", true), ("d", false)] {
         let name = format!("pv-{handle}");
-        world.add(
-            &attacher.volumes,
-            json!({
-                "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-                "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
-            }),
-        );
-        for (attachment, attacher_name) in
-            [(format!("va-{handle}"), DRIVER), (format!("other-{handle}"), "other")]
-        {
-            world.add(
-                &attacher.attachments,
-                json!({
-                    "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-                    "metadata": {"name": attachment},
-                    "spec": {
-                        "attacher": attacher_name, "nodeName": "n1",
-                        "source": {"persistentVolumeName": name},
-                    },
-                    "status": {"attached": attached},
-                }),
-            );
+        world.add(&attacher.volumes, volume(&name, DRIVER, handle));
+        for (prefix, attacher_name) in [("va", DRIVER), ("other", "other")] {
+            let attachment = attachment(&format!("{prefix}-{handle}"), &name, "n1");
+            let more =
+                json!({"spec": {"attacher": attacher_name}, "status": {"attached": attached}});
+            world.add(&attacher.attachments, with(attachment, more));
         }
     }
     (world, attacher)
@@ -60,8 +38,8 @@ fn world() -> (World, Attacher) {
 async fn attachments_that_differ_are_queued() {
     let (world, attacher) = world();
     // The driver agrees on a and d. It contradicts b (attached) and c (on another node).
-    world.script.page(page(&[("a", &["id-0", "id-1"]), ("b", &["id-1"])], "2"));
-    world.script.page(page(&[("c", &["id-2"]), ("d", &[])], ""));
+    world.script.page(page(&[("a", &["n0", "n1"]), ("b", &["n1"])], "2"));
+    world.script.page(page(&[("c", &["n2"]), ("d", &[])], ""));
     attacher.compare(2).await;
     let forced: Vec<String> = attacher.forced().iter().cloned().collect();
     assert_eq!(forced, ["va-b", "va-c"]);
@@ -80,30 +58,18 @@ async fn attachments_that_differ_are_queued() {
 
 #[tokio::test]
 async fn volumes_outside_the_watch_are_compared_if_they_are_of_this_node() {
-    use crate::api::scope::Scope;
     use crate::cache::store::Selector;
     use crate::csi::Pools;
     for (handle, forced) in [("vol-a1-0", true), ("vol-b2-0", false)] {
         let (world, mut attacher) = world();
-        attacher.context.scope =
-            Scope::Node { name: "n1".to_owned(), segments: Default::default() };
+        attacher.context.scope = node_scope("n1", "t/node");
         attacher.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
         let label = Selector::label("node", "n1".to_owned());
         attacher.volumes.note_selected(label);
-        world.api.put(json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "unseen"},
-            "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
-        }));
-        world.add(
-            &attacher.attachments,
-            json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-                "metadata": {"name": "unseen"},
-                "spec": {"attacher": DRIVER, "nodeName": "n1",
-                         "source": {"persistentVolumeName": "unseen"}},
-                "status": {"attached": true},
-            }),
-        );
+        world.api.put(volume("unseen", DRIVER, handle));
+        let unseen = attachment("unseen", "unseen", "n1");
+        let unseen = with(unseen, json!({"status": {"attached": true}}));
+        world.add(&attacher.attachments, unseen);
         world.script.page(page(&[], ""));
         attacher.compare(0).await;
         let all: Vec<String> = attacher.forced().iter().cloned().collect();

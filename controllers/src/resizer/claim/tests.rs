@@ -4,7 +4,7 @@ const THEN: &str = "2026-01-02T03:04:05Z";
 const NOW: &str = "2026-02-03T04:05:06Z";
 
 fn claim(status: Value) -> PersistentVolumeClaim {
-    serde_json::from_value(json!({
+    crate::testing::read(json!({
         "metadata": {
             "name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5",
             "annotations": {"a": "b"},
@@ -12,7 +12,6 @@ fn claim(status: Value) -> PersistentVolumeClaim {
         "spec": {"volumeName": "pv", "resources": {"requests": {"storage": "2Gi"}}},
         "status": status,
     }))
-    .unwrap()
 }
 
 fn condition(kind: &str) -> Value {
@@ -108,11 +107,10 @@ fn a_volume_is_bound_to_one_claim() {
     for (namespace, uid, expected) in
         [("ns", "u", true), ("ns", "other", false), ("other", "u", false)]
     {
-        let volume = serde_json::from_value(json!({
+        let volume = crate::testing::read(json!({
             "metadata": {"name": "pv"},
             "spec": {"claimRef": {"namespace": namespace, "name": "c", "uid": uid}},
-        }))
-        .unwrap();
+        }));
         assert_eq!(claim.is_bound_to(&volume), expected);
     }
 }

@@ -81,30 +81,14 @@ async fn a_volume_that_needs_no_node_is_expanded_at_once() {
     assert_eq!(rig.world.events(), events);
     assert_eq!(rig.expand().await, Outcome::Done);
     assert_eq!(rig.calls(), NONE);
-}
-
-#[tokio::test]
-async fn a_volume_that_needs_its_node_waits_for_kubelet() {
-    let mut rig = rig(4);
-    rig.expands(4, true);
-    assert_eq!(rig.expand().await, Outcome::Done);
-    assert_eq!(rig.resize_status(), NODE_PENDING);
-    assert_eq!(rig.conditions(), [RESIZING, FILE_SYSTEM_RESIZE_PENDING]);
-    let annotations = |object: Value| object["metadata"]["annotations"].clone();
-    assert_eq!(annotations(rig.volume())[PRE_RESIZE_CAPACITY], "2Gi");
-    assert_eq!(annotations(rig.claim()), json!({}));
-    assert_eq!(rig.claim()["status"]["capacity"]["storage"], "2Gi");
-    let events = rig.world.events();
-    let required = "Normal FileSystemResizeRequired: ";
-    assert!(events[1].starts_with(required), "{events:?}");
-    // The expansion now waits for kubelet.
-    assert_eq!(rig.expand().await, Outcome::Done);
-    assert_eq!(rig.calls(), ["4"]);
-    // When kubelet is done, the earlier capacity is removed.
-    rig.change_claim(json!({"status": null}));
-    rig.change_claim(json!({"status": {"phase": "Bound", "capacity": {"storage": "4Gi"}}}));
-    assert_eq!(rig.expand().await, Outcome::Done);
-    assert_eq!(annotations(rig.volume()), json!({}));
+    // The next expansion needs the node, and then waits for kubelet.
+    rig.request("8Gi");
+    rig.expands(8, true);
+    for calls in [&["8"][..], &[]] {
+        assert_eq!(rig.expand().await, Outcome::Done);
+        assert_eq!(rig.calls(), calls);
+        assert_eq!(rig.claim()["metadata"]["annotations"], json!({}));
+    }
 }
 
 #[tokio::test]

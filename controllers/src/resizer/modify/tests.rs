@@ -17,7 +17,7 @@ fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> Persiste
         true => json!([{"type": MODIFYING, "status": "True"}]),
         false => json!([]),
     };
-    serde_json::from_value(json!({
+    crate::testing::read(json!({
         "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5"},
         "spec": {"volumeName": "pv", "volumeAttributesClassName": name(wished)},
         "status": {
@@ -25,7 +25,6 @@ fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> Persiste
             "currentVolumeAttributesClassName": name(current), "modifyVolumeStatus": status,
         },
     }))
-    .unwrap()
 }
 
 #[test]
@@ -153,14 +152,13 @@ fn patches() {
 #[test]
 fn secrets() {
     let volume = |annotations: Value| -> PersistentVolume {
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": "pv", "annotations": annotations},
             "spec": {"csi": {
                 "driver": "d", "volumeHandle": "h",
                 "controllerExpandSecretRef": {"name": "expand", "namespace": "ns"},
             }},
         }))
-        .unwrap()
     };
     let both = json!({SECRET_NAME: "modify", SECRET_NAMESPACE: "ns"});
     for (annotations, expected) in [

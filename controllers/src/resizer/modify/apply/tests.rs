@@ -11,13 +11,6 @@ use crate::testing::{Call, DRIVER};
 const NONE: [&str; 0] = [];
 const SLOW: Duration = Duration::from_secs(300);
 
-fn class(name: &str, driver: &str) -> Value {
-    json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-        "metadata": {"name": name}, "driverName": driver, "parameters": {"iops": name},
-    })
-}
-
 /// A claim of class a that requests class b, and these classes.
 fn rig_of(classes: &[&str], patch: Value) -> Rig {
     let claim = json!({
@@ -33,7 +26,12 @@ fn rig_of(classes: &[&str], patch: Value) -> Rig {
     });
     let rig = Rig::new(&[ModifyVolume], [claim, patch], volume);
     for class in classes {
-        rig.put_class(class);
+        let watch = rig.resizer.context.caches.attributes_classes();
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+            "metadata": {"name": class}, "driverName": DRIVER, "parameters": {"iops": class},
+        });
+        rig.world.add(&watch, class);
     }
     rig
 }
@@ -43,11 +41,6 @@ fn rig(classes: &[&str]) -> Rig {
 }
 
 impl Rig {
-    fn put_class(&self, name: &str) {
-        let watch = self.resizer.context.caches.attributes_classes();
-        self.world.add(&watch, class(name, DRIVER));
-    }
-
     /// Requests another class.
     fn request_class(&self, class: Value) {
         self.change_claim(json!({"spec": {"volumeAttributesClassName": class}}));
@@ -102,68 +95,6 @@ async fn a_modification_is_recorded_before_and_after_the_call() {
     assert_eq!(rig.world.events(), events);
     assert_eq!(rig.modify().await, Outcome::Done);
     assert_eq!(rig.calls(), NONE);
-}
-
-#[tokio::test]
-async fn a_missing_class_is_waited_for() {
-    let mut rig = rig(&[]);
-    rig.resizer.modifier().listen();
-    assert_eq!(rig.modify().await, Outcome::Done);
-    assert_eq!(rig.modification().as_deref(), Some("Pending "));
-    let event = "Warning VolumeModifyFailed: There is no VolumeAttributesClass \"b\"";
-    assert_eq!(rig.world.events(), [event]);
-    // A class that is created queues its claims.
-    assert_eq!(rig.resizer.modify_queue.depth(), 1);
-    rig.put_class("b");
-    assert_eq!(rig.resizer.modify_queue.depth(), 2);
-    let key = ModifyKey::Class("b".to_owned());
-    assert_eq!(rig.resizer.modify_key(key).await, Outcome::Done);
-    assert_eq!(rig.modify().await, Outcome::Done);
-    assert_eq!(rig.calls(), ["b"]);
-    assert_eq!(rig.modification(), None);
-}
-
-/// Kubernetes' own end-to-end test expects this.
-#[tokio::test]
-async fn a_class_of_another_driver_is_infeasible() {
-    let mut rig = rig(&[]);
-    rig.world.api.put(class("b", "other"));
-    assert_eq!(rig.modify().await, Outcome::Done);
-    assert_eq!(rig.calls(), NONE);
-    let message = "VolumeAttributesClass \"b\" is for CSI driver other";
-    let event = format!("Warning VolumeModifyFailed: {message}");
-    assert_eq!(rig.world.events(), [event]);
-    assert_eq!(rig.modification().as_deref(), Some("Infeasible b"));
-    assert_eq!(rig.conditions()[1], "ModifyVolumeError");
-    let error = &rig.claim()["status"]["conditions"][1];
-    assert_eq!(error["message"], message);
-    // A repeated attempt writes nothing, and a class of this driver clears the error at once.
-    rig.world.api.writes();
-    assert_eq!(rig.modify().await, Outcome::Done);
-    assert_eq!(rig.world.api.writes(), NONE);
-    rig.put_class("c");
-    rig.request_class(json!("c"));
-    assert_eq!(rig.modify().await, Outcome::Done);
-    assert_eq!(rig.calls(), ["c"]);
-    assert_eq!(rig.conditions(), NONE);
-}
-
-#[tokio::test]
-async fn the_target_stays_until_the_result_is_known() {
-    let mut rig = rig(&["b", "c"]);
-    let slow = Status::deadline_exceeded("slow");
-    assert_eq!(rig.modify_failing(slow).await, Outcome::Failed);
-    assert_eq!(rig.modification().as_deref(), Some("InProgress b"));
-    let event = "Warning VolumeModifyFailed: Modifying the volume to \"b\" failed: \
-                 rpc error: code = DeadlineExceeded desc = slow; it may be going on";
-    assert_eq!(rig.world.events()[1], event);
-    rig.request_class(json!("c"));
-    let over = Status::internal("over");
-    assert_eq!(rig.modify_failing(over).await, Outcome::Failed);
-    assert_eq!(rig.modify().await, Outcome::Done);
-    assert_eq!(rig.calls(), ["b", "b", "c"]);
-    let status = &rig.claim()["status"];
-    assert_eq!(status["currentVolumeAttributesClassName"], "c");
 }
 
 #[tokio::test]
