@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use hostloop_proto::csi;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::*;
-use crate::api::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
+use crate::api::names::{PROVISIONER, SNAPSHOT_FINALIZER};
 use crate::api::scope::SELECTED_NODE;
 use crate::client::Leadership;
 use crate::csi::Driver;
 use crate::csi::driver::Service;
-use crate::testing::{Fault, World, options};
+use crate::testing::{self, Fault, World, node_scope, options};
 
 mod deleting;
 mod driver;
@@ -53,7 +52,7 @@ fn rig(scope: Scope, topology: bool) -> Rig {
 
 /// The scope of the node n1.
 fn here() -> Scope {
-    Scope::Node { name: "n1".to_owned(), segments: [("zone".to_owned(), "n1".to_owned())].into() }
+    node_scope("n1", "zone")
 }
 
 fn central() -> Rig {
@@ -153,16 +152,12 @@ impl Rig {
 
     /// Stores the claim's PersistentVolume with this handle on the server.
     fn put_volume(&self, handle: &str) {
-        self.world.api.put(json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pvc-u-1"},
-            "spec": {"csi": {"driver": "d", "volumeHandle": handle}},
-        }));
+        self.world.api.put(testing::volume("pvc-u-1", "d", handle));
     }
 
     /// Makes the next CreateVolume calls fail.
     fn fail(&self, statuses: impl IntoIterator<Item = Status>) {
-        let failures = statuses.into_iter().map(Err);
-        self.driver.state().creations.extend(failures);
+        self.driver.state().failures.extend(statuses);
     }
 
     fn reasons(&mut self) -> Vec<String> {
@@ -208,23 +203,6 @@ async fn one_call_and_one_write() {
     assert!(rig.log().is_empty());
 }
 
-/// The claim is deleted, and another claim has its name. The volume must be found, to be deleted.
-#[tokio::test]
-async fn a_late_volume_of_a_deleted_claim_is_deleted() {
-    let mut rig = with_claim();
-    rig.fail([Status::deadline_exceeded("later")]);
-    assert_eq!(rig.work().await, Outcome::Failed);
-    let message = rig.last_message();
-    assert!(message.contains("code = DeadlineExceeded desc = later"));
-    rig.log();
-    rig.replace_claim();
-    assert_eq!(rig.work().await, Outcome::Done);
-    assert_eq!(rig.log(), [CREATE, &get(CLAIM), &get(PV), DELETE]);
-    let created = rig.driver.state().created.clone();
-    assert_eq!(created[0], created[1]);
-    assert!(!rig.has_attempt());
-}
-
 /// The namespace is deleted with its claim and secret while CreateVolume has no answer.
 #[tokio::test]
 async fn a_late_volume_is_found_without_its_secret() {
@@ -236,16 +214,6 @@ async fn a_late_volume_is_found_without_its_secret() {
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.log().contains(&DELETE.to_owned()));
     assert!(!rig.has_attempt());
-}
-
-#[tokio::test]
-async fn a_final_answer_is_forgotten() {
-    let rig = with_claim();
-    rig.fail([Status::aborted("busy"), Status::internal("broken")]);
-    for has_attempt in [true, false] {
-        assert_eq!(rig.work().await, Outcome::Failed);
-        assert_eq!(rig.has_attempt(), has_attempt);
-    }
 }
 
 /// A repeated CreateVolume uses the class as it is now, not as it was at the first call.
@@ -272,25 +240,6 @@ async fn a_class_corrected_meanwhile_counts() {
     let [large, small] = ["large", "small"].map(str::to_owned);
     assert!(sizes.eq([None, Some(&large), Some(&small)]));
     assert!(created[1].secrets.is_empty());
-}
-
-#[tokio::test]
-async fn a_failed_write_is_repeated_without_another_call() {
-    let mut rig = with_claim();
-    for code in [500, 422] {
-        rig.world.api.refuse("persistentvolumes", code);
-    }
-    assert_eq!(rig.work().await, Outcome::Done);
-    assert!(rig.last_message().contains("cannot be saved yet"));
-    rig.log();
-    assert_eq!(rig.work().await, Outcome::Done);
-    assert!(rig.log().is_empty());
-    assert_eq!(rig.at_work.pending_pv("pvc-u-1").await, Outcome::Failed);
-    assert_eq!(rig.at_work.pending_pv("pvc-u-1").await, Outcome::Done);
-    let tries = [get(CLAIM), post(PV), get(CLAIM), post(PV)];
-    assert_eq!(rig.log(), tries);
-    assert!(rig.reasons().contains(&"ProvisioningSucceeded".to_owned()));
-    assert!(rig.at_work.in_flight.pending_pv("pvc-u-1").is_none());
 }
 
 /// A missing secret does not keep an unneeded volume.
@@ -399,21 +348,6 @@ async fn without_the_lead_no_call_is_made() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_volume_that_is_too_small_is_deleted() {
-    let mut rig = with_claim();
-    let small =
-        csi::Volume { volume_id: "small".to_owned(), capacity_bytes: 1, ..csi::Volume::default() };
-    let busy = Status::aborted("busy");
-    rig.driver.state().creations.push_back(Ok(small));
-    rig.driver.state().deletions.push_back(busy);
-    assert_eq!(rig.work().await, Outcome::Failed);
-    let delete = "DeleteVolume small";
-    assert_eq!(rig.log(), [CREATE, delete, delete]);
-    assert!(rig.last_message().contains("the volume was deleted"));
-    assert!(rig.has_attempt());
-}
-
 #[tokio::test]
 async fn a_snapshot_is_kept_while_it_is_read() {
     let rig = central();
@@ -433,42 +367,4 @@ async fn a_snapshot_is_kept_while_it_is_read() {
     assert_eq!(rig.log(), expected);
     let snapshot = rig.world.api.get(SNAPSHOT).expect("the snapshot");
     assert_eq!(snapshot["metadata"]["finalizers"], json!([]));
-}
-
-#[tokio::test]
-async fn a_claim_is_kept_while_it_is_cloned() {
-    let rig = central();
-    let source = json!({"kind": "PersistentVolumeClaim", "name": "origin"});
-    rig.put_claim(&claim_value(None, &source));
-    rig.put_claim(&json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "origin", "namespace": "shop", "uid": "o"},
-        "spec": {"storageClassName": "fast", "volumeName": "pv",
-                 "resources": {"requests": {"storage": "1Gi"}}},
-        "status": {"phase": "Bound"},
-    }));
-    let volumes = rig.world.context.caches.volumes();
-    let volume = json!({"kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {
-        "csi": {"driver": "d", "volumeHandle": "old"},
-        "claimRef": {"name": "origin", "namespace": "shop", "uid": "o"}},
-        "status": {"phase": "Bound"}});
-    rig.world.add(&volumes, volume);
-    // The call has no final answer: the source keeps its finalizer.
-    rig.fail([Status::aborted("busy")]);
-    assert_eq!(rig.work().await, Outcome::Failed);
-    let path = "shop/persistentvolumeclaims/origin";
-    let patch = format!("PATCH {path}");
-    assert_eq!(rig.log(), [&*patch, CREATE]);
-    let mut deleted = rig.world.api.get(path).expect("the source");
-    assert_eq!(deleted["metadata"]["finalizers"], json!([CLONE_FINALIZER]));
-    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    rig.put_claim(&deleted);
-    let protection = rig.at_work.protection.clone().expect("it is central");
-    assert_eq!(protection.cloned("shop", "origin").await, Outcome::Done);
-    assert!(rig.log().is_empty());
-    // Now the clone has its volume.
-    assert_eq!(rig.work().await, Outcome::Done);
-    rig.log();
-    assert_eq!(protection.cloned("shop", "origin").await, Outcome::Done);
-    assert_eq!(rig.log(), [patch]);
 }

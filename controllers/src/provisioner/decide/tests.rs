@@ -1,5 +1,5 @@
 use hostloop_proto::csi::Topology;
-use hostloop_proto::csi::volume_capability::{AccessType, access_mode::Mode};
+use hostloop_proto::csi::volume_capability::AccessType;
 use serde_json::{Value, json};
 
 use crate::csi::Csi;
@@ -142,33 +142,11 @@ async fn filesystems() {
     }
 }
 
-#[tokio::test]
-async fn extra_metadata() {
-    let settings = Settings { extra_metadata: true, ..settings() };
-    let plan = planned(&[], &[], Found::default(), &settings).expect("a plan");
-    let expected = [
-        ("csi.storage.k8s.io/pv/name", "pvc-u-1"),
-        ("csi.storage.k8s.io/pvc/name", "data"),
-        ("csi.storage.k8s.io/pvc/namespace", "shop"),
-    ];
-    let parameters = plan.request.parameters.iter();
-    let found: Vec<_> = parameters.map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    assert_eq!(found, expected);
-}
-
 fn attributes(driver: &str) -> Option<Arc<VolumeAttributesClass>> {
     let value = json!({
         "metadata": {"name": "gold"}, "driverName": driver, "parameters": {"iops": "1"},
     });
     Some(Arc::new(serde_json::from_value(value).expect("a class")))
-}
-
-#[tokio::test]
-async fn attributes_go_along() {
-    let found = Found { attributes: attributes("d"), ..Found::default() };
-    let named = [("/spec/volumeAttributesClassName", json!("gold"))];
-    let plan = planned(&named, &[], found, &settings()).expect("a plan");
-    assert_eq!(plan.request.mutable_parameters["iops"], "1");
 }
 
 #[tokio::test]
@@ -237,16 +215,6 @@ async fn missing_capabilities() {
     }
 }
 
-#[tokio::test]
-async fn finer_modes_where_the_driver_has_them() {
-    use ControllerCapability::*;
-    let fine = driver(&[Service::ControllerService], &[CreateDeleteVolume, SingleNodeMultiWriter]);
-    let modes = [("/spec/accessModes", json!(["ReadWriteOncePod"]))];
-    let made = draft(&claim(&modes), &class(&[]), &fine, &settings()).expect("a draft");
-    let mode = made.capabilities[0].access_mode.expect("a mode").mode();
-    assert_eq!(mode, Mode::SingleNodeSingleWriter);
-}
-
 #[test]
 fn claims_that_can_move() {
     let (all, n1) = (Scope::Cluster, node("n1"));
@@ -298,5 +266,5 @@ fn wanted_volumes() {
 }
 
 fn node(name: &str) -> Scope {
-    Scope::Node { name: name.to_owned(), segments: [("zone".to_owned(), name.to_owned())].into() }
+    crate::testing::node_scope(name, "zone")
 }

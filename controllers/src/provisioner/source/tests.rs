@@ -1,14 +1,9 @@
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::super::decide::tests::changed;
 use super::*;
 use crate::api::scope::MANAGED_BY;
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("an object")
-}
+use crate::testing::{affinity, node_scope, read};
 
 /// A claim that needs a volume.
 fn copy() -> PersistentVolumeClaim {
@@ -183,15 +178,9 @@ fn claims() {
 /// volume. It can also write another node's snapshot handle into its own content.
 #[test]
 fn on_a_node_affinity_label_and_handle_must_agree() {
-    let scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
-    };
+    let scope = node_scope("n1", "t/node");
     let reported = || Pools::reported(|| vec!["a1".to_owned()]);
-    let at = |node: &str| {
-        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "t/node", "operator": "In", "values": [node]}]}]}})
-    };
+    let at = |node: &str| affinity("t/node", &[node]);
     let managed = |node: &str| json!({MANAGED_BY: node});
     let claim = copy();
     // Columns: the node in the affinity or label, then the handle, with and without known pools.

@@ -1,20 +1,17 @@
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
+use crate::testing::read;
 
 const TIME: Option<&str> = Some("2026-01-01T00:00:00Z");
 const FINALIZER: Option<&str> = Some(CLONE_FINALIZER);
 const SNAPSHOT: &str = "VolumeSnapshot";
 const CLAIM: &str = "PersistentVolumeClaim";
 
-fn claim(value: Value) -> PersistentVolumeClaim {
-    serde_json::from_value(value).expect("a claim")
-}
-
 /// A claim with a source of this kind.
 fn copy(kind: &str, phase: &str) -> Arc<PersistentVolumeClaim> {
     let group = (kind == SNAPSHOT).then_some("snapshot.storage.k8s.io");
-    Arc::new(claim(json!({
+    Arc::new(read(json!({
         "metadata": {"name": "copy", "namespace": "ns"},
         "spec": {"dataSourceRef": {"apiGroup": group, "kind": kind, "name": "source"}},
         "status": {"phase": phase},
@@ -24,7 +21,7 @@ fn copy(kind: &str, phase: &str) -> Arc<PersistentVolumeClaim> {
 /// A claim that may be a source.
 fn source(deleted: Option<&str>, finalizer: Option<&str>) -> PersistentVolumeClaim {
     let finalizers: Vec<_> = finalizer.into_iter().collect();
-    claim(json!({"metadata": {"name": "source", "namespace": "ns",
+    read(json!({"metadata": {"name": "source", "namespace": "ns",
         "deletionTimestamp": deleted, "finalizers": finalizers}}))
 }
 

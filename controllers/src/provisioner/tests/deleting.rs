@@ -6,14 +6,12 @@ use crate::csi::Pools;
 
 /// A released PersistentVolume, in the cache and on the server.
 fn release(rig: &Rig, handle: &str, affinity: Value) -> Value {
-    let volume = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": {"name": "pvc-u-1", "uid": "p",
-                     "finalizers": ["kubernetes.io/pv-protection", VOLUME_FINALIZER]},
-        "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity,
-                 "csi": {"driver": "d", "volumeHandle": handle}},
+    let more = json!({
+        "metadata": {"finalizers": ["kubernetes.io/pv-protection", VOLUME_FINALIZER]},
+        "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity},
         "status": {"phase": "Released"},
     });
+    let volume = testing::with(testing::volume("pvc-u-1", "d", handle), more);
     let volumes = rig.world.context.caches.volumes();
     rig.world.add(&volumes, volume.clone());
     volume
@@ -25,29 +23,6 @@ impl Rig {
     }
 }
 
-/// A central rig with a released volume.
-fn with_released() -> Rig {
-    let rig = central();
-    release(&rig, "handle", Value::Null);
-    rig
-}
-
-#[tokio::test]
-async fn deletion_goes_in_order() {
-    let mut rig = with_released();
-    let busy = Status::failed_precondition("busy");
-    rig.driver.state().deletions.push_back(busy);
-    assert_eq!(rig.delete().await, Outcome::Failed);
-    assert_eq!(rig.reasons(), ["VolumeFailedDelete"]);
-    rig.log();
-    assert_eq!(rig.delete().await, Outcome::Done);
-    let [read, delete, patch] = ["GET", "DELETE", "PATCH"].map(|verb| format!("{verb} {PV}"));
-    assert_eq!(rig.log(), [&*read, DELETE, &delete, &patch]);
-    let volume = rig.world.api.get(PV).expect("the volume");
-    let left = json!(["kubernetes.io/pv-protection"]);
-    assert_eq!(volume["metadata"]["finalizers"], left);
-}
-
 #[tokio::test]
 async fn the_policy_on_the_server_decides() {
     let rig = central();
@@ -55,18 +30,6 @@ async fn the_policy_on_the_server_decides() {
     volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     rig.world.api.put(volume);
     assert_eq!(rig.delete().await, Outcome::Done);
-    assert_eq!(rig.log(), [get(PV)]);
-}
-
-#[tokio::test]
-async fn an_attached_volume_is_not_deleted() {
-    let mut rig = with_released();
-    let attachment = json!({"kind": "VolumeAttachment", "metadata": {"name": "a"}, "spec": {
-        "attacher": "d", "nodeName": "n3", "source": {"persistentVolumeName": "pvc-u-1"}}});
-    let attachments = rig.world.context.caches.attachments();
-    rig.world.add(&attachments, attachment);
-    assert_eq!(rig.delete().await, Outcome::Failed);
-    assert!(rig.last_message().contains("still attached to node n3"));
     assert_eq!(rig.log(), [get(PV)]);
 }
 
@@ -98,10 +61,7 @@ async fn a_volume_of_no_known_node_is_reported_once() {
 
 #[tokio::test]
 async fn nodes_delete_only_their_own() {
-    let at = |zone: &str| {
-        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "zone", "operator": "In", "values": [zone]}]}]}})
-    };
+    let at = |zone: &str| testing::affinity("zone", &[zone]);
     let anywhere = || Value::Null;
     // Columns: whether the driver reports its pools, whether it knows the volume.
     for (handle, affinity, pools, known, deleted) in [

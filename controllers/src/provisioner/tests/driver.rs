@@ -13,12 +13,10 @@ use crate::testing::{Api, connect};
 /// The requests, and the answers to give.
 #[derive(Default)]
 pub(super) struct State {
-    /// The answers to the next CreateVolume calls; without one, the call succeeds.
-    pub(super) creations: VecDeque<Result<csi::Volume, Status>>,
+    /// The errors of the next CreateVolume calls; without one, the call succeeds.
+    pub(super) failures: VecDeque<Status>,
     /// The requests of CreateVolume calls.
     pub(super) created: Vec<csi::CreateVolumeRequest>,
-    /// The errors of the next DeleteVolume calls; without one, the call succeeds.
-    pub(super) deletions: VecDeque<Status>,
     /// IDs of volumes that ControllerGetVolume finds.
     pub(super) known: Vec<String>,
 }
@@ -39,11 +37,10 @@ impl TestDriver {
             log.note(format!("CreateVolume {}", request.name));
             driver.state().create_volume(request)
         });
-        let (driver, log) = (self.clone(), api.clone());
+        let log = api.clone();
         handlers.on(move |request: csi::DeleteVolumeRequest| {
             log.note(format!("DeleteVolume {}", request.volume_id));
-            let failed = driver.state().deletions.pop_front();
-            failed.map_or(Ok(csi::DeleteVolumeResponse {}), Err)
+            Ok(csi::DeleteVolumeResponse {})
         });
         let driver = self.clone();
         handlers.on(move |request: csi::ControllerGetVolumeRequest| {
@@ -62,15 +59,12 @@ impl State {
         request: csi::CreateVolumeRequest,
     ) -> Result<csi::CreateVolumeResponse, Status> {
         self.created.push(request.clone());
-        let volume = match self.creations.pop_front() {
-            Some(scripted) => scripted?,
-            None => csi::Volume {
-                volume_id: "handle".to_owned(),
-                content_source: request.volume_content_source,
-                ..csi::Volume::default()
-            },
+        let volume = csi::Volume {
+            volume_id: "handle".to_owned(),
+            content_source: request.volume_content_source,
+            ..csi::Volume::default()
         };
-        let volume = Some(volume);
-        Ok(csi::CreateVolumeResponse { volume })
+        let answer = csi::CreateVolumeResponse { volume: Some(volume) };
+        self.failures.pop_front().map_or(Ok(answer), Err)
     }
 }

@@ -58,38 +58,3 @@ async fn a_node_leaves_the_finalizers_of_snapshots() {
     assert!(log.contains(&post(PV)), "{log:?}");
     assert!(!log.contains(&format!("PATCH {SNAPSHOT}")), "{log:?}");
 }
-
-#[tokio::test(start_paused = true)]
-async fn the_leader_removes_them_when_the_last_claim_is_bound() {
-    let rig = rig(here(), true);
-    let context = rig.world.context.clone();
-    let caches = context.caches.clone();
-    let claim = |uid: &str, phase: &str| {
-        let mut claim = claim_value(None, &from_snapshot());
-        claim["metadata"]["name"] = json!(uid);
-        claim["metadata"]["uid"] = json!(uid);
-        claim["status"] = json!({"phase": phase});
-        rig.put_claim(&claim);
-    };
-    rig.world.add(&caches.snapshots(), snapshot(&[SNAPSHOT_FINALIZER]));
-    claim("a", "Pending");
-    claim("b", "Pending");
-    caches.claims().note_synced();
-    caches.volumes().note_synced();
-    caches.snapshots().note_synced();
-    let options =
-        Options { snapshot_orphan_sweep_interval: Duration::from_secs(3600), ..options() };
-    let leader = tokio::spawn(run_for_all(context.clone(), options));
-    let wait = || tokio::time::sleep(Duration::from_secs(10));
-    wait().await;
-    claim("a", "Bound");
-    wait().await;
-    assert!(rig.log().is_empty());
-    claim("b", "Bound");
-    wait().await;
-    assert_eq!(rig.log(), [format!("PATCH {SNAPSHOT}")]);
-    let snapshot = rig.world.api.get(SNAPSHOT).expect("the snapshot");
-    assert_eq!(snapshot["metadata"]["finalizers"], json!([]));
-    context.stop.cancel();
-    leader.await.expect("it ends");
-}

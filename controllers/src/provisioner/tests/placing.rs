@@ -1,5 +1,7 @@
 //! Tests of the topology of CreateVolume calls, and of a driver that is out of space.
 
+use hostloop_proto::csi;
+
 use super::*;
 
 const LATE: &str = "WaitForFirstConsumer";
@@ -30,9 +32,7 @@ fn node(name: &str, zone: &str) -> Value {
 }
 
 fn csi_node(name: &str) -> Value {
-    let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["zone"]}]);
-    json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
-           "metadata": {"name": name}, "spec": {"drivers": drivers}})
+    testing::csi_node(name, "d", "zone")
 }
 
 impl Rig {
@@ -129,14 +129,6 @@ async fn capacity_is_published_before_the_node_is_cleared() {
     assert_eq!((outcome, before, cleared), (expected, false, true));
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_wait_for_published_capacity_ends() {
-    let rig = on_full_node();
-    rig.at_work.context.room.attend();
-    assert_eq!(rig.work().await, Outcome::Done);
-    assert!(rig.is_cleared());
-}
-
 #[tokio::test]
 async fn a_node_requires_its_own_segment() {
     let zone =
@@ -208,17 +200,4 @@ async fn a_repeated_call_has_the_same_requirement() {
     rig.work().await;
     assert_eq!(rig.required()[2], zones(&["b", "c", "x"]));
     assert!(rig.at_work.in_flight.topology("u-1").is_none());
-}
-
-#[tokio::test]
-async fn without_a_registered_node_the_claim_waits() {
-    let mut rig = in_cluster();
-    rig.put_class_and_claim(NOW, None, Value::Null, json!({}));
-    assert_eq!(rig.work().await, Outcome::Failed);
-    let message = rig.last_message();
-    assert!(message.contains("on no node yet"), "{message}");
-    assert!(rig.required().is_empty());
-    rig.node("n1", "a");
-    assert_eq!(rig.work().await, Outcome::Done);
-    assert_eq!(rig.required(), [[r#"{"zone": "a"}"#]]);
 }

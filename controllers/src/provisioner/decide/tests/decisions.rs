@@ -54,20 +54,18 @@ async fn decisions() {
         with("/spec/dataSource", source)
     };
     let clone = || from("PersistentVolumeClaim", "");
-    let origin: PersistentVolumeClaim = serde_json::from_value(json!({
+    let origin: PersistentVolumeClaim = crate::testing::read(json!({
         "metadata": {"name": "origin", "namespace": "shop", "uid": "o"},
         "spec": {"storageClassName": "fast", "volumeName": "pv",
                  "resources": {"requests": {"storage": "1Gi"}}},
         "status": {"phase": "Bound"},
-    }))
-    .expect("a claim");
-    let volume: PersistentVolume = serde_json::from_value(json!({
+    }));
+    let volume: PersistentVolume = crate::testing::read(json!({
         "metadata": {"name": "pv"},
         "spec": {"csi": {"driver": "d", "volumeHandle": "old"},
                  "claimRef": {"name": "origin", "namespace": "shop", "uid": "o"}},
         "status": {"phase": "Bound"},
-    }))
-    .expect("a volume");
+    }));
     let objects = SourceObjects {
         claim: Some(Arc::new(origin)),
         volume: Some(Arc::new(volume)),
