@@ -45,23 +45,6 @@ fn snapshot_of(name: &str) -> Key {
 }
 
 #[tokio::test]
-async fn a_claim_is_released_before_its_deleted_snapshot() {
-    let world = World::new(&[]);
-    let controller = controller(&world);
-    world.add(&controller.watches.claims, protected_claim());
-    world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
-    // The response does not show whether the object is gone, so the key is reconciled again.
-    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
-    assert_eq!(
-        world.api.writes(),
-        [
-            r#"data {"metadata":{"finalizers":["x/other"]}}"#,
-            r#"snap {"metadata":{"finalizers":[]}}"#,
-        ]
-    );
-}
-
-#[tokio::test]
 async fn a_claim_stays_protected_for_another_snapshot() {
     let world = World::new(&[]);
     let controller = controller(&world);
@@ -178,15 +161,4 @@ async fn a_definition_without_a_field_is_reported() {
     // The problem is already reported.
     assert_eq!(controller.work(group_key()).await, Outcome::Failed);
     assert_eq!(world.api.writes().len(), 1);
-}
-
-#[tokio::test]
-async fn a_member_is_brought_to_its_group() {
-    let world = World::new(&[]);
-    let controller = controller(&world);
-    group_with_a_member(&world, &controller);
-    assert_eq!(controller.work(group_key()).await, Outcome::Done);
-    let (_, content) = names::member_names("g", "vol-1");
-    let content = world.api.get(&content).unwrap();
-    assert_eq!(content["status"]["volumeGroupSnapshotHandle"], "group-1");
 }

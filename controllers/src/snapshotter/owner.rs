@@ -65,24 +65,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing;
 
     fn volume(values: &[&str]) -> PersistentVolume {
         let affinity = match values {
             [] => Value::Null,
-            values => json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
-                [{"key": "t/node", "operator": "In", "values": values}]}]}}),
+            values => testing::affinity("t/node", values),
         };
-        serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
-            "csi": {"driver": "d", "volumeHandle": "h"}, "nodeAffinity": affinity}}))
-        .expect("a volume")
+        let affinity = json!({"spec": {"nodeAffinity": affinity}});
+        testing::read(testing::with(testing::volume("v", "d", "h"), affinity))
     }
 
     #[test]
     fn owners_of_contents() {
-        let here = Scope::Node {
-            name: "n1".to_owned(),
-            segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
-        };
+        let here = testing::node_scope("n1", "t/node");
         let label = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
         let none = BTreeMap::new();
         let reported = || Pools::reported(|| vec!["a1".to_owned()]);
@@ -138,7 +134,7 @@ mod tests {
 
     #[test]
     fn labels_where_there_are_none() {
-        let node = |name: &str| Scope::Node { name: name.to_owned(), segments: BTreeMap::new() };
+        let node = |name: &str| testing::node_scope(name, "t/node");
         let labelled = BTreeMap::from([(MANAGED_BY.to_owned(), "n2".to_owned())]);
         let none = BTreeMap::new();
         assert_eq!(label(&node("n1"), &none).as_deref(), Some("n1"));

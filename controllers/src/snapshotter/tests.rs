@@ -3,6 +3,7 @@ use tonic::Status;
 
 use super::*;
 use crate::queue::Outcome;
+use crate::testing::{read, with as and};
 use rig::{Rig, class, content, deleted, mark, patch, status};
 
 mod groups;
@@ -17,15 +18,6 @@ const GET_SECRET: &str = "GET safe/secrets/key";
 
 fn options() -> Options {
     crate::testing::options()
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("an object")
-}
-
-fn and(mut one: Value, other: Value) -> Value {
-    json_patch::merge(&mut one, &other);
-    one
 }
 
 fn snapshot(ready: bool) -> hostloop_proto::csi::Snapshot {

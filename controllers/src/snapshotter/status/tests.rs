@@ -1,4 +1,5 @@
 use super::*;
+use crate::testing::read;
 
 fn reported(ready: bool) -> csi::Snapshot {
     csi::Snapshot {
@@ -8,10 +9,6 @@ fn reported(ready: bool) -> csi::Snapshot {
         ready_to_use: ready,
         ..csi::Snapshot::default()
     }
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
 }
 
 #[test]

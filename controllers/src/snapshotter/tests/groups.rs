@@ -64,25 +64,6 @@ async fn a_group_is_created_and_polled() {
 }
 
 #[tokio::test]
-async fn a_failed_creation_is_reported() {
-    for (failure, is_final) in
-        [(Status::invalid_argument("no"), true), (Status::unavailable("no"), false)]
-    {
-        let mut rig = rig(json!({}));
-        let code = failure.code();
-        rig.answers.group(Err(failure));
-        assert_eq!(rig.reconcile().await, Outcome::Failed);
-        assert_eq!(rig.is_marked(), !is_final);
-        assert_eq!(rig.content()["status"]["readyToUse"], false);
-        let message = format!(
-            "Warning GroupSnapshotCreationFailed: Failed to create group snapshot: \
-             CreateVolumeGroupSnapshot: {code:?}: no"
-        );
-        assert_eq!(rig.world.events(), [message]);
-    }
-}
-
-#[tokio::test]
 async fn a_pre_provisioned_group_is_checked() {
     let mut rig = rig(given());
     assert_eq!(rig.reconcile().await, Outcome::Failed);
@@ -126,7 +107,7 @@ async fn a_group_is_deleted_with_its_members() {
 
 #[tokio::test]
 async fn a_node_owns_the_groups_that_its_driver_knows() {
-    let here = Scope::Node { name: "n1".to_owned(), segments: std::collections::BTreeMap::new() };
+    let here = crate::testing::node_scope("n1", "t/node");
     let reported = json!({"status": {"volumeGroupSnapshotHandle": "g",
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}]}});
     let mut rig = within(here, and(deleted::<Groups>(), reported));

@@ -1,11 +1,9 @@
 //! Checks which contents a node reconciles if every node runs a snapshotter.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::api::scope::MANAGED_BY;
 use crate::csi::Pools;
-use crate::testing::DRIVER;
+use crate::testing::{DRIVER, affinity, node_scope, volume};
 
 fn labelled(node: &str) -> Value {
     json!({"metadata": {"labels": {MANAGED_BY: node}}})
@@ -31,19 +29,13 @@ fn at(node: Option<&str>, leads: bool, more: Value) -> Single {
 
 fn within(node: Option<&str>, leads: bool, part: Part, more: Value) -> Single {
     let rig = Rig::with(more, |setup| {
-        setup.scope = Scope::Node {
-            name: "n1".to_owned(),
-            segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
-        };
+        setup.scope = node_scope("n1", "t/node");
         (setup.leads, setup.part) = (leads, part);
     });
     if let Some(node) = node {
-        let terms = json!([{"matchExpressions":
-            [{"key": "t/node", "operator": "In", "values": [node]}]}]);
-        rig.world.context.caches.volumes().apply_write(read(json!({
-            "metadata": {"name": "pv", "resourceVersion": "1"}, "spec": {
-                "csi": {"driver": DRIVER, "volumeHandle": "v"},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}})));
+        let affinity = json!({"spec": {"nodeAffinity": affinity("t/node", &[node])}});
+        let volumes = rig.world.context.caches.volumes();
+        rig.world.add(&volumes, and(volume("pv", DRIVER, "v"), affinity));
     }
     rig
 }
@@ -153,7 +145,7 @@ async fn handles_decide_the_owner() {
                 "status": {"snapshotHandle": handle}}),
         );
         let rig: Single = Rig::with(going(more), |setup| {
-            setup.scope = Scope::Node { name: "n1".to_owned(), segments: BTreeMap::new() };
+            setup.scope = node_scope("n1", "t/node");
             setup.pools = Pools::reported(|| vec!["a1".to_owned()]);
         });
         rig.answers.deletion(Ok(()));

@@ -38,36 +38,6 @@ async fn a_snapshot_is_created() {
 }
 
 #[tokio::test]
-async fn creation_is_repeated_until_the_snapshot_is_ready() {
-    let rig = Single::new(json!({}));
-    for (ready, outcome, written) in [
-        (false, Outcome::Failed, &[known(false)][..]),
-        (false, Outcome::Failed, &[]),
-        (true, Outcome::Done, &[json!({"readyToUse": true})]),
-    ] {
-        rig.answers.single(Ok(snapshot(ready)));
-        assert_eq!(rig.reconcile().await, outcome);
-        assert_eq!(rig.happened(), created(written));
-    }
-}
-
-#[tokio::test]
-async fn parameters_and_metadata() {
-    let rig: Single = Rig::with(json!({}), |setup| {
-        setup.extra_create_metadata = true;
-        setup.parameters = json!({"pool": "p",
-            "csi.storage.k8s.io/snapshotter-secret-name": "key",
-            "csi.storage.k8s.io/snapshotter-secret-namespace": "safe"});
-    });
-    rig.answers.single(Ok(snapshot(true)));
-    assert_eq!(rig.reconcile().await, Outcome::Done);
-    let call = "CreateSnapshot snapshot-u-1 of v csi.storage.k8s.io/volumesnapshot/name=vs \
-                csi.storage.k8s.io/volumesnapshot/namespace=ns \
-                csi.storage.k8s.io/volumesnapshotcontent/name=c pool=p with pass=open";
-    assert!(rig.happened().contains(&call.to_owned()));
-}
-
-#[tokio::test]
 async fn failures_by_code() {
     for (failure, is_final) in [
         (Status::invalid_argument("bad"), true),
@@ -283,20 +253,6 @@ async fn an_unreadable_secret_blocks_deletion() {
     let event = "Warning SnapshotDeleteError: Failed to get snapshot credentials: \
                  there is no secret safe/gone";
     assert_eq!(rig.world.events(), [event]);
-}
-
-#[tokio::test]
-async fn a_snapshot_that_is_being_created_is_deleted_after_that() {
-    let marked = json!({"metadata": {"annotations": {SINGLE.being_created: "yes"}}});
-    let rig = Single::new(and(deleted::<Singles>(), marked));
-    rig.answers.single(Ok(snapshot(true)));
-    rig.answers.deletion(Ok(()));
-    assert_eq!(rig.reconcile().await, Outcome::RequeueAfter(Duration::ZERO));
-    let mut expected = created(&[known(true)]);
-    expected.remove(1);
-    assert_eq!(rig.happened(), expected);
-    assert_eq!(rig.reconcile().await, Outcome::Done);
-    assert!(rig.content().is_null());
 }
 
 #[tokio::test]
