@@ -66,18 +66,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::{csi_node, read};
 
     #[test]
     fn changes_that_matter() {
-        let node = |labels: serde_json::Value| {
-            let node = json!({"metadata": {"name": "n", "labels": labels}});
-            serde_json::from_value::<Node>(node).expect("a node")
+        let node = |labels: serde_json::Value| -> Node {
+            read(json!({"metadata": {"name": "n", "labels": labels}}))
         };
-        let csi_node = |driver: &str, keys: &[&str]| {
-            let drivers = json!([{"name": driver, "nodeID": "x", "topologyKeys": keys}]);
-            let node = json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});
-            serde_json::from_value::<CSINode>(node).expect("a CSINode")
-        };
+        let csi_node = |driver: &str, key: &str| -> CSINode { read(csi_node("n", driver, key)) };
         let here = node(json!({"zone": "a"}));
         for (old, new, news) in [
             (None, here.clone(), true),
@@ -88,13 +84,13 @@ mod tests {
             assert_eq!(moved(&Change::Applied { old, new }), news);
         }
         assert!(moved(&Change::Deleted(here.into())));
-        let ours = csi_node("d", &["zone"]);
+        let ours = csi_node("d", "zone");
         for (old, new, news) in [
             (None, ours.clone(), true),
             (Some(ours.clone()), ours.clone(), false),
-            (Some(ours.clone()), csi_node("d", &["rack"]), true),
-            (Some(ours.clone()), csi_node("e", &["zone"]), true),
-            (Some(csi_node("e", &["x"])), csi_node("e", &["y"]), false),
+            (Some(ours.clone()), csi_node("d", "rack"), true),
+            (Some(ours.clone()), csi_node("e", "zone"), true),
+            (Some(csi_node("e", "x")), csi_node("e", "y"), false),
         ] {
             let (old, new) = (old.map(Into::into), new.into());
             assert_eq!(registered(&Change::Applied { old, new }, "d"), news);
@@ -105,37 +101,16 @@ mod tests {
     #[test]
     fn places_of_nodes() {
         let caches = Caches::unwatched();
-        for (name, labels, drivers) in [
-            (
-                "n1",
-                json!({"zone": "a", "rack": "1"}),
-                json!([{"name": "d", "nodeID": "x", "topologyKeys": ["zone"]}]),
-            ),
-            (
-                "n2",
-                json!({"zone": "a"}),
-                json!([{"name": "d", "nodeID": "x", "topologyKeys": ["zone"]}]),
-            ),
-            (
-                "n3",
-                json!({"zone": "b"}),
-                json!([{"name": "d", "nodeID": "x", "topologyKeys": ["zone"]}]),
-            ),
-            (
-                "unlabelled",
-                json!({}),
-                json!([{"name": "d", "nodeID": "x", "topologyKeys": ["zone"]}]),
-            ),
-            (
-                "other",
-                json!({"zone": "c"}),
-                json!([{"name": "e", "nodeID": "x", "topologyKeys": ["zone"]}]),
-            ),
+        for (name, labels, driver) in [
+            ("n1", json!({"zone": "a", "rack": "1"}), "d"),
+            ("n2", json!({"zone": "a"}), "d"),
+            ("n3", json!({"zone": "b"}), "d"),
+            ("unlabelled", json!({}), "d"),
+            ("other", json!({"zone": "c"}), "e"),
         ] {
             let node = json!({"metadata": {"name": name, "labels": labels}});
-            caches.nodes().apply_write(serde_json::from_value(node).expect("a node"));
-            let csi_node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
-            caches.csi_nodes().apply_write(serde_json::from_value(csi_node).expect("a CSINode"));
+            caches.nodes().apply_write(read(node));
+            caches.csi_nodes().apply_write(read(csi_node(name, driver, "zone")));
         }
         let zone = |value: &str| Segment::from([("zone".to_owned(), value.to_owned())]);
         let found = segments(&Scope::Cluster, true, "d", &caches);

@@ -13,7 +13,7 @@ use crate::api::scope::Scope;
 use crate::client::Kube;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Driver, Pools};
-use crate::testing::{Api, World, connect, options};
+use crate::testing::{self, Api, World, connect, options};
 
 const LATE: &str = "WaitForFirstConsumer";
 const NOW: &str = "Immediate";
@@ -121,7 +121,7 @@ struct Rig {
 }
 
 fn here() -> Scope {
-    Scope::Node { name: "n1".to_owned(), segments: [("t/node".to_owned(), "n1".to_owned())].into() }
+    testing::node_scope("n1", "t/node")
 }
 
 impl Rig {
@@ -176,10 +176,7 @@ impl Rig {
         let labels = json!({"t/node": name});
         let node = json!({"kind": "Node", "metadata": {"name": name, "labels": labels}});
         self.world.add(&caches.nodes(), node);
-        let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["t/node"]}]);
-        let node = json!({"kind": "CSINode", "metadata": {"name": name},
-                          "spec": {"drivers": drivers}});
-        self.world.add(&caches.csi_nodes(), node);
+        self.world.add(&caches.csi_nodes(), testing::csi_node(name, "d", "t/node"));
     }
 
     async fn run(&self) {
@@ -282,48 +279,6 @@ async fn only_changes_of_room_are_written() {
     let rig = Rig::on_node(&site);
     rig.run().await;
     assert_eq!(site.writes(), ["POST"]);
-}
-
-#[tokio::test]
-async fn a_successor_takes_over_the_objects() {
-    let site = Site::new();
-    Rig::on_node(&site).run().await;
-    site.writes();
-    let before = site.capacities();
-    // The next pod of the same DaemonSet takes over.
-    let owner = |uid: &str| json!([controller("DaemonSet", "hostloop", uid)]);
-    site.put("Pod", "p", "u-pod-2", owner("u-set"));
-    Rig::on_node(&site).run().await;
-    assert!(site.writes().is_empty());
-    assert_eq!(site.capacities(), before);
-    // A pod of another DaemonSet keeps the object, and replaces the owner.
-    site.put("Pod", "p", "u-pod", owner("u-set-2"));
-    Rig::on_node(&site).run().await;
-    assert_eq!(site.writes(), [format!("PATCH {}", site.name("c"))]);
-    let owners = site.capacities()[0]["metadata"]["ownerReferences"].clone();
-    assert_eq!(owners.as_array().map(Vec::len), Some(1));
-    assert_eq!(owners[0]["uid"], "u-set-2");
-}
-
-#[tokio::test]
-async fn an_obsolete_object_is_deleted_after_the_new_one_is_created() {
-    let site = Site::new();
-    Rig::on_node(&site).run().await;
-    site.writes();
-    let delete = format!("DELETE {}", site.name("c"));
-    // The node has one more topology key.
-    let segments = [("t/node", "n1"), ("zone", "a")];
-    let scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: segments.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-    };
-    let rig = Rig::new(&site, scope, defaults());
-    rig.class("c", "fast", LATE);
-    rig.run().await;
-    assert_eq!(site.writes(), ["POST", &delete]);
-    let object = site.capacities().pop().expect("an object");
-    let labels = json!({"t/node": "n1", "zone": "a"});
-    assert_eq!(object["nodeTopology"]["matchLabels"], labels);
 }
 
 #[tokio::test]

@@ -6,20 +6,16 @@ use serde_json::{Value, json};
 
 use crate::api::scope::{MANAGED_BY, SELECTED_NODE};
 use crate::client::Resource;
-use crate::testing::DRIVER;
+use crate::testing::{self, DRIVER};
+
+pub(super) use crate::testing::with;
 
 /// The topology key with the node's name as value.
 pub(super) const KEY: &str = "t/node";
 const DELETED: &str = "2026-01-01T00:00:00Z";
 
 pub(super) fn object<K: Resource>(value: Value) -> Arc<K> {
-    Arc::new(serde_json::from_value(value).expect("an object of the kind"))
-}
-
-/// Merges `change` into `object`.
-pub(super) fn with(mut object: Value, change: Value) -> Value {
-    json_patch::merge(&mut object, &change);
-    object
+    Arc::new(testing::read(value))
 }
 
 pub(super) fn deleted(object: Value) -> Value {
@@ -35,35 +31,30 @@ pub(super) fn node(name: &str) -> Value {
 }
 
 pub(super) fn csi_node(name: &str) -> Value {
-    json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
-        "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [KEY]}]},
-    })
+    testing::csi_node(name, DRIVER, KEY)
 }
 
 /// A bound volume of the driver on a node, with policy Delete.
 pub(super) fn volume(name: &str, node: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": {"name": name, "uid": format!("uid-of-{name}"), "finalizers": [
+    let more = json!({
+        "metadata": {"uid": format!("uid-of-{name}"), "finalizers": [
             "kubernetes.io/pv-protection",
             "external-provisioner.volume.kubernetes.io/finalizer",
             "external-attacher/csi-example",
         ]},
         "spec": {
-            "csi": {"driver": DRIVER, "volumeHandle": format!("handle-of-{name}")},
             "persistentVolumeReclaimPolicy": "Delete",
             "claimRef": {"namespace": "ns", "name": "claim", "uid": format!("claim-of-{name}")},
             "nodeAffinity": on(&[node]),
         },
         "status": {"phase": "Bound"},
-    })
+    });
+    with(testing::volume(name, DRIVER, &format!("handle-of-{name}")), more)
 }
 
 /// A node affinity to nodes by name.
 pub(super) fn on(nodes: &[&str]) -> Value {
-    let matching = json!([{"key": KEY, "operator": "In", "values": nodes}]);
-    json!({"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}})
+    testing::affinity(KEY, nodes)
 }
 
 pub(super) fn released(name: &str, node: &str) -> Value {
@@ -71,13 +62,8 @@ pub(super) fn released(name: &str, node: &str) -> Value {
 }
 
 pub(super) fn attachment(name: &str, volume: &str, node: &str) -> Value {
-    json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-        "metadata": {"name": name, "finalizers": ["external-attacher/csi-example"]},
-        "spec": {
-            "attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume},
-        },
-    })
+    let finalizers = json!({"metadata": {"finalizers": ["external-attacher/csi-example"]}});
+    with(testing::attachment(name, volume, node), finalizers)
 }
 
 /// A claim that waits for a volume on a node.

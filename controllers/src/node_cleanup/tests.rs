@@ -97,16 +97,6 @@ async fn what_a_gone_node_left_is_tidied_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_there_keeps_all() {
-    let mut bench = bench();
-    bench.fill("n1");
-    for _ in 0..3 {
-        assert_eq!(bench.after(GRACE).await, NOTHING);
-    }
-    assert_eq!(bench.world.events(), NOTHING);
-}
-
-#[tokio::test(start_paused = true)]
 async fn its_return_cancels_all() {
     let mut bench = bench();
     bench.fill("n2");

@@ -7,10 +7,9 @@ use tokio::time::advance;
 use tonic::Status;
 
 use super::*;
-use crate::api::scope::Scope;
 use crate::cache::Store;
 use crate::client::Resource;
-use crate::testing::{Call, DRIVER, NODE_ID, World, options};
+use crate::testing::{Call, DRIVER, NODE_ID, World, attachment, node_scope, options};
 
 const GRACE: u64 = 600;
 const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
@@ -33,7 +32,7 @@ fn bench_with(with_inventory: bool) -> Bench {
         Can::PublishUnpublishVolume,
         Can::ListVolumesPublishedNodes,
     ]);
-    world.context.scope = Scope::Node { name: "n1".to_owned(), segments: BTreeMap::new() };
+    world.context.scope = node_scope("n1", "t/node");
     let inventory = Arc::new(Mutex::new(Ok(Vec::new())));
     let asked = inventory.clone();
     let part = Part {
@@ -105,25 +104,13 @@ impl Bench {
 }
 
 fn volume(name: &str, handle: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-        "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
-    })
+    crate::testing::volume(name, DRIVER, handle)
 }
 
 fn claim(uid: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"namespace": "ns", "name": "c", "uid": uid}, "spec": {},
-    })
-}
-
-fn attachment(name: &str, volume: &str, node: &str) -> Value {
-    json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
-        "spec": {
-            "attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume},
-        },
     })
 }
 

@@ -153,18 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_names_the_nodes() {
-        let nodes = ["n1", "n2"].map(str::to_owned).into();
-        assert!(complaint(&nodes).contains("(n1, n2)"));
-    }
-
-    #[test]
     fn snapshots_of_groups() {
         let content = |source: serde_json::Value| -> VolumeGroupSnapshotContent {
-            serde_json::from_value(json!({"metadata": {"name": "g"}, "spec": {
+            crate::testing::read(json!({"metadata": {"name": "g"}, "spec": {
                 "driver": "d", "deletionPolicy": "Delete", "source": source,
                 "volumeGroupSnapshotRef": {}}}))
-            .expect("a content")
         };
         let given = |members: &[&str]| {
             json!({"groupSnapshotHandles": {

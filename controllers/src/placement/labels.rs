@@ -123,11 +123,10 @@ mod tests {
     #[test]
     fn volumes_that_lack_their_label() {
         let volume = |driver: &str, label: Value| -> PersistentVolume {
-            serde_json::from_value(json!({
+            crate::testing::read(json!({
                 "metadata": {"name": "v", "labels": {NODE_LABEL: label}},
                 "spec": {"csi": {"driver": driver, "volumeHandle": "h"}},
             }))
-            .expect("a volume")
         };
         let long = "n".repeat(80);
         for (what, driver, label, node, expected) in [

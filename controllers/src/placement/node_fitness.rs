@@ -117,15 +117,13 @@ mod tests {
     use super::*;
 
     fn node(spec: &Value, conditions: &Value) -> Node {
-        serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": spec,
+        crate::testing::read(json!({"metadata": {"name": "n"}, "spec": spec,
             "status": {"conditions": conditions}}))
-        .expect("a node")
     }
 
     fn registered(driver: &str) -> CSINode {
-        serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"drivers": [
+        crate::testing::read(json!({"metadata": {"name": "n"}, "spec": {"drivers": [
             {"name": driver, "nodeID": "n", "topologyKeys": []}]}}))
-        .expect("a CSINode")
     }
 
     #[test]

@@ -135,10 +135,4 @@ mod tests {
         let found: Vec<_> = parts("vol-p1-0190-77").collect();
         assert_eq!(found, ["vol", "p1", "0190", "77"]);
     }
-
-    #[test]
-    fn keepers_are_those_the_capacity_loop_writes() {
-        assert_eq!(keeper("d", "n1"), "external-provisioner-n1");
-        assert!(keeper("d", &"n".repeat(90)).len() <= 63);
-    }
 }

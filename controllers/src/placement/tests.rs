@@ -7,7 +7,7 @@ use crate::api::names::{PROVISIONED_BY, PROVISIONER};
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::Leadership;
 use crate::queue::Outcome;
-use crate::testing::{DRIVER, World};
+use crate::testing::{DRIVER, World, affinity, csi_node, volume, with};
 
 mod labels;
 mod live;
@@ -91,9 +91,7 @@ impl Rig {
     fn node(&self, name: &str, spec: Value) {
         self.bare_node(name, spec);
         let caches = &self.world.context.caches;
-        let csi_node = json!({"kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": [
-            {"name": DRIVER, "nodeID": name, "topologyKeys": ["t/node"]}]}});
-        self.world.add(&caches.csi_nodes(), csi_node);
+        self.world.add(&caches.csi_nodes(), csi_node(name, DRIVER, "t/node"));
     }
 
     /// Sets a node's capacity object for a class, in bytes.
@@ -110,12 +108,11 @@ impl Rig {
 
     /// Adds a claim of a class, patched with `more`.
     fn claim(&self, name: &str, class: &str, more: Value) {
-        let mut claim = json!({"kind": "PersistentVolumeClaim",
+        let claim = json!({"kind": "PersistentVolumeClaim",
             "metadata": {"name": name, "namespace": "shop", "uid": name,
                 "annotations": {PROVISIONER: DRIVER}},
             "spec": {"storageClassName": class, "resources": {"requests": {"storage": "10"}}}});
-        json_patch::merge(&mut claim, &more);
-        self.world.add(&self.world.context.caches.claims(), claim);
+        self.world.add(&self.world.context.caches.claims(), with(claim, more));
     }
 
     /// Adds a claim with a selected node.
@@ -126,11 +123,10 @@ impl Rig {
 
     /// Adds a volume on a node, with this handle, for a claim.
     fn volume(&self, name: &str, node: &str, handle: &str, claim: &str) {
-        let volume = json!({"kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
-            "csi": {"driver": DRIVER, "volumeHandle": handle},
+        let more = json!({"spec": {
             "claimRef": {"name": claim, "namespace": "shop", "uid": claim},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "t/node", "operator": "In", "values": [node]}]}]}}}});
+            "nodeAffinity": affinity("t/node", &[node])}});
+        let volume = with(volume(name, DRIVER, handle), more);
         self.world.add(&self.world.context.caches.volumes(), volume);
     }
 
@@ -176,15 +172,6 @@ async fn an_immediate_claim_gets_its_node_in_one_write() {
     assert_eq!(rig.world.api.writes(), [format!("a {written}")]);
     assert_eq!(rig.reserved("n2"), 10);
     // Another reconcile writes nothing.
-    assert_eq!(rig.work("a").await, Outcome::Done);
-    assert!(rig.world.api.writes().is_empty());
-}
-
-#[tokio::test]
-async fn a_claim_not_handed_to_the_driver_yet_is_left_alone() {
-    let rig = Rig::with_room(&[("n1", 100)]);
-    let no_driver = json!({"metadata": {"annotations": {PROVISIONER: null}}});
-    rig.claim("a", "now", no_driver);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert!(rig.world.api.writes().is_empty());
 }

@@ -105,10 +105,7 @@ fn a_value_that_is_no_name_counts_without_the_driver() {
 
 #[test]
 fn other_drivers_keys_say_nothing() {
-    let other = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n1"},
-        "spec": {"drivers": [{"name": "other", "nodeID": "n1", "topologyKeys": [KEY]}]},
-    });
+    let other = crate::testing::csi_node("n1", "other", KEY);
     let mut places = Places::default();
     places.note(&[object(node("n1"))], &[object(other)], DRIVER);
     assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);

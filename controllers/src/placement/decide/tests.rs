@@ -8,16 +8,14 @@ const NOW: &str = "Immediate";
 const LATE: &str = "WaitForFirstConsumer";
 
 fn class(driver: &str, mode: &str) -> StorageClass {
-    serde_json::from_value(json!({
+    crate::testing::read(json!({
         "metadata": {"name": "fast"}, "provisioner": driver, "volumeBindingMode": mode,
     }))
-    .expect("a class")
 }
 
 fn volume(driver: &str) -> PersistentVolume {
-    serde_json::from_value(json!({"metadata": {"name": "v"},
+    crate::testing::read(json!({"metadata": {"name": "v"},
         "spec": {"csi": {"driver": driver, "volumeHandle": "h"}}}))
-    .expect("a volume")
 }
 
 fn terms() -> Terms<'static> {

@@ -23,11 +23,10 @@ fn volume(affinity: &[(&str, &str)]) -> PersistentVolume {
         true => Value::Null,
         false => json!({"required": {"nodeSelectorTerms": terms}}),
     };
-    serde_json::from_value(json!({
+    crate::testing::read(json!({
         "metadata": {"name": "v"},
         "spec": {"csi": {"driver": "d", "volumeHandle": "h"}, "nodeAffinity": affinity},
     }))
-    .expect("a volume")
 }
 
 fn on(node: &str) -> SourceLocation {
@@ -83,8 +82,7 @@ fn volumes_by_their_affinity_and_handle() {
 #[test]
 fn claims_by_their_volumes() {
     let claim = |volume: Option<&str>| -> PersistentVolumeClaim {
-        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"volumeName": volume}}))
-            .expect("a claim")
+        crate::testing::read(json!({"metadata": {"name": "c"}, "spec": {"volumeName": volume}}))
     };
     let (bound, pending) = (claim(Some("v")), claim(None));
     let here = volume(&[("t/node", "n1")]);
@@ -106,12 +104,11 @@ fn claims_by_their_volumes() {
 fn contents_by_label_and_handle_and_before_by_their_volume() {
     let content = |label: Option<&str>| -> VolumeSnapshotContent {
         let labels = label.map(|label| json!({MANAGED_BY: label}));
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": "c", "labels": labels},
             "spec": {"driver": "d", "deletionPolicy": "Delete", "volumeSnapshotRef": {},
                      "source": {"volumeHandle": "v"}},
         }))
-        .expect("a content")
     };
     let pool = |node: &str| Some(node.to_owned());
     for (what, label, volume, by_handle, location) in [
@@ -151,12 +148,11 @@ fn volumes_of_one_handle_have_to_agree() {
 #[test]
 fn handles_of_snapshots() {
     let content = |source: Value, status: Value| -> VolumeSnapshotContent {
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": "c"}, "status": status,
             "spec": {"driver": "d", "deletionPolicy": "Delete", "volumeSnapshotRef": {},
                      "source": source},
         }))
-        .expect("a content")
     };
     let reported = json!({"snapshotHandle": "reported"});
     let given = json!({"snapshotHandle": "given"});
@@ -173,11 +169,10 @@ fn handles_of_snapshots() {
 #[test]
 fn snapshots_by_their_contents() {
     let snapshot = |bound: Option<&str>| -> VolumeSnapshot {
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": "s"}, "spec": {"source": {}},
             "status": {"boundVolumeSnapshotContentName": bound},
         }))
-        .expect("a snapshot")
     };
     assert_eq!(content_of("s", Some(&snapshot(Some("c")))), Ok("c".to_owned()));
     for absent in [None, Some(snapshot(None)), Some(snapshot(Some("")))] {

@@ -6,8 +6,7 @@ async fn volumes_get_their_node_s_label() {
     rig.volume("v", "n2", "h", "a");
     rig.volume("lost", "n9", "i", "b");
     rig.room("n1", "now", 5);
-    let free = json!({"kind": "PersistentVolume", "metadata": {"name": "free"}, "spec": {
-        "csi": {"driver": DRIVER, "volumeHandle": "vol-pooln1-1"}}});
+    let free = volume("free", DRIVER, "vol-pooln1-1");
     rig.world.add(&rig.world.context.caches.volumes(), free);
     for name in ["v", "v", "lost", "never", "free"] {
         assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
@@ -25,20 +24,6 @@ async fn bound_claims_get_their_volume_s() {
     assert_eq!(rig.work("a").await, Outcome::Done);
     let label = json!({"metadata": {"labels": {NODE_LABEL: "n2"}}});
     assert_eq!(rig.world.api.writes(), [format!("a {label}")]);
-}
-
-#[tokio::test]
-async fn contents_get_a_manager_if_they_lack_one() {
-    let rig = Rig::new(&["n1", "n2"]);
-    rig.room("n1", "now", 5);
-    rig.content("managed", json!({"volumeHandle": "vol-pooln1-1"}), json!({MANAGED_BY: "n2"}));
-    rig.content("made-before", json!({"snapshotHandle": "snap-pooln1-1"}), json!({}));
-    rig.content("unknown", json!({"snapshotHandle": "snap-other-1"}), json!({}));
-    for name in ["managed", "made-before", "unknown", "never"] {
-        assert_eq!(rig.at_work.content_label(name).await, Outcome::Done);
-    }
-    let label = json!({"metadata": {"labels": {MANAGED_BY: "n1"}}});
-    assert_eq!(rig.world.api.writes(), [format!("made-before {label}")]);
 }
 
 #[tokio::test]
@@ -92,11 +77,11 @@ async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
         } else {
             rig.world.api.put(claim);
         }
-        let volume = json!({"kind": "PersistentVolume",
-            "metadata": {"name": name, "annotations": {PROVISIONED_BY: DRIVER}},
-            "spec": {"csi": {"driver": DRIVER, "volumeHandle": "h"},
-                "claimRef": {"name": "data", "namespace": "shop", "uid": "u"}},
+        let more = json!({
+            "metadata": {"annotations": {PROVISIONED_BY: DRIVER}},
+            "spec": {"claimRef": {"name": "data", "namespace": "shop", "uid": "u"}},
             "status": {"phase": phase}});
+        let volume = with(volume(name, DRIVER, "h"), more);
         rig.world.add(&rig.world.context.caches.volumes(), volume);
         assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
         let left = rig.world.api.get(&format!("persistentvolumes/{name}"));

@@ -43,20 +43,6 @@ async fn no_node_gets_more_than_it_has() {
     assert_eq!(rig.world.api.writes().len(), 500);
 }
 
-#[tokio::test]
-async fn claims_that_do_not_fit_wait() {
-    let rig = Rig::new(&NODES);
-    for node in NODES {
-        rig.room(node, "now", 805);
-    }
-    let names = claims(&rig, 500);
-    let worked = join_all(names.iter().map(|name| rig.work(name))).await;
-    let placed = worked.iter().filter(|outcome| **outcome == Outcome::Done);
-    assert_eq!(placed.count(), 400);
-    assert_eq!(counts(&rig, &names), NODES.map(|node| (node.to_owned(), 80)).into());
-    assert_eq!(lock(&rig.at_work.unschedulable).len(), 100);
-}
-
 /// Volumes are created and capacity objects updated while other claims are placed.
 #[tokio::test]
 async fn reservations_hold_while_nodes_publish_room() {
