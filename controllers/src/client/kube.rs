@@ -400,32 +400,7 @@ impl Kube {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::testing::Api;
-
-    /// The object was deleted, and created again under its name.
-    #[tokio::test]
-    async fn a_patch_with_another_uid_is_a_conflict() {
-        let api = Api::default();
-        let claim = |uid: &str| {
-            json!({"kind": "PersistentVolumeClaim", "metadata": {
-                "namespace": "ns", "name": "data", "uid": uid}})
-        };
-        api.put(claim("new"));
-        let kube = Kube::new(api.client(), None, Arc::default(), "test");
-        let old: PersistentVolumeClaim = serde_json::from_value(claim("old")).expect("a claim");
-        let patch = || json!({"metadata": {"uid": "old"}, "status": {"phase": "Bound"}});
-        for answer in [
-            kube.merge(&old, patch()).await,
-            kube.merge_status(&old, patch()).await,
-            kube.strategic_status(&old, patch()).await,
-        ] {
-            let error = answer.expect_err("a conflict");
-            assert!(error.is_conflict(), "{error}");
-        }
-    }
 
     #[test]
     fn errors_by_status() {

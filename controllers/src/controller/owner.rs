@@ -68,26 +68,16 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing;
 
     #[test]
     fn owners_of_volumes() {
-        let here = Scope::Node {
-            name: "n1".to_owned(),
-            segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
-        };
-        let at = |node: &str| {
-            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "t/node", "operator": "In", "values": [node]}]}]}})
-        };
-        let by_zone = || {
-            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "zone", "operator": "In", "values": ["z"]}]}]}})
-        };
+        let here = testing::node_scope("n1", "t/node");
+        let at = |node: &str| testing::affinity("t/node", &[node]);
+        let by_zone = || testing::affinity("zone", &["z"]);
         let reported = || Pools::reported(|| vec!["a1".to_owned()]);
         for (pools, handle, affinity, expected) in [
             (reported(), "vol-a1-0", at("n1"), Ownership::Local),
@@ -102,9 +92,9 @@ mod tests {
             (Pools::default(), "vol-a1-0", by_zone(), Ownership::Unknown),
             (reported(), "vol-a1-0", by_zone(), Ownership::Local),
         ] {
-            let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
-                "csi": {"driver": "d", "volumeHandle": handle}, "nodeAffinity": affinity}}))
-            .expect("a volume");
+            let volume = testing::volume("v", "d", handle);
+            let affine = json!({"spec": {"nodeAffinity": affinity}});
+            let volume = testing::read(testing::with(volume, affine));
             let found = owner(&here, &pools, &volume);
             assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
             assert_eq!(owner(&Scope::Cluster, &pools, &volume), Ownership::Local);

@@ -1,12 +1,10 @@
-use std::collections::BTreeMap;
-
 use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::client::Leadership;
 use crate::csi::Driver;
-use crate::testing::World;
+use crate::testing::{World, affinity, node_scope, read, volume, with};
 use fake::{Answer, Fake};
 
 mod fake;
@@ -20,18 +18,15 @@ struct Run {
 
 /// A PV with this handle on a node, bound to a claim.
 fn pv(handle: &str, node: &str) -> PersistentVolume {
-    let value = json!({
-        "metadata": {"name": format!("pv-{handle}"), "uid": handle, "resourceVersion": "1"},
+    let more = json!({
+        "metadata": {"uid": handle, "resourceVersion": "1"},
         "spec": {
-            "csi": {"driver": "d", "volumeHandle": handle},
             "claimRef": {"namespace": "ns", "name": handle},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "node", "operator": "In", "values": [node]},
-            ]}]}},
+            "nodeAffinity": affinity("node", &[node]),
         },
         "status": {"phase": "Bound"},
     });
-    serde_json::from_value(value).unwrap()
+    read(with(volume(&format!("pv-{handle}"), "d", handle), more))
 }
 
 async fn start(fake: &Fake, scope: Scope, leader: Leadership, volumes: &[&str]) -> Run {
@@ -52,12 +47,7 @@ async fn start(fake: &Fake, scope: Scope, leader: Leadership, volumes: &[&str]) 
 
 /// Starts the watcher of node `a`. The volume `far` is on another node.
 async fn start_on_node(fake: &Fake, volumes: &[&str]) -> Run {
-    start(fake, node("a"), Leadership::elected().1, volumes).await
-}
-
-fn node(name: &str) -> Scope {
-    let segments = BTreeMap::from([("node".to_owned(), name.to_owned())]);
-    Scope::Node { name: name.to_owned(), segments }
+    start(fake, node_scope("a", "node"), Leadership::elected().1, volumes).await
 }
 
 impl Run {

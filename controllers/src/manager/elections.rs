@@ -134,30 +134,3 @@ fn own_namespace() -> String {
     let named = named.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     named.unwrap_or_else(|| "default".to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{World, options};
-
-    /// The provisioner and the capacity loop share one lease, as they do upstream.
-    #[tokio::test]
-    async fn loops_of_one_lease_share_its_holder() {
-        let world = World::new(&[]);
-        let mut args: Args = options();
-        args.election.leader_election = Some(true);
-        let mut elections = Elections::new(
-            &args,
-            world.api.client(),
-            world.context.metrics.clone(),
-            Telemetry::new(),
-            world.context.stop.clone(),
-        );
-        let mut tasks = Tasks::default();
-        for (lease, holders) in [("a.example", 1), ("a.example", 1), ("b.example", 2)] {
-            let leader = elections.of_loop(&world.context, lease, &mut tasks);
-            assert!(leader.is_some());
-            assert_eq!(tasks.len(), holders, "{lease}");
-        }
-    }
-}

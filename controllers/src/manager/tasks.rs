@@ -42,10 +42,3 @@ impl Tasks {
         }
     }
 }
-
-#[cfg(test)]
-impl Tasks {
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-}

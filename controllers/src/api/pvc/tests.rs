@@ -7,10 +7,9 @@ fn claim(value: Value) -> PersistentVolumeClaim {
 }
 
 fn class(mode: &str) -> StorageClass {
-    serde_json::from_value(json!({
+    crate::testing::read(json!({
         "metadata": {"name": "fast"}, "provisioner": "d", "volumeBindingMode": mode,
     }))
-    .expect("a class")
 }
 
 fn node(name: &str) -> Scope {
@@ -57,15 +56,6 @@ fn due_claims() {
     }
 }
 
-#[test]
-fn bound_claims_are_not_due() {
-    let claim = claim(json!({
-        "metadata": {"name": "c", "annotations": {PROVISIONER: "d"}},
-        "spec": {"volumeName": "pv"},
-    }));
-    assert!(!is_for(&claim, "d"));
-}
-
 /// The beta provisioner annotation counts only without the current one. The beta class annotation
 /// always wins over the field, even if it is empty.
 #[test]
@@ -93,15 +83,6 @@ fn beta_annotations() {
         assert_eq!(written_class(&claim), written, "{annotations} {field}");
         assert_eq!(class_name(&claim), written.filter(|name| !name.is_empty()));
     }
-}
-
-#[test]
-fn a_class_of_another_driver_is_not_ours() {
-    let claim = claim(json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}}}));
-    let mut class = class(NOW);
-    class.provisioner = "e".to_owned();
-    let standing = ClaimContext { driver: "d", scope: &Scope::Cluster, leads: true };
-    assert!(!is_due(&claim, &class, standing));
 }
 
 #[test]

@@ -1,15 +1,14 @@
 use serde_json::json;
 
 use super::*;
+use crate::testing::{affinity, node_scope, read};
 
 fn here() -> Scope {
-    let segments = BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]);
-    Scope::Node { name: "n1".to_owned(), segments }
+    node_scope("n1", "t/node")
 }
 
 fn volume(affinity: serde_json::Value) -> PersistentVolume {
-    serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}))
-        .expect("a volume")
+    read(json!({"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}))
 }
 
 #[test]
@@ -57,8 +56,7 @@ fn volumes_by_affinity() {
 
 #[test]
 fn contents_by_label_and_source() {
-    let there = volume(json!({"required": {"nodeSelectorTerms": [
-        {"matchExpressions": [{"key": "t/node", "operator": "In", "values": ["n2"]}]}]}}));
+    let there = volume(affinity("t/node", &["n2"]));
     let label = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
     for (labels, source, within) in [
         (label("n1"), Some(&there), true),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::Change;
 use crate::client::Kube;
-use crate::testing::Api;
+use crate::testing::{self, Api};
 
 fn claim(name: &str, node: Option<&str>) -> Value {
     let labels = node.map(|node| json!({NODE_LABEL: node}));
@@ -16,9 +16,7 @@ fn claim(name: &str, node: Option<&str>) -> Value {
 }
 
 fn volume(name: &str, driver: &str, handle: &str) -> PersistentVolume {
-    let volume = json!({"metadata": {"name": name},
-                        "spec": {"csi": {"driver": driver, "volumeHandle": handle}}});
-    serde_json::from_value(volume).expect("a volume")
+    testing::read(testing::volume(name, driver, handle))
 }
 
 #[test]

@@ -9,11 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 fn class(name: &str, version: u64, provisioner: &str) -> StorageClass {
-    serde_json::from_value(json!({
+    crate::testing::read(json!({
         "metadata": {"name": name, "resourceVersion": version.to_string()},
         "provisioner": provisioner,
     }))
-    .expect("a class")
 }
 
 /// What `what` finds in each reported change.
@@ -121,7 +120,7 @@ fn a_text_is_there_once() {
 #[test]
 fn what_is_packed_is_as_it_was() {
     let volume = |version: u64, phase: &str| -> PersistentVolume {
-        serde_json::from_value(json!({
+        crate::testing::read(json!({
             "metadata": {"name": "v", "resourceVersion": version.to_string(), "uid": "u",
                          "labels": {"a": "b"}, "finalizers": ["f/g"],
                          "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -130,7 +129,6 @@ fn what_is_packed_is_as_it_was() {
                      "csi": {"driver": "d", "volumeHandle": "h", "volumeAttributes": {"x": "y"}}},
             "status": {"phase": phase},
         }))
-        .expect("a volume")
     };
     fn phase(volume: &PersistentVolume) -> Option<String> {
         volume.status.as_ref()?.phase.clone()

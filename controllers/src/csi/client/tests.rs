@@ -1,5 +1,3 @@
-use std::sync::Mutex;
-
 use csi::controller_server::ControllerServer;
 use futures::FutureExt;
 use hostloop_memory_driver::Handlers;
@@ -61,29 +59,6 @@ async fn a_connection_that_never_opens_ends_at_the_deadline() {
     let csi = Csi::over(std::future::pending::<io::Result<DuplexStream>>);
     let late = create(&csi, "x").await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
-}
-
-#[tokio::test]
-async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
-    // A pipe that the driver drops while the call is running.
-    let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let end = Arc::new(Mutex::new(Some(ours)));
-    let csi = Csi::over(move || {
-        let ours = end.lock().unwrap().take();
-        async move { ours.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()) }
-    });
-    tokio::spawn(async move {
-        let mut theirs = theirs;
-        let mut bytes = [0; 64];
-        // The client has sent its first bytes.
-        tokio::io::AsyncReadExt::read(&mut theirs, &mut bytes).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    });
-    let lost = create(&csi, "hang").await.unwrap_err();
-    assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
-    // Now the driver does not even accept a connection.
-    let gone = create(&csi, "hang").await.unwrap_err();
-    assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
 }
 
 #[tokio::test]

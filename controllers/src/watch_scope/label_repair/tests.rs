@@ -1,31 +1,22 @@
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::scope::Scope;
 use crate::cache::store::Selector;
 use crate::csi::Pools;
 use crate::csi::driver::ControllerCapability;
-use crate::testing::{DRIVER, World};
+use crate::testing::{self, DRIVER, World, node_scope, with};
 
 fn world() -> World {
     let mut world = World::new(&[ControllerCapability::CreateDeleteSnapshot]);
-    world.context.scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
-    };
+    world.context.scope = node_scope("n1", "t/node");
     world.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
     world.context.caches.set_watch_scope(WatchScope::Narrow);
     world
 }
 
 fn volume(name: &str, handle: &str, driver: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-        "spec": {"csi": {"driver": driver, "volumeHandle": handle},
-                 "claimRef": {"name": name, "namespace": "ns", "uid": format!("u-{name}")}},
-    })
+    let claim = json!({"name": name, "namespace": "ns", "uid": format!("u-{name}")});
+    with(testing::volume(name, driver, handle), json!({"spec": {"claimRef": claim}}))
 }
 
 fn claim(name: &str, node: &str, volume: Option<&str>) -> Value {

@@ -59,10 +59,9 @@ fn what_others_have_said_is_not_kept_again() {
 fn an_object_outlives_its_pattern() {
     let mut form = Encoding::packed();
     let first = keep(&mut form, &claim(1, false));
-    let odd: PersistentVolumeClaim = serde_json::from_value(json!({
+    let odd: PersistentVolumeClaim = crate::testing::read(json!({
         "metadata": {"name": "z", "annotations": {"note": "nothing that others have ".repeat(40)}},
-    }))
-    .expect("a claim");
+    }));
     let odd = Arc::new(odd);
     let second = keep(&mut form, &odd);
     let third = keep(&mut form, &claim(3, true));

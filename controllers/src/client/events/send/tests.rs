@@ -58,8 +58,7 @@ async fn a_shared_event_is_created_once() {
     let api = Api::default();
     for node in 0..3 {
         let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
-            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns"}}))
-                .expect("a claim");
+            crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}));
         let lost = send(&api, CancellationToken::new(), |events| {
             events.shared_warning(&claim, "Refused", "no such pool".to_owned());
             events.shared_warning(&claim, "Refused", format!("other {}", node / 2));
