@@ -71,16 +71,6 @@ pub struct Options {
     pub node_watcher: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            list_interval: Duration::from_secs(300),
-            monitor_interval: Duration::from_secs(60),
-            node_watcher: false,
-        }
-    }
-}
-
 /// Default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(15);
 

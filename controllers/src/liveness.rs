@@ -22,12 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::csi::Csi;
 
-/// The default port.
-pub const PORT: u16 = 9808;
-
-/// The default timeout of a Probe call.
-pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// How long open connections may delay the end.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -89,12 +83,6 @@ pub struct Options {
     pub address: SocketAddr,
     /// The timeout of a Probe call (`--probe-timeout`).
     pub probe_timeout: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { address: SocketAddr::from(([0, 0, 0, 0], PORT)), probe_timeout: PROBE_TIMEOUT }
-    }
 }
 
 /// Serves the endpoint until `stop`.

@@ -4,7 +4,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::client::Leadership;
 use crate::csi::Driver;
-use crate::testing::{World, affinity, node_scope, read, volume, with};
+use crate::testing::{World, affinity, node_scope, options, read, volume, with};
 use fake::{Answer, Fake};
 
 mod fake;
@@ -41,7 +41,7 @@ async fn start(fake: &Fake, scope: Scope, leader: Leadership, volumes: &[&str]) 
         watch.apply_write(pv(handle, node));
     }
     watch.note_synced();
-    let watcher = run(context.clone(), Options::default(), Conditions::default());
+    let watcher = run(context.clone(), options(), Conditions::default());
     Run { fake: fake.clone(), world, running: tokio::spawn(watcher) }
 }
 
@@ -175,12 +175,6 @@ async fn storage_is_reported_at_its_node() {
     let mut run = start(&fake, Scope::Cluster, Leadership::always(), &[]).await;
     assert!(run.events(100).await.is_empty());
     run.ends().await;
-}
-
-#[test]
-fn flags_have_the_defaults_of_the_code() {
-    let read: Options = crate::testing::options();
-    assert_eq!(format!("{read:?}"), format!("{:?}", Options::default()));
 }
 
 #[tokio::test(start_paused = true)]

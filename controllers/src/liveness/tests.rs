@@ -6,6 +6,8 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::registrar::tests::driver::{Driver, State};
 
+const SOON: Duration = Duration::from_secs(10);
+
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
@@ -110,17 +112,17 @@ async fn an_idle_connection_does_not_delay_the_stop() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _idle = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let stop = CancellationToken::new();
-    let liveness = Liveness::new(Some(driver.serve()), PROBE_TIMEOUT, Checks::default());
+    let liveness = Liveness::new(Some(driver.serve()), SOON, Checks::default());
     let served = tokio::spawn(serve(listener, liveness, stop.clone()));
     tokio::task::yield_now().await;
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(10), served).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(SOON, served).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn an_address_in_use_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let options = Options { address: taken.local_addr().unwrap(), ..Options::default() };
+    let options = Options { address: taken.local_addr().unwrap(), probe_timeout: SOON };
     let driver = Driver::new(State::Ready);
     let ended =
         run(options, Some(driver.serve()), Checks::default(), CancellationToken::new()).await;
