@@ -112,6 +112,9 @@ async fn a_wrong_volume_is_given_back() {
     rig.driver.script("DeleteVolume", [Step::Fail(Code::Aborted)]);
     rig.claim("small", json!({})).await;
     rig.until_called("DeleteVolume", 2).await;
+    let calls = rig.driver.calls().into_iter().map(|call| call.method);
+    let calls: Vec<_> = calls.filter(|method| method.ends_with("eVolume")).take(3).collect();
+    assert_eq!(calls, ["CreateVolume", "DeleteVolume", "DeleteVolume"]);
     let at = rig.claim_at("small");
     rig.warned(&at, "ProvisioningFailed", &["the volume was deleted"]).await;
     rig.driver.change(|o| o.claims_capacity = None);
