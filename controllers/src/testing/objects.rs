@@ -17,7 +17,7 @@ pub(crate) fn with(mut object: Value, change: Value) -> Value {
     object
 }
 
-/// The scope of a node whose driver has the node's name as the value of this topology key.
+/// The scope of a node. Its name is also the value of this topology key.
 pub(crate) fn node_scope(name: &str, key: &str) -> Scope {
     Scope::Node { name: name.to_owned(), segments: [(key.to_owned(), name.to_owned())].into() }
 }
