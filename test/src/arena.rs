@@ -30,8 +30,7 @@ pub struct Arena {
     pub scenario: Scenario,
     /// What the orchestrator believes.
     pub world: World,
-    driver: Option<Driver>,
-    csi: Option<Csi>,
+    running: Option<(Driver, Csi)>,
     leaks: Option<Leaks>,
     namespace: Namespace,
     pool: PoolFixture,
@@ -57,8 +56,7 @@ impl Arena {
         let mut arena = Arena {
             world: World::new(scratch.dir("kubelet")),
             scenario,
-            driver: None,
-            csi: None,
+            running: None,
             leaks: None,
             namespace: Namespace::new(&scratch),
             pool,
@@ -79,44 +77,39 @@ impl Arena {
     /// Starts an undisturbed driver.
     pub async fn start(&mut self) {
         let driver = self.spec().start();
-        self.csi = Some(driver.csi().await);
-        self.driver = Some(driver);
+        let csi = driver.csi().await;
+        self.running = Some((driver, csi));
     }
 
     /// Starts a driver with fail points; returns how it ended if it did not start to serve.
     pub async fn start_disturbed(&mut self, failpoints: String) -> Result<(), Dead> {
         let driver = self.spec().failpoints(failpoints).try_start()?;
-        self.csi = Some(driver.csi().await);
-        self.driver = Some(driver);
+        let csi = driver.csi().await;
+        self.running = Some((driver, csi));
         Ok(())
     }
 
     /// The running driver.
     pub fn driver(&self) -> &Driver {
-        self.driver.as_ref().expect("a driver runs")
+        &running(&self.running).0
     }
 
     /// The running driver, for ending it.
     pub fn driver_mut(&mut self) -> &mut Driver {
-        self.driver.as_mut().expect("a driver runs")
-    }
-
-    /// A client of the running driver.
-    pub fn csi(&self) -> &Csi {
-        self.csi.as_ref().expect("a driver runs")
+        &mut self.running.as_mut().expect("a driver runs").0
     }
 
     /// Stops the driver as a service manager does.
     pub fn stop(&mut self) {
-        self.csi = None;
-        self.driver.take().expect("a driver runs").stop();
+        let (driver, csi) = self.running.take().expect("a driver runs");
+        drop(csi);
+        driver.stop();
     }
 
     /// Runs the scenario's preparation with an undisturbed driver.
     pub async fn prepare(&mut self) {
         let steps = self.scenario.prepare;
-        let (driver, csi) = (self.driver.as_ref(), self.csi.as_ref());
-        let (driver, csi) = (driver.expect("a driver runs"), csi.expect("a driver runs"));
+        let (driver, csi) = running(&self.running);
         self.world.insist_all(driver, csi, steps).await;
     }
 
@@ -124,8 +117,7 @@ impl Arena {
     pub async fn act(&mut self) -> Ended {
         let steps = self.scenario.act;
         for (at, step) in steps.iter().enumerate() {
-            let driver = self.driver.as_ref().expect("a driver runs");
-            let csi = self.csi.as_ref().expect("a driver runs");
+            let (driver, csi) = running(&self.running);
             if let Err(status) = self.world.apply(driver, csi, *step).await {
                 let died = self.driver_mut().wait_ended(AFTERMATH).is_some();
                 return if died { Ended::Died(at) } else { Ended::Failed(at, status) };
@@ -140,8 +132,7 @@ impl Arena {
     /// Starts a driver after the old one died, then runs [`Arena::put_up`]. If mounts die with the
     /// driver, the new one gets a new namespace.
     pub async fn recover(&mut self, at: usize) {
-        self.csi = None;
-        self.driver = None;
+        self.running = None;
         if self.scenario.mounts_die {
             self.namespace = Namespace::new(&self.scratch);
         }
@@ -153,8 +144,7 @@ impl Arena {
     pub async fn put_up(&mut self, at: usize) {
         let falling = self.scenario.act.get(at).and_then(|step| step.takes_down());
         let falling: Vec<_> = falling.into_iter().collect();
-        let (driver, csi) = (self.driver.as_ref(), self.csi.as_ref());
-        let (driver, csi) = (driver.expect("it was started"), csi.expect("it was started"));
+        let (driver, csi) = running(&self.running);
         self.world.restore(driver, csi, &falling).await;
     }
 
@@ -162,8 +152,7 @@ impl Arena {
     /// orchestrator believes, deletes everything, and requires that nothing is left.
     pub async fn finish(&mut self, at: usize) {
         let rest: &[Step] = self.scenario.act.get(at..).unwrap_or_default();
-        let (driver, csi) = (self.driver.as_ref(), self.csi.as_ref());
-        let (driver, csi) = (driver.expect("a driver runs"), csi.expect("a driver runs"));
+        let (driver, csi) = running(&self.running);
         self.world.insist_all(driver, csi, rest).await;
         self.world.restore(driver, csi, &[]).await;
         self.world.verify(driver, csi).await;
@@ -171,6 +160,11 @@ impl Arena {
         let leaks = self.leaks.as_ref().expect("taken at the beginning");
         leaks.assert_none(&[&self.pool], driver);
     }
+}
+
+/// A borrow of this field alone, so that the world can change meanwhile.
+fn running(running: &Option<(Driver, Csi)>) -> &(Driver, Csi) {
+    running.as_ref().expect("a driver runs")
 }
 
 /// Runs `act` and returns the message of a panic as an error, so that a test of many scenarios

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use hostloop_memory_driver::Rpc;
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_client::ControllerClient;
 use hostloop_proto::csi::group_controller_client::GroupControllerClient;
@@ -37,11 +38,11 @@ pub trait Call: std::fmt::Debug {
 }
 
 macro_rules! calls {
-    ($($client:ident { $($method:ident: $request:ident -> $answer:ident),* $(,)? })*) => {$($(
+    ($($client:ident { $($method:ident: $request:ident),* $(,)? })*) => {$($(
         impl Call for csi::$request {
-            type Answer = csi::$answer;
-            const NAME: &'static str = stringify!($method);
-            async fn send(self, channel: Channel) -> Result<csi::$answer, Status> {
+            type Answer = <csi::$request as Rpc>::Response;
+            const NAME: &'static str = <csi::$request as Rpc>::METHOD;
+            async fn send(self, channel: Channel) -> Result<Self::Answer, Status> {
                 let mut client = $client::new(channel);
                 client.$method(self).await.map(tonic::Response::into_inner)
             }
@@ -51,58 +52,46 @@ macro_rules! calls {
 
 calls! {
     IdentityClient {
-        get_plugin_info: GetPluginInfoRequest -> GetPluginInfoResponse,
-        get_plugin_capabilities: GetPluginCapabilitiesRequest -> GetPluginCapabilitiesResponse,
-        probe: ProbeRequest -> ProbeResponse,
+        get_plugin_info: GetPluginInfoRequest,
+        get_plugin_capabilities: GetPluginCapabilitiesRequest,
+        probe: ProbeRequest,
     }
     ControllerClient {
-        create_volume: CreateVolumeRequest -> CreateVolumeResponse,
-        delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse,
-        controller_publish_volume:
-            ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse,
-        controller_unpublish_volume:
-            ControllerUnpublishVolumeRequest -> ControllerUnpublishVolumeResponse,
-        validate_volume_capabilities:
-            ValidateVolumeCapabilitiesRequest -> ValidateVolumeCapabilitiesResponse,
-        list_volumes: ListVolumesRequest -> ListVolumesResponse,
-        controller_list_volume_health:
-            ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse,
-        controller_get_volume_health:
-            ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse,
-        get_capacity: GetCapacityRequest -> GetCapacityResponse,
-        controller_get_capabilities:
-            ControllerGetCapabilitiesRequest -> ControllerGetCapabilitiesResponse,
-        create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse,
-        delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse,
-        list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse,
-        get_snapshot: GetSnapshotRequest -> GetSnapshotResponse,
-        controller_expand_volume:
-            ControllerExpandVolumeRequest -> ControllerExpandVolumeResponse,
-        controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse,
-        controller_modify_volume:
-            ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse,
+        create_volume: CreateVolumeRequest,
+        delete_volume: DeleteVolumeRequest,
+        controller_publish_volume: ControllerPublishVolumeRequest,
+        controller_unpublish_volume: ControllerUnpublishVolumeRequest,
+        validate_volume_capabilities: ValidateVolumeCapabilitiesRequest,
+        list_volumes: ListVolumesRequest,
+        controller_list_volume_health: ControllerListVolumeHealthRequest,
+        controller_get_volume_health: ControllerGetVolumeHealthRequest,
+        get_capacity: GetCapacityRequest,
+        controller_get_capabilities: ControllerGetCapabilitiesRequest,
+        create_snapshot: CreateSnapshotRequest,
+        delete_snapshot: DeleteSnapshotRequest,
+        list_snapshots: ListSnapshotsRequest,
+        get_snapshot: GetSnapshotRequest,
+        controller_expand_volume: ControllerExpandVolumeRequest,
+        controller_get_volume: ControllerGetVolumeRequest,
+        controller_modify_volume: ControllerModifyVolumeRequest,
     }
     GroupControllerClient {
-        group_controller_get_capabilities:
-            GroupControllerGetCapabilitiesRequest -> GroupControllerGetCapabilitiesResponse,
-        create_volume_group_snapshot:
-            CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse,
-        delete_volume_group_snapshot:
-            DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse,
-        get_volume_group_snapshot:
-            GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse,
+        group_controller_get_capabilities: GroupControllerGetCapabilitiesRequest,
+        create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest,
+        delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest,
+        get_volume_group_snapshot: GetVolumeGroupSnapshotRequest,
     }
     NodeClient {
-        node_stage_volume: NodeStageVolumeRequest -> NodeStageVolumeResponse,
-        node_unstage_volume: NodeUnstageVolumeRequest -> NodeUnstageVolumeResponse,
-        node_publish_volume: NodePublishVolumeRequest -> NodePublishVolumeResponse,
-        node_unpublish_volume: NodeUnpublishVolumeRequest -> NodeUnpublishVolumeResponse,
-        node_get_volume_stats: NodeGetVolumeStatsRequest -> NodeGetVolumeStatsResponse,
-        node_get_volume_health: NodeGetVolumeHealthRequest -> NodeGetVolumeHealthResponse,
-        node_get_storage_health: NodeGetStorageHealthRequest -> NodeGetStorageHealthResponse,
-        node_expand_volume: NodeExpandVolumeRequest -> NodeExpandVolumeResponse,
-        node_get_capabilities: NodeGetCapabilitiesRequest -> NodeGetCapabilitiesResponse,
-        node_get_info: NodeGetInfoRequest -> NodeGetInfoResponse,
+        node_stage_volume: NodeStageVolumeRequest,
+        node_unstage_volume: NodeUnstageVolumeRequest,
+        node_publish_volume: NodePublishVolumeRequest,
+        node_unpublish_volume: NodeUnpublishVolumeRequest,
+        node_get_volume_stats: NodeGetVolumeStatsRequest,
+        node_get_volume_health: NodeGetVolumeHealthRequest,
+        node_get_storage_health: NodeGetStorageHealthRequest,
+        node_expand_volume: NodeExpandVolumeRequest,
+        node_get_capabilities: NodeGetCapabilitiesRequest,
+        node_get_info: NodeGetInfoRequest,
     }
 }
 

@@ -38,13 +38,27 @@ struct Volume {
     id: String,
     spec: Spec,
     inline: bool,
-    attached: bool,
     staged: bool,
     /// Target → read-only.
     targets: BTreeMap<Name, bool>,
     data: Option<Checksum>,
     /// The parameters that ControllerModifyVolume has accepted.
     modified: Parameters,
+}
+
+impl Volume {
+    /// A new volume, not used yet.
+    fn new(id: String, spec: Spec) -> Volume {
+        Volume {
+            id,
+            spec,
+            inline: false,
+            staged: false,
+            targets: BTreeMap::new(),
+            data: None,
+            modified: &[],
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

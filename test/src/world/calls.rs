@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use tonic::{Code, Status};
 
 use super::{Group, Snapshot, Volume, World};
-use crate::client::{Csi, at_least, map, mounted};
-use crate::driver::NODE;
-use crate::machine;
+use crate::client::{Csi, at_least, map, new_volume};
 use crate::pools::MIB;
 use crate::steps::{Name, Origin, Parameters, Spec};
+use crate::{machine, requests};
 
 impl World {
     pub(super) async fn create(
@@ -23,75 +20,43 @@ impl World {
         spec: Spec,
         from: Option<Origin>,
     ) -> Result<(), Status> {
-        let (source, data) = match from {
+        let of = |snapshot: &Snapshot| (requests::of_snapshot(&snapshot.id), snapshot.data);
+        let (volume_content_source, data) = match from {
             None => (None, None),
-            Some(Origin::Snapshot(snapshot)) => {
-                let snapshot = &self.snapshots[snapshot];
-                let snapshot_id = snapshot.id.clone();
-                (Some(Type::Snapshot(SnapshotSource { snapshot_id })), snapshot.data)
-            }
-            Some(Origin::Member(group, member)) => {
-                let snapshot = &self.groups[group].snapshots[member];
-                let snapshot_id = snapshot.id.clone();
-                (Some(Type::Snapshot(SnapshotSource { snapshot_id })), snapshot.data)
-            }
+            Some(Origin::Snapshot(snapshot)) => of(&self.snapshots[snapshot]),
+            Some(Origin::Member(group, member)) => of(&self.groups[group].snapshots[member]),
             Some(Origin::Volume(volume)) => {
                 let volume = self.volume(volume);
-                let volume_id = volume.id.clone();
-                (Some(Type::Volume(VolumeSource { volume_id })), volume.data)
+                (requests::of_volume(&volume.id), volume.data)
             }
         };
         let bytes = spec.mib * MIB;
         let request = csi::CreateVolumeRequest {
-            name: format!("pvc-{name}"),
-            capacity_range: at_least(bytes),
             volume_capabilities: vec![spec.capability()],
             parameters: map(spec.parameters),
-            volume_content_source: source
-                .map(|r#type| csi::VolumeContentSource { r#type: Some(r#type) }),
-            ..Default::default()
+            volume_content_source,
+            ..new_volume(&format!("pvc-{name}"), bytes)
         };
         let answer = csi.call(request).await?;
         let made = answer.volume.expect("CreateVolume answers a volume");
         let size = u64::try_from(made.capacity_bytes).expect("a size");
         assert!(size >= bytes, "{name} has {size} bytes");
-        let volume = Volume {
-            id: made.volume_id,
-            spec,
-            inline: false,
-            attached: false,
-            staged: false,
-            targets: BTreeMap::new(),
-            data,
-            modified: &[],
-        };
+        let volume = Volume { data, ..Volume::new(made.volume_id, spec) };
         self.volumes.entry(name).or_insert(volume);
         Ok(())
     }
 
-    pub(super) async fn attach(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        let volume = self.volume_mut(name);
+    pub(super) async fn attach(&self, csi: &Csi, name: Name) -> Result<(), Status> {
+        let volume = self.volume(name);
         let request = csi::ControllerPublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            node_id: NODE.to_owned(),
             volume_capability: Some(volume.spec.capability()),
-            ..Default::default()
+            ..requests::attach(&volume.id)
         };
-        csi.call(request).await?;
-        volume.attached = true;
-        Ok(())
+        csi.call(request).await.map(drop)
     }
 
-    pub(super) async fn detach(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        let volume = self.volume_mut(name);
-        let request = csi::ControllerUnpublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            node_id: NODE.to_owned(),
-            ..Default::default()
-        };
-        csi.call(request).await?;
-        volume.attached = false;
-        Ok(())
+    pub(super) async fn detach(&self, csi: &Csi, name: Name) -> Result<(), Status> {
+        csi.call(requests::detach(self.id(name))).await.map(drop)
     }
 
     pub(super) async fn stage(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
@@ -99,10 +64,8 @@ impl World {
         std::fs::create_dir_all(&staging).expect("a staging path can be made");
         let volume = self.volume_mut(name);
         let request = csi::NodeStageVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path: staging.display().to_string(),
             volume_capability: Some(volume.spec.capability()),
-            ..Default::default()
+            ..requests::stage(&volume.id, staging)
         };
         csi.call(request).await?;
         volume.staged = true;
@@ -110,10 +73,9 @@ impl World {
     }
 
     pub(super) async fn unstage(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        let staging_target_path = self.staging(name).display().to_string();
+        let staging = self.staging(name);
         let volume = self.volume_mut(name);
-        let volume_id = volume.id.clone();
-        csi.call(csi::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await?;
+        csi.call(requests::unstage(&volume.id, staging)).await?;
         volume.staged = false;
         Ok(())
     }
@@ -127,15 +89,12 @@ impl World {
     ) -> Result<(), Status> {
         let path = self.target(name, target);
         make_parent(&path);
-        let staging_target_path = self.staging(name).display().to_string();
+        let staging = self.staging(name);
         let volume = self.volume_mut(name);
         let request = csi::NodePublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path,
-            target_path: path.display().to_string(),
             volume_capability: Some(volume.spec.capability()),
             readonly,
-            ..Default::default()
+            ..requests::publish(&volume.id, staging, path)
         };
         csi.call(request).await?;
         volume.targets.insert(target, readonly);
@@ -155,27 +114,16 @@ impl World {
         let id = inline_id(name);
         let size = format!("{mib}Mi");
         let request = csi::NodePublishVolumeRequest {
-            volume_id: id.clone(),
-            target_path: path.display().to_string(),
-            volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
             volume_context: map(&[
                 ("csi.storage.k8s.io/ephemeral", "true"),
                 ("csi.storage.k8s.io/pod.name", "pod"),
                 ("size", &size),
             ]),
-            ..Default::default()
+            ..requests::publish(&id, "", path)
         };
         csi.call(request).await?;
-        let volume = Volume {
-            id,
-            spec,
-            inline: true,
-            attached: false,
-            staged: false,
-            targets: BTreeMap::from([(target, false)]),
-            data: None,
-            modified: &[],
-        };
+        let targets = BTreeMap::from([(target, false)]);
+        let volume = Volume { inline: true, targets, ..Volume::new(id, spec) };
         self.volumes.entry(name).or_insert(volume);
         Ok(())
     }
@@ -186,9 +134,8 @@ impl World {
         name: Name,
         target: Name,
     ) -> Result<(), Status> {
-        let target_path = self.target(name, target).display().to_string();
-        let volume_id = self.volume(name).id.clone();
-        csi.call(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await?;
+        let path = self.target(name, target);
+        csi.call(requests::unpublish(self.id(name), path)).await?;
         let volume = self.volume_mut(name);
         volume.targets.remove(target);
         if volume.inline {
@@ -256,11 +203,7 @@ impl World {
         volume: Name,
     ) -> Result<(), Status> {
         let Volume { id, spec, data, .. } = self.volume(volume).clone();
-        let request = csi::CreateSnapshotRequest {
-            source_volume_id: id,
-            name: format!("snapshot-{name}"),
-            ..Default::default()
-        };
+        let request = requests::snapshot(&format!("snapshot-{name}"), &id);
         let answer = csi.call(request).await?;
         let made = answer.snapshot.expect("CreateSnapshot answers a snapshot");
         assert!(made.ready_to_use, "a snapshot is answered when it is complete");
@@ -300,9 +243,7 @@ impl World {
     }
 
     pub(super) async fn delete_snapshot(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        let snapshot_id = self.snapshots[name].id.clone();
-        let secrets = BTreeMap::new();
-        csi.call(csi::DeleteSnapshotRequest { snapshot_id, secrets }).await?;
+        csi.call(requests::delete_snapshot(self.snapshot_id(name))).await?;
         self.snapshots.remove(name);
         Ok(())
     }
@@ -320,9 +261,7 @@ impl World {
     }
 
     pub(super) async fn delete(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        let volume_id = self.volume(name).id.clone();
-        let secrets = BTreeMap::new();
-        csi.call(csi::DeleteVolumeRequest { volume_id, secrets }).await?;
+        csi.call(requests::delete(self.id(name))).await?;
         self.volumes.remove(name);
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
 use hostloop_test::client::{Call, Csi, new_volume};
+use hostloop_test::dice::Dice;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::{Leaks, mount_points};
 use hostloop_test::loops;
@@ -19,7 +19,7 @@ use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tonic::{Code, Status};
 
-use crate::requests::{self, attach, delete, detach, id_of};
+use hostloop_test::requests::{self, attach, delete, detach, id_of};
 
 /// Clients that come at the same moment.
 const CLIENTS: usize = 24;
@@ -174,18 +174,12 @@ async fn the_same_volume_is_staged_and_published_once() {
     for path in [site.target("one"), site.staging("one")] {
         assert_eq!(mount_points(&table, &path).len(), 1, "mounts at {path:?}");
     }
-    let snapshot = csi::CreateSnapshotRequest {
-        source_volume_id: id.clone(),
-        name: "snapshot-one".to_owned(),
-        ..Default::default()
-    };
-    let answers = all_at_once(&clients, snapshot).await;
+    let answers = all_at_once(&clients, requests::snapshot("snapshot-one", &id)).await;
     let ids: BTreeSet<_> =
         answers.into_iter().filter_map(|a| Some(a.snapshot?.snapshot_id)).collect();
     assert_eq!(ids.len(), 1, "one name, one snapshot");
-    for snapshot_id in ids {
-        let delete = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-        all_at_once(&clients, delete).await;
+    for id in ids {
+        all_at_once(&clients, requests::delete_snapshot(&id)).await;
     }
     all_at_once(&clients, site.unpublish("one", &id)).await;
     all_at_once(&clients, site.unstage("one", &id)).await;
@@ -257,13 +251,11 @@ fn is_internal(name: &str, status: &Status) -> bool {
 
 /// Returns how many calls were answered INTERNAL, UNKNOWN or DATA_LOSS.
 async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize {
-    let mut state = seed as u64 + 1;
+    let dice = Dice::new(seed as u64);
     let mut internal = 0;
     for _ in 0..60 {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let name = names[(state >> 33) as usize % names.len()];
-        let outcome = random_call(site, csi, name, (state >> 41) % 7).await;
+        let name = names[dice.below(names.len() as u64) as usize];
+        let outcome = random_call(site, csi, name, dice.below(7)).await;
         internal += usize::from(outcome.is_err_and(|status| is_internal(name, &status)));
     }
     internal
@@ -283,13 +275,8 @@ async fn random_call(site: &Site, csi: &Csi, name: &str, number: u64) -> Result<
 }
 
 fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
-    let source = VolumeSource { volume_id: id.to_owned() };
-    csi::CreateVolumeRequest {
-        volume_content_source: Some(csi::VolumeContentSource {
-            r#type: Some(Type::Volume(source)),
-        }),
-        ..new_volume(name, bytes)
-    }
+    let volume_content_source = requests::of_volume(id);
+    csi::CreateVolumeRequest { volume_content_source, ..new_volume(name, bytes) }
 }
 
 /// Starts a call and hangs up before it can be done.

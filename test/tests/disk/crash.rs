@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hostloop_test::arena::{Arena, Ended};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
@@ -19,8 +21,8 @@ use hostloop_test::scratch::Scratch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::requests::{delete, id_of};
 use crate::walk::{TOO_MANY, Walk, after, walk_all};
+use hostloop_test::requests::{delete, id_of};
 
 /// Minimum number of kills in a full run, slightly below the actual one. Detects a walk that ends
 /// early.
@@ -40,56 +42,33 @@ fn kill_before(effect: usize) -> String {
     format!("effect={effect}*off->1*return(kill)")
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Task {
-    /// Killed before each of the act's effects in turn.
-    Effects(Scenario),
-    /// Killed at moments spread over the act.
-    Moments(Scenario),
-    /// Killed while a pool is opened for the first time.
-    Opening(PoolKind),
-    /// Killed while a node without state opens a pool with data.
-    Adopting(PoolKind),
-}
-
-impl Task {
-    fn name(&self) -> String {
-        match self {
-            Task::Effects(s) => format!("{} on {}", s.name, s.pool.name()),
-            Task::Moments(s) => format!("{} on {}, at any moment", s.name, s.pool.name()),
-            Task::Opening(pool) => format!("open {}", pool.name()),
-            Task::Adopting(pool) => format!("adopt {}", pool.name()),
-        }
-    }
-
-    async fn run(self) -> Walk {
-        match self {
-            Task::Effects(scenario) => walk_effects(scenario).await,
-            Task::Moments(scenario) => walk_moments(scenario).await,
-            Task::Opening(pool) => walk_opening(pool).await,
-            Task::Adopting(pool) => walk_adopting(pool).await,
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_answered_survives_every_kill() {
     machine::require();
     let only = std::env::var("HOSTLOOP_CRASH_ONLY").unwrap_or_default();
-    let adopted = [PoolKind::Ext4, PoolKind::Image, PoolKind::Device];
-    let tasks: Vec<_> = (PoolKind::ALL.into_iter().map(Task::Opening))
-        .chain(adopted.into_iter().map(Task::Adopting))
-        .chain(LONG.iter().copied().map(Task::Moments))
-        .chain(SCENARIOS.iter().copied().map(Task::Effects))
-        .map(|task| (task.name(), task))
-        .filter(|(name, _)| name.contains(&only))
-        .collect();
+    let mut tasks: Vec<(String, BoxFuture<'static, Walk>)> = Vec::new();
+    for pool in PoolKind::ALL {
+        tasks.push((format!("open {}", pool.name()), walk_opening(pool).boxed()));
+    }
+    for pool in [PoolKind::Ext4, PoolKind::Image, PoolKind::Device] {
+        tasks.push((format!("adopt {}", pool.name()), walk_adopting(pool).boxed()));
+    }
+    let named = |s: &Scenario| format!("{} on {}", s.name, s.pool.name());
+    for scenario in LONG {
+        let name = format!("{}, at any moment", named(scenario));
+        tasks.push((name, walk_moments(*scenario).boxed()));
+    }
+    for scenario in SCENARIOS {
+        tasks.push((named(scenario), walk_effects(*scenario).boxed()));
+    }
+    tasks.retain(|(name, _)| name.contains(&only));
     assert!(!tasks.is_empty(), "no scenario has {only:?} in its name");
-    let total = walk_all(tasks, Task::run, AT_LEAST_EACH).await.count();
+    let total = walk_all(tasks, AT_LEAST_EACH).await.count();
     println!("{total} kills in all");
     assert!(!only.is_empty() || total >= AT_LEAST, "only {total} kills, not {AT_LEAST}");
 }
 
+/// The driver is killed before each of the act's effects in turn.
 async fn walk_effects(scenario: Scenario) -> Walk {
     let mut walk = Walk::default();
     let mut arena = Arena::new(scenario).await;
@@ -136,6 +115,7 @@ async fn recover(arena: &mut Arena, at: usize) {
     arena.finish(at).await;
 }
 
+/// The driver is killed at moments spread over the act.
 async fn walk_moments(scenario: Scenario) -> Walk {
     let mut walk = Walk::default();
     let mut arena = Arena::new(scenario).await;

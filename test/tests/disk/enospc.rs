@@ -1,9 +1,9 @@
 //! No room left, wherever that can happen: a clear RESOURCE_EXHAUSTED, nothing lost, the service
 //! goes on, and the same call succeeds once there is room.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -12,15 +12,15 @@ use hostloop_test::client::{Csi, map, mounted, new_volume};
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine;
-use hostloop_test::pools::{MIB, PoolFixture, PoolKind};
+use hostloop_test::pools::{MIB, PoolFixture, PoolKind, used_bytes};
 use hostloop_test::scenarios::{SCENARIOS, Scenario, create, publish};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::{Code, Status};
 
-use crate::requests::{delete, id_of};
 use crate::walk::{TOO_MANY, Walk, after, walk_all};
+use hostloop_test::requests::{delete, id_of};
 
 /// One scenario per call and per way a pool copies; a crash test walks through the rest.
 const INJECTED: [(&str, PoolKind); 20] = [
@@ -55,9 +55,8 @@ async fn every_effect_may_meet_a_full_pool() {
     let chosen = |s: &&Scenario| INJECTED.contains(&(s.name, s.pool));
     let scenarios: Vec<_> = SCENARIOS.iter().filter(chosen).copied().collect();
     assert_eq!(scenarios.len(), INJECTED.len(), "every name above is a scenario's");
-    let named = |s: Scenario| (format!("{} on {}", s.name, s.pool.name()), s);
-    let walks = walk_all(scenarios.into_iter().map(named), walk, 1);
-    let injected = walks.await.count();
+    let named = |s: Scenario| (format!("{} on {}", s.name, s.pool.name()), walk(s));
+    let injected = walk_all(scenarios.into_iter().map(named), 1).await.count();
     println!("ENOSPC injected at {injected} effects");
     assert!(injected >= AT_LEAST, "only {injected} effects met");
 }
@@ -117,32 +116,14 @@ fn assert_clear(what: &str, status: &Status) {
     assert!(clear.iter().any(|words| said.contains(words)), "{what}: {said:?} is not clear");
 }
 
-/// A pool of this size, so full that nothing can be written any more.
-struct FullPool {
-    ballast: PathBuf,
-}
-
-impl FullPool {
-    fn fill(dir: &Path) -> FullPool {
-        let ballast = dir.join("ballast");
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&ballast)
-            .expect("the ballast can be made");
-        // Large pieces first, then small ones into what is left.
-        for piece in [8 << 20, 1 << 20, 64 << 10, 4 << 10] {
-            let bytes = vec![0xa5; piece];
-            while file.write_all(&bytes).and_then(|()| file.sync_data()).is_ok() {}
-        }
-        FullPool { ballast }
-    }
-
-    fn make_room(self) {
-        std::fs::remove_file(&self.ballast).expect("the ballast can be removed");
-        let dir = self.ballast.parent().expect("it is in a directory");
-        let dir = File::open(dir).expect("the pool's filesystem is there");
-        nix::unistd::syncfs(&dir).expect("it can be synced");
+/// Fills a filesystem with this file, until nothing can be written any more.
+fn fill(ballast: &Path) {
+    let mut file = File::options().create(true).append(true).open(ballast);
+    let file = file.as_mut().expect("the ballast can be made");
+    // Large pieces first, then small ones into what is left.
+    for piece in [8 << 20, 1 << 20, 64 << 10, 4 << 10] {
+        let bytes = vec![0xa5; piece];
+        while file.write_all(&bytes).and_then(|()| file.sync_data()).is_ok() {}
     }
 }
 
@@ -213,7 +194,9 @@ async fn full_pool(kind: PoolKind) {
     let mut world = World::new(scratch.dir("kubelet"));
     world.insist_all(&driver, &csi, BEFORE).await;
 
-    let full = FullPool::fill(pool.mount().expect("the test mounted it"));
+    let mount = pool.mount().expect("the test mounted it");
+    let ballast = mount.join("ballast");
+    fill(&ballast);
     let mut refused = Vec::new();
     for step in ASKED {
         if let Err(status) = world.apply(&driver, &csi, *step).await {
@@ -229,7 +212,8 @@ async fn full_pool(kind: PoolKind) {
         outcome.unwrap_or_else(|status| panic!("{step:?} on a full pool: {status:?}"));
     }
 
-    full.make_room();
+    std::fs::remove_file(&ballast).expect("the ballast can be removed");
+    used_bytes(mount);
     world.insist_all(&driver, &csi, &refused).await;
     world.verify(&driver, &csi).await;
     world.tear_down(&driver, &csi).await;

@@ -15,7 +15,7 @@ use hostloop_test::scratch::Scratch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::requests::{delete, id_of};
+use hostloop_test::requests::{delete, id_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_leak_is_found() {

@@ -7,6 +7,5 @@ mod enospc;
 mod harness;
 mod hostile;
 mod leaks;
-mod requests;
 mod sanity;
 mod walk;

@@ -41,29 +41,22 @@ impl Walk {
     }
 }
 
-/// Runs `walk` for each named task, two at a time, and returns what all walks did. Each must
-/// disturb this number of effects at least.
-pub(crate) async fn walk_all<T, F>(
-    tasks: impl IntoIterator<Item = (String, T)>,
-    walk: impl Fn(T) -> F,
+/// Runs each named walk, two at a time, and returns what all of them did. Each must disturb this
+/// number of effects at least.
+pub(crate) async fn walk_all<F: Future<Output = Walk> + Send + 'static>(
+    walks: impl IntoIterator<Item = (String, F)>,
     at_least: usize,
-) -> Walk
-where
-    F: Future<Output = Walk> + Send + 'static,
-{
-    let walks = tasks.into_iter().map(|(name, task)| {
-        let walk = walk(task);
-        async move {
-            let begin = Instant::now();
-            let result = tokio::spawn(caught(walk)).await;
-            let result = result.expect("panics are caught");
-            let seconds = begin.elapsed().as_secs_f32();
-            match &result {
-                Ok(walk) => println!("{:4} effects  {seconds:5.1} s  {name}", walk.count()),
-                Err(_) => println!("FAILED        {seconds:5.1} s  {name}"),
-            }
-            (name, result)
+) -> Walk {
+    let walks = walks.into_iter().map(async |(name, walk)| {
+        let begin = Instant::now();
+        let result = tokio::spawn(caught(walk)).await;
+        let result = result.expect("panics are caught");
+        let seconds = begin.elapsed().as_secs_f32();
+        match &result {
+            Ok(walk) => println!("{:4} effects  {seconds:5.1} s  {name}", walk.count()),
+            Err(_) => println!("FAILED        {seconds:5.1} s  {name}"),
         }
+        (name, result)
     });
     let mut walks = iter(walks).buffer_unordered(2);
     let (mut all, mut failures) = (Walk::default(), Vec::new());

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_test::client::{self, Csi};
+use hostloop_test::client::Csi;
+use hostloop_test::requests;
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, handle_of, name, restarts};
@@ -78,29 +78,18 @@ fn assert_unmounted(world: &World, handle: &str) {
 /// The calls that kubelet would make.
 async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
-    let id = handle_of(volume).to_owned();
+    let id = handle_of(volume);
     let folder = Path::new("plugins/kubernetes.io/csi/hostloop.csi.dev");
-    let staging = folder.join(staged_as(&id)).join("globalmount");
+    let staging = folder.join(staged_as(id)).join("globalmount");
     // The driver uses the node's path, this process uses its own.
     let at = site.world.cluster().kubelet_dir().join(&staging);
-    let at = at.to_str().expect("it is text").to_owned();
     let staging = site.kubelet_dir().join(staging);
     std::fs::create_dir_all(&staging).expect("the folder can be made");
     let attributes = &volume["spec"]["csi"]["volumeAttributes"];
-    let context: BTreeMap<String, String> =
+    let volume_context: BTreeMap<String, String> =
         serde_json::from_value(attributes.clone()).unwrap_or_default();
-    csi.call(csi::NodeStageVolumeRequest {
-        volume_id: id.clone(),
-        staging_target_path: at.clone(),
-        volume_capability: Some(client::mounted("ext4", Mode::SingleNodeWriter)),
-        volume_context: context,
-        ..Default::default()
-    })
-    .await
-    .expect("it can be staged");
-    csi.call(csi::NodeUnstageVolumeRequest { volume_id: id, staging_target_path: at })
-        .await
-        .expect("it can be unstaged");
+    csi.ok(csi::NodeStageVolumeRequest { volume_context, ..requests::stage(id, &at) }).await;
+    csi.ok(requests::unstage(id, at)).await;
     std::fs::remove_dir(&staging).expect("it is empty");
     std::fs::remove_dir(staging.parent().expect("it has one")).expect("it is empty");
 }

@@ -168,20 +168,9 @@ impl Words<'_> {
     }
 
     fn single(&self, entropy: &mut Entropy<'_>, field: &FieldDescriptor, depth: u8) -> Value {
-        const SIZES: [i64; 12] = [
-            0,
-            -1,
-            1,
-            4096,
-            1 << 20,
-            8 << 20,
-            8 << 20,
-            16 << 20,
-            320 << 20,
-            1 << 40,
-            i64::MAX,
-            i64::MIN,
-        ];
+        const MI: i64 = 1 << 20;
+        const SIZES: [i64; 12] =
+            [0, -1, 1, 4096, MI, 8 * MI, 8 * MI, 16 * MI, 320 * MI, 1 << 40, i64::MAX, i64::MIN];
         match field.kind() {
             Kind::Message(message) => Value::Message(self.message(entropy, &message, depth + 1)),
             Kind::Enum(kind) => {

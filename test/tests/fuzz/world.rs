@@ -11,11 +11,10 @@ use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::storage::{self, PoolOptions, PoolSpec, Pools, Reserve};
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use hostloop_test::client::new_volume;
+use hostloop_test::pools::MIB;
+use hostloop_test::requests;
 use tonic::{Code, Status};
-
-const MI: i64 = 1 << 20;
 
 /// The services of one node with two pools, in a temporary directory.
 pub(crate) struct World {
@@ -53,21 +52,11 @@ impl World {
     /// Creates three volumes, a snapshot of the first and a group of the others; returns their IDs.
     pub(crate) fn create_some(&self) -> Vec<String> {
         let create = |name: &str| {
-            let request = csi::CreateVolumeRequest {
-                name: name.to_owned(),
-                capacity_range: Some(csi::CapacityRange { required_bytes: 8 * MI, limit_bytes: 0 }),
-                volume_capabilities: vec![mounted()],
-                ..Default::default()
-            };
-            let response = self.controller.create_volume(request).expect("a volume");
-            response.volume.expect("a volume").volume_id
+            let made = self.controller.create_volume(new_volume(name, 8 * MIB));
+            requests::id_of(made.expect("a volume"))
         };
         let volumes: Vec<String> = ["a", "b", "c"].map(create).into();
-        let snapshot = self.controller.create_snapshot(csi::CreateSnapshotRequest {
-            name: "s".to_owned(),
-            source_volume_id: volumes[0].clone(),
-            ..Default::default()
-        });
+        let snapshot = self.controller.create_snapshot(requests::snapshot("s", &volumes[0]));
         let snapshot = snapshot.expect("a snapshot").snapshot.expect("a snapshot");
         let group = csi::CreateVolumeGroupSnapshotRequest {
             name: "g".to_owned(),
@@ -102,28 +91,21 @@ impl World {
     /// Removes everything with an orchestrator's calls, then checks that nothing is left.
     pub(crate) fn remove_everything(&self, ids: &[String]) {
         let c = &self.controller;
-        for path in World::paths(self.dir.path()) {
-            let path = path.display().to_string();
-            for id in ids.iter().filter(|id| id.starts_with("vol-") || id.starts_with("csi-")) {
-                let unpublish = self.node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest {
-                    volume_id: id.clone(),
-                    target_path: path.clone(),
-                });
-                self.check(
-                    &format!("unpublishing {id} at {path}"),
-                    unpublish.err().map(Status::from),
-                );
-            }
+        let paths = World::paths(self.dir.path());
+        let at = |kind: &'static str| {
+            let ids = ids.iter().filter(move |id| id.starts_with(kind));
+            ids.flat_map(|id| paths.iter().map(move |path| (id, path)))
+        };
+        for (id, path) in at("vol-").chain(at("csi-")) {
+            let unpublish = self.node.node_unpublish_volume(requests::unpublish(id, path));
+            self.check(
+                &format!("unpublishing {id} at {path:?}"),
+                unpublish.err().map(Status::from),
+            );
         }
-        for path in World::paths(self.dir.path()) {
-            let path = path.display().to_string();
-            for id in ids.iter().filter(|id| id.starts_with("vol-")) {
-                let unstage = self.node.node_unstage_volume(csi::NodeUnstageVolumeRequest {
-                    volume_id: id.clone(),
-                    staging_target_path: path.clone(),
-                });
-                self.check(&format!("unstaging {id} at {path}"), unstage.err().map(Status::from));
-            }
+        for (id, path) in at("vol-") {
+            let unstage = self.node.node_unstage_volume(requests::unstage(id, path));
+            self.check(&format!("unstaging {id} at {path:?}"), unstage.err().map(Status::from));
         }
         for volume in c.list_volumes(Default::default()).expect("a list").entries {
             let volume_id = volume.volume.expect("a volume").volume_id;
@@ -143,17 +125,11 @@ impl World {
             delete.unwrap_or_else(|e| panic!("deleting group {}: {e}", group.id));
         }
         for snapshot in c.pools.snapshots() {
-            let delete = c.delete_snapshot(csi::DeleteSnapshotRequest {
-                snapshot_id: snapshot.id.to_string(),
-                ..Default::default()
-            });
+            let delete = c.delete_snapshot(requests::delete_snapshot(&snapshot.id.to_string()));
             delete.unwrap_or_else(|e| panic!("deleting snapshot {}: {e}", snapshot.id));
         }
         for volume in c.pools.volumes() {
-            let delete = c.delete_volume(csi::DeleteVolumeRequest {
-                volume_id: volume.id.to_string(),
-                ..Default::default()
-            });
+            let delete = c.delete_volume(requests::delete(&volume.id.to_string()));
             delete.unwrap_or_else(|e| panic!("deleting volume {}: {e}", volume.id));
         }
         self.check_empty();
@@ -208,11 +184,4 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         ..node::Config::new("n1")
     };
     Ok((Controller::new(pools.clone(), controller), Node::new(pools, node)))
-}
-
-fn mounted() -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
-        access_type: Some(AccessType::Mount(MountVolume::default())),
-    }
 }

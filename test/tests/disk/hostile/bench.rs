@@ -16,7 +16,7 @@ use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::Code;
 
-use crate::requests::text;
+use hostloop_test::requests::text;
 
 use super::codes::{INVALID, OK};
 use super::state::{State, differences, look};

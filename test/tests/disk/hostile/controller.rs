@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_test::client::{map, mounted};
-use hostloop_test::driver::NODE;
+use hostloop_test::requests;
 
 use super::bench::{Bench, secrets};
 use super::codes::*;
@@ -14,10 +14,7 @@ use super::strings::{foreign, missing, not_capabilities, not_ids, not_tokens};
 pub(crate) async fn volumes(bench: &mut Bench) {
     let known = bench.known.clone();
     let (idle, elsewhere) = (&known.idle, &foreign(&known.idle));
-    let delete = |volume_id: &str| csi::DeleteVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        secrets: secrets(),
-    };
+    let delete = |id: &str| csi::DeleteVolumeRequest { secrets: secrets(), ..requests::delete(id) };
     let get = |volume_id: &str| csi::ControllerGetVolumeRequest { volume_id: volume_id.to_owned() };
     let health = |volume_id: &str| csi::ControllerGetVolumeHealthRequest {
         volume_id: volume_id.to_owned(),
@@ -54,16 +51,13 @@ pub(crate) async fn volumes(bench: &mut Bench) {
 pub(crate) async fn publish(bench: &mut Bench) {
     let attached = &bench.known.attached.clone();
     let publish = |volume_id: &str| csi::ControllerPublishVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        node_id: NODE.to_owned(),
         volume_capability: Some(mounted("ext4", Mode::SingleNodeMultiWriter)),
         secrets: secrets(),
-        ..Default::default()
+        ..requests::attach(volume_id)
     };
     let unpublish = |volume_id: &str| csi::ControllerUnpublishVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        node_id: NODE.to_owned(),
         secrets: secrets(),
+        ..requests::detach(volume_id)
     };
     bench.ids(attached, publish, MISSING).await;
     // The driver has no volume of such an ID: it is published nowhere.

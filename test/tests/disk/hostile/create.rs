@@ -2,11 +2,11 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use hostloop_test::attacks::MKFS_OPTIONS;
 use hostloop_test::client::{map, mounted, new_volume, raw_block};
 use hostloop_test::driver::NODE;
 use hostloop_test::pools::MIB;
+use hostloop_test::requests::{of_snapshot, of_volume};
 
 use super::bench::{Bench, secrets};
 use super::codes::*;
@@ -114,24 +114,15 @@ async fn parameters(bench: &mut Bench) {
 async fn sources(bench: &mut Bench) {
     let known = bench.known.clone();
     let (idle, snapshot) = (&known.idle[..], &known.snapshot[..]);
-    let from = |r#type| Create {
-        volume_content_source: Some(csi::VolumeContentSource { r#type }),
-        ..base()
-    };
-    let volume = |id: &str| {
-        let volume_id = id.to_owned();
-        from(Some(Type::Volume(VolumeSource { volume_id })))
-    };
-    let snap = |id: &str| {
-        let snapshot_id = id.to_owned();
-        from(Some(Type::Snapshot(SnapshotSource { snapshot_id })))
-    };
+    let from = |volume_content_source| Create { volume_content_source, ..base() };
+    let volume = |id: &str| from(of_volume(id));
+    let snap = |id: &str| from(of_snapshot(id));
     bench.ids(idle, volume, MISSING).await;
     bench.ids(snapshot, snap, MISSING).await;
     let smaller = Create { capacity_range: range(8 << 20, 8 << 20), ..snap(snapshot) };
     let elsewhere = snap(&foreign(snapshot));
     let rows = [
-        ("a source of no type", from(None), INVALID),
+        ("a source of no type", from(Some(Default::default())), INVALID),
         ("a snapshot as a volume", volume(snapshot), MISSING),
         ("a volume as a snapshot", snap(idle), MISSING),
         ("a missing volume", volume(&missing(idle)), NOT_FOUND),

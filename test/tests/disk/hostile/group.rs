@@ -2,6 +2,7 @@
 
 use hostloop_proto::csi;
 use hostloop_test::client::map;
+use hostloop_test::requests;
 
 use super::bench::{Bench, secrets};
 use super::codes::*;
@@ -12,10 +13,8 @@ pub(crate) async fn snapshots(bench: &mut Bench) {
     let known = bench.known.clone();
     let (idle, snapshot) = (&known.idle[..], &known.snapshot[..]);
     let create = |source: &str, name: &str| csi::CreateSnapshotRequest {
-        source_volume_id: source.to_owned(),
-        name: name.to_owned(),
         secrets: secrets(),
-        ..Default::default()
+        ..requests::snapshot(name, source)
     };
     let of = |source: &str| create(source, "hostile");
     bench.names(|name| create(idle, name)).await;

@@ -6,7 +6,7 @@ use hostloop_test::attacks::{INLINE_ATTRIBUTES, INLINE_SIZES};
 use hostloop_test::client::{at_least, map, mounted};
 use hostloop_test::pools::MIB;
 
-use crate::requests::{self, text, unpublish, unstage};
+use hostloop_test::requests::{self, text, unpublish, unstage};
 
 use super::bench::{Bench, Known, SECRET, secrets};
 use super::codes::*;
