@@ -94,15 +94,3 @@ fn within_limit<T: Send + 'static>(
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn content_differs_by_seed_and_not_by_run() {
-        assert_eq!(content(1, 1000), content(1, 1000));
-        assert_ne!(content(1, 1000), content(2, 1000));
-        assert_eq!(content(3, 13).len(), 13);
-    }
-}

@@ -22,23 +22,3 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % limit.max(1)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_same_seed_makes_the_same_numbers() {
-        let thrown = |seed| {
-            let dice = Dice::new(seed);
-            (0..1_000).map(|_| dice.below(6)).collect::<Vec<_>>()
-        };
-        let (one, other) = (thrown(1), thrown(2));
-        assert_eq!(one, thrown(1));
-        assert_ne!(one, other);
-        for side in 0..6 {
-            let count = one.iter().filter(|n| **n == side).count();
-            assert!((100..250).contains(&count), "{side}: {count}");
-        }
-    }
-}

@@ -1,7 +1,6 @@
 //! Finds leaked loop devices, mounts, processes, files and bytes.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,52 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Directories of a pool that are empty when it holds nothing.
 const POOL_DIRECTORIES: [&str; 5] = ["volumes", "snapshots", "groups", "incoming", "trash"];
-
-/// An object that was left behind.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Leak {
-    /// A loop device, with its backing file.
-    Loop {
-        /// `/dev/loopN`.
-        device: String,
-        /// Its backing file.
-        backing: String,
-    },
-    /// A mount.
-    Mount(PathBuf),
-    /// A process.
-    Process {
-        /// Its ID.
-        pid: u32,
-        /// Its command line.
-        command: String,
-    },
-    /// A file in a pool.
-    File(PathBuf),
-    /// Bytes on a pool's filesystem.
-    Bytes {
-        /// The pool.
-        pool: String,
-        /// Bytes in use at the beginning.
-        before: u64,
-        /// Bytes in use now.
-        now: u64,
-    },
-}
-
-impl fmt::Display for Leak {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Leak::Loop { device, backing } => write!(f, "loop device {device} over {backing}"),
-            Leak::Mount(path) => write!(f, "mount at {}", path.display()),
-            Leak::Process { pid, command } => write!(f, "process {pid}: {command}"),
-            Leak::File(path) => write!(f, "file {}", path.display()),
-            Leak::Bytes { pool, before, now } => {
-                write!(f, "pool {pool}: {now} bytes in use, {before} at the beginning")
-            }
-        }
-    }
-}
 
 /// The number of occurrences of each value.
 type Counted<T> = BTreeMap<T, usize>;
@@ -121,9 +74,9 @@ impl Leaks {
         }
     }
 
-    /// Everything that exists now and did not exist at the beginning. The test has deleted
-    /// everything, and the driver still runs.
-    pub fn after(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
+    /// Everything that exists now and did not exist at the beginning, one line each. The test has
+    /// deleted everything, and the driver still runs.
+    pub fn after(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let leaks = self.now(pools, driver);
@@ -137,27 +90,27 @@ impl Leaks {
     /// Panics with a list if anything is left.
     pub fn assert_none(&self, pools: &[&PoolFixture], driver: &Driver) {
         let leaks = self.after(pools, driver);
-        let list: Vec<_> = leaks.iter().map(|leak| format!("  {leak}")).collect();
-        assert!(leaks.is_empty(), "left behind:\n{}", list.join("\n"));
+        assert!(leaks.is_empty(), "left behind:\n  {}", leaks.join("\n  "));
     }
 
     /// [`Leaks::after`], without waiting for the kernel to release objects.
-    pub fn now(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
+    pub fn now(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<String> {
         let mut leaks = self.kernel_leaks(driver);
         for pool in pools {
-            leaks.extend(files_in(&driver.view(pool.root())).into_iter().map(Leak::File));
+            let files = files_in(&driver.view(pool.root()));
+            leaks.extend(files.iter().map(|file| format!("file {}", file.display())));
             let before = self.bytes.iter().find(|(name, _)| *name == pool.name);
             let now = pool.used_bytes(|path| driver.view(path));
             if let Some((name, before)) = before
                 && now > before + SLACK_BYTES
             {
-                leaks.push(Leak::Bytes { pool: name.clone(), before: *before, now });
+                leaks.push(format!("pool {name}: {now} bytes in use, {before} at the beginning"));
             }
         }
         leaks
     }
 
-    fn kernel_leaks(&self, driver: &Driver) -> Vec<Leak> {
+    fn kernel_leaks(&self, driver: &Driver) -> Vec<String> {
         let devices = loops::beneath(&self.scratch);
         let processes = processes(&self.scratch, &devices, driver.pid());
         let (mut old_loops, mut old_mounts) = (self.loops.clone(), self.mounts.clone());
@@ -165,8 +118,8 @@ impl Leaks {
         let new_mounts =
             mounts(&self.scratch, driver).into_iter().filter(|mount| !take(&mut old_mounts, mount));
         new_loops
-            .map(|l| Leak::Loop { device: format!("/dev/loop{}", l.minor), backing: l.backing })
-            .chain(new_mounts.map(Leak::Mount))
+            .map(|l| format!("loop device /dev/loop{} over {}", l.minor, l.backing))
+            .chain(new_mounts.map(|at| format!("mount at {}", at.display())))
             .chain(processes)
             .collect()
     }
@@ -241,7 +194,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// Processes that name the scratch directory or one of its loop devices. This process, `driver` and
 /// the process that holds its namespace are not listed.
-fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<Leak> {
+fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<String> {
     let scratch = scratch.to_string_lossy();
     let devices: Vec<_> = devices.iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
@@ -252,23 +205,7 @@ fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<Leak> 
             let words: Vec<_> =
                 line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
             let named = |word: &String| word.contains(&*scratch) || devices.contains(word);
-            words.iter().any(named).then(|| Leak::Process { pid, command: words.join(" ") })
+            words.iter().any(named).then(|| format!("process {pid}: {}", words.join(" ")))
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_points_are_found_beneath_a_directory_and_unescaped() {
-        let table = "36 35 7:1 / /tmp/s/a\\040b rw - ext4 /dev/loop1 rw\n\
-                     37 35 7:2 / /tmp/sx rw - ext4 /dev/loop2 rw\n\
-                     38 35 7:3 / /tmp/s/c\\134d rw - ext4 /dev/loop3 rw\n";
-        assert_eq!(
-            mount_points(table, Path::new("/tmp/s")),
-            [PathBuf::from("/tmp/s/a b"), PathBuf::from("/tmp/s/c\\d")]
-        );
-    }
 }

@@ -41,16 +41,6 @@ impl PoolKind {
             PoolKind::Device => "device",
         }
     }
-
-    /// True if snapshots share extents.
-    pub fn reflinks(self) -> bool {
-        self != PoolKind::Ext4
-    }
-
-    /// True if the driver mounts the pool, beneath its state directory.
-    pub fn mounted_by_driver(self) -> bool {
-        matches!(self, PoolKind::Image | PoolKind::Device)
-    }
 }
 
 /// A pool for one test. It is taken down with its [`Scratch`].

@@ -6,10 +6,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostloop_test::client::new_volume;
+use hostloop_test::data;
 use hostloop_test::driver::DriverSpec;
-use hostloop_test::leaks::{Leak, Leaks};
+use hostloop_test::leaks::{Leaks, mount_points};
 use hostloop_test::loops;
 use hostloop_test::machine::{self, text};
+use hostloop_test::namespace::Namespace;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, sparse_loop};
 use hostloop_test::scratch::Scratch;
 use nix::sys::signal::{Signal, kill};
@@ -25,32 +27,31 @@ async fn every_kind_of_leak_is_found() {
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
     let found = || leaks.now(&[&pool], &driver);
-    assert_eq!(found(), [], "nothing has happened yet");
+    let only = |begin: &str, end: &str| {
+        let found = found();
+        let is_it = |leak: &String| leak.starts_with(begin) && leak.ends_with(end);
+        assert!(matches!(&found[..], [leak] if is_it(leak)), "{begin}…{end}: {found:?}");
+    };
+    assert!(found().is_empty(), "nothing has happened yet: {:?}", found());
 
     let csi = driver.csi().await;
     let id = id_of(csi.ok(new_volume("pvc-left", 32 * MIB)).await);
-    let left = found();
-    assert!(matches!(&left[..], [Leak::File(path)] if path.ends_with(&id)), "{left:?}");
+    only("file ", &id);
     csi.ok(delete(&id)).await;
     leaks.assert_none(&[&pool], &driver);
 
     let device = sparse_loop(&scratch.path().join("left.img"), 64 * MIB);
-    let left = found();
-    assert!(
-        matches!(&left[..], [Leak::Loop { backing, .. }] if backing.ends_with("left.img")),
-        "{left:?}"
-    );
+    only("loop device /dev/loop", "left.img");
     machine::run("losetup", &["--detach", text(&device)]);
 
     let mount = scratch.dir("left mount");
     machine::run("mount", &["-t", "tmpfs", "left", text(&mount)]);
-    assert_eq!(found()[0], Leak::Mount(mount.clone()));
+    assert_eq!(found()[0], format!("mount at {}", mount.display()));
     machine::run("umount", &[text(&mount)]);
 
     let mut child =
         Command::new("sleep").arg("60").arg0(scratch.path()).spawn().expect("sleep starts");
-    let left = found();
-    assert!(matches!(&left[..], [Leak::Process { pid, .. }] if *pid == child.id()), "{left:?}");
+    only(&format!("process {}: ", child.id()), "");
     child.kill().expect("it was alive");
     child.wait().expect("it is our child");
 
@@ -59,12 +60,28 @@ async fn every_kind_of_leak_is_found() {
     let file = File::create(&heavy).expect("a file can be made");
     let bytes = vec![1; 64 << 20];
     std::io::Write::write_all(&mut &file, &bytes).expect("it can be written");
-    let left = found();
-    assert!(matches!(&left[..], [Leak::Bytes { .. }]), "{left:?}");
+    only("pool default: ", " at the beginning");
     std::fs::remove_file(&heavy).expect("it can be removed");
     drop(file);
     leaks.assert_none(&[&pool], &driver);
     driver.stop();
+}
+
+/// Otherwise the mounts of a killed driver would survive it, and the crash test would show less.
+#[test]
+fn mounts_of_a_namespace_are_seen_through_it_alone() {
+    machine::require();
+    let scratch = Scratch::new();
+    let inside = scratch.dir("inside");
+    let namespace = Namespace::new(&scratch);
+    let handle = format!("--mount={}", text(&namespace.handle()));
+    machine::run("nsenter", &[&handle, "--", "mount", "-t", "tmpfs", "t", text(&inside)]);
+    let view = namespace.view(&inside.join("file"));
+    let sum = data::write(&view, 7);
+    assert_eq!(data::read(&view), sum);
+    assert!(!inside.join("file").exists(), "it is not seen outside");
+    let mounts = mount_points(&namespace.mountinfo(), scratch.path());
+    assert_eq!(mounts, [inside]);
 }
 
 /// `scripts/demo --local` with Ctrl-C in the middle.

@@ -4,7 +4,6 @@
 mod concurrency;
 mod crash;
 mod enospc;
-mod harness;
 mod hostile;
 mod leaks;
 mod sanity;
