@@ -119,7 +119,7 @@ impl MemoryDriver {
         };
         let listener = listener.unwrap_or_else(|e| panic!("{}: {e}", socket.display()));
         let door = Door::new(self.shared.clone(), number);
-        let services = state::add_rpcs(door).handlers().services();
+        let services = rpc::add_all(door).handlers().services();
         runtime.spawn(async move {
             let connections = UnixListenerStream::new(listener);
             if let Err(e) = services.serve_with_incoming(connections).await {

@@ -44,17 +44,6 @@ impl Capabilities {
         }
     }
 
-    /// Only CreateVolume and DeleteVolume.
-    pub fn least() -> Capabilities {
-        Capabilities {
-            services: [Service::ControllerService].into(),
-            expansion: None,
-            controller: [ControllerRpc::CreateDeleteVolume].into(),
-            group: BTreeSet::new(),
-            node: BTreeSet::new(),
-        }
-    }
-
     /// Removes a capability of the Controller service.
     #[must_use]
     pub fn without(mut self, rpc: ControllerRpc) -> Capabilities {
@@ -81,6 +70,12 @@ fn known<T: Ord, E>(value: impl Fn(i32) -> Result<T, E>) -> BTreeSet<T> {
     (1..64).filter_map(|number| value(number).ok()).collect()
 }
 
+/// Sizes are rounded up to a multiple of this.
+pub(crate) const GRANULARITY: i64 = 1 << 20;
+
+/// The size of volumes without a requested size.
+pub(crate) const DEFAULT_SIZE: i64 = 1 << 30;
+
 /// The driver's behaviour.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -92,8 +87,6 @@ pub struct Options {
     pub pool: String,
     /// IDs of further nodes that volumes can be published to.
     pub other_nodes: BTreeSet<String>,
-    /// The answer of Probe; `None` counts as ready.
-    pub ready: Option<bool>,
     /// Its capabilities.
     pub capabilities: Capabilities,
     /// The segments with storage, those of its own node first.
@@ -102,20 +95,12 @@ pub struct Options {
     pub capacity: i64,
     /// The largest volume in bytes; 0 means no limit.
     pub max_volume_size: i64,
-    /// Sizes are rounded up to a multiple of this.
-    pub granularity: i64,
-    /// The size of volumes without a requested size.
-    pub default_size: i64,
     /// The number of volumes that can be published to a node; 0 means no limit.
     pub attach_limit: i64,
     /// The accepted parameters; `None` accepts all.
     pub known_parameters: Option<BTreeSet<String>>,
     /// The accepted mutable parameters; `None` accepts all.
     pub known_mutable: Option<BTreeSet<String>>,
-    /// The key and value of a secret that CreateVolume requires.
-    pub required_secret: Option<(String, String)>,
-    /// The volume context of new volumes.
-    pub volume_context: BTreeMap<String, String>,
     /// True if NodeExpandVolume must follow an expansion.
     pub node_expansion_required: bool,
     /// The number of answers that say that a new snapshot or group is not ready.
@@ -134,18 +119,13 @@ impl Default for Options {
             node_id: "memory-node".to_owned(),
             pool: String::new(),
             other_nodes: BTreeSet::new(),
-            ready: Some(true),
             capabilities: Capabilities::all(),
             topology: vec![[(key.to_owned(), "memory-node".to_owned())].into()],
             capacity: 1 << 40,
             max_volume_size: 0,
-            granularity: 1 << 20,
-            default_size: 1 << 30,
             attach_limit: 0,
             known_parameters: None,
             known_mutable: None,
-            required_secret: None,
-            volume_context: [("kept".to_owned(), "in-memory".to_owned())].into(),
             node_expansion_required: false,
             ready_after_polls: 0,
             claims_capacity: None,

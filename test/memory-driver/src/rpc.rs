@@ -11,6 +11,14 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, async_trait};
 
+use crate::shared::Door;
+use crate::state::State;
+
+/// Adds the driver's handlers of all RPCs.
+pub(crate) fn add_all(door: Door) -> Door {
+    node(group_controller(controller(identity(door))))
+}
+
 /// A request of an RPC.
 pub trait Rpc: Any + Clone + Send + Sync {
     /// The name of the RPC, such as `CreateVolume`.
@@ -93,14 +101,20 @@ impl Handlers {
     }
 }
 
+/// The RPCs of a service: a server that answers by handlers, and a function that adds the driver's
+/// own handlers.
 macro_rules! service {
-    ($server:ident::$service:ident {
+    ($add:ident: $server:ident::$service:ident {
         $($rpc:literal $method:ident($request:ident) -> $response:ident;)+
     }) => {
         $(impl Rpc for $request {
             const METHOD: &'static str = $rpc;
             type Response = $response;
         })+
+
+        fn $add(door: Door) -> Door {
+            door$(.with(State::$method))+
+        }
 
         #[async_trait]
         impl $server::$service for Handlers {
@@ -114,14 +128,14 @@ macro_rules! service {
     };
 }
 
-service! { identity_server::Identity {
+service! { identity: identity_server::Identity {
     "GetPluginInfo" get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse;
     "GetPluginCapabilities" get_plugin_capabilities(GetPluginCapabilitiesRequest)
         -> GetPluginCapabilitiesResponse;
     "Probe" probe(ProbeRequest) -> ProbeResponse;
 }}
 
-service! { controller_server::Controller {
+service! { controller: controller_server::Controller {
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse;
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
@@ -150,7 +164,7 @@ service! { controller_server::Controller {
         -> ControllerModifyVolumeResponse;
 }}
 
-service! { group_controller_server::GroupController {
+service! { group_controller: group_controller_server::GroupController {
     "GroupControllerGetCapabilities"
         group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
         -> GroupControllerGetCapabilitiesResponse;
@@ -162,7 +176,7 @@ service! { group_controller_server::GroupController {
         -> GetVolumeGroupSnapshotResponse;
 }}
 
-service! { node_server::Node {
+service! { node: node_server::Node {
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse;
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse;
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse;

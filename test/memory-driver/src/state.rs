@@ -10,7 +10,6 @@ use prost_types::Timestamp;
 use tonic::Status;
 
 use crate::options::{Options, Segments};
-use crate::shared::Door;
 
 mod attach;
 mod check;
@@ -24,44 +23,6 @@ mod snapshots;
 mod volumes;
 
 pub(crate) type Answer<R> = Result<R, Status>;
-
-/// Adds the handlers of all RPCs.
-pub(crate) fn add_rpcs(door: Door) -> Door {
-    door.with(State::get_plugin_info)
-        .with(State::get_plugin_capabilities)
-        .with(State::probe)
-        .with(State::create_volume)
-        .with(State::delete_volume)
-        .with(State::controller_publish_volume)
-        .with(State::controller_unpublish_volume)
-        .with(State::validate_volume_capabilities)
-        .with(State::list_volumes)
-        .with(State::controller_list_volume_health)
-        .with(State::controller_get_volume_health)
-        .with(State::get_capacity)
-        .with(State::controller_get_capabilities)
-        .with(State::create_snapshot)
-        .with(State::delete_snapshot)
-        .with(State::list_snapshots)
-        .with(State::get_snapshot)
-        .with(State::controller_expand_volume)
-        .with(State::controller_get_volume)
-        .with(State::controller_modify_volume)
-        .with(State::group_controller_get_capabilities)
-        .with(State::create_volume_group_snapshot)
-        .with(State::delete_volume_group_snapshot)
-        .with(State::get_volume_group_snapshot)
-        .with(State::node_stage_volume)
-        .with(State::node_unstage_volume)
-        .with(State::node_publish_volume)
-        .with(State::node_unpublish_volume)
-        .with(State::node_get_volume_stats)
-        .with(State::node_get_volume_health)
-        .with(State::node_get_storage_health)
-        .with(State::node_expand_volume)
-        .with(State::node_get_capabilities)
-        .with(State::node_get_info)
-}
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,7 +122,7 @@ pub struct Left {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) groups: BTreeMap<String, Group>,

@@ -5,7 +5,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use tonic::Status;
 
 use super::Answer;
-use crate::options::Options;
+use crate::options::{GRANULARITY, Options};
 
 /// The protocol's limit for strings without another limit.
 const MAX_LENGTH: usize = 128;
@@ -77,8 +77,7 @@ pub(crate) fn size(
         (0, limit) => default.min(limit),
         (required, _) => required,
     };
-    let grain = options.granularity.max(1);
-    let size = (wanted as u64).div_ceil(grain as u64) as i64 * grain;
+    let size = (wanted as u64).div_ceil(GRANULARITY as u64) as i64 * GRANULARITY;
     let too_large = (limit > 0 && size > limit)
         || (options.max_volume_size > 0 && size > options.max_volume_size);
     match too_large {

@@ -38,9 +38,9 @@ impl State {
 
     pub(crate) fn probe(
         &mut self,
-        options: &Options,
+        _: &Options,
         _: csi::ProbeRequest,
     ) -> Answer<csi::ProbeResponse> {
-        Ok(csi::ProbeResponse { ready: options.ready })
+        Ok(csi::ProbeResponse { ready: Some(true) })
     }
 }

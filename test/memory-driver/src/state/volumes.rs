@@ -8,7 +8,7 @@ use hostloop_proto::csi::volume_content_source::Type as Source;
 use tonic::Status;
 
 use super::{Answer, State, Volume, can, check, unimplemented};
-use crate::options::{Options, Segments};
+use crate::options::{DEFAULT_SIZE, Options, Segments};
 
 impl State {
     pub(crate) fn create_volume(
@@ -25,12 +25,6 @@ impl State {
         }
         let mutable = options.known_mutable.as_ref();
         known("mutable parameter", &request.mutable_parameters, mutable)?;
-        if let Some((key, value)) = &options.required_secret
-            && request.secrets.get(key) != Some(value)
-        {
-            let why = format!("secret {key} is missing or wrong");
-            return Err(Status::unauthenticated(why));
-        }
         let volume = match self.volumes.values().find(|v| v.name == request.name) {
             Some(existing) => {
                 same(existing, &request)?;
@@ -57,7 +51,7 @@ impl State {
             None => (0, None),
             Some(source) => self.source(options, source)?,
         };
-        let default = options.default_size.max(least);
+        let default = DEFAULT_SIZE.max(least);
         let capacity = check::size(options, request.capacity_range.as_ref(), default)?;
         if capacity < least {
             let why = format!("the source has {least} bytes, the volume only {capacity}");
@@ -74,7 +68,7 @@ impl State {
             capacity,
             parameters: request.parameters,
             mutable: request.mutable_parameters,
-            context: options.volume_context.clone(),
+            context: [("kept".to_owned(), "in-memory".to_owned())].into(),
             capabilities: request.volume_capabilities,
             source: request.volume_content_source,
             place,
