@@ -19,7 +19,7 @@ use std::time::Duration;
 use kube::Client;
 
 use crate::front::objects;
-use crate::machine::text;
+use crate::machine::{root, text};
 
 mod account;
 mod audit;
@@ -30,7 +30,7 @@ mod wait;
 pub use audit::{Audit, Request};
 pub use node::Node;
 pub use stock::Stock;
-pub use wait::wait_for;
+pub use wait::{wait_at, wait_for};
 
 /// The image of the tests' pods: a shell and the usual tools. The first process of such a pod
 /// ignores SIGTERM, so give the pod a short `terminationGracePeriodSeconds`.
@@ -195,6 +195,15 @@ impl Cluster {
         self.run("kubectl", &arguments, yaml).unwrap_or_else(|why| panic!("{why}"));
     }
 
+    /// Creates the snapshot kinds, if they are missing, and waits until they are served.
+    pub fn create_crds(&self) {
+        let crds = root().join("deploy/crds");
+        // An existing object stays as it is, and kubectl reports it.
+        let _ = self.try_kubectl(&["create", "-k", text(&crds)]);
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
+        self.kubectl(&wait);
+    }
+
     /// Waits until a pod is ready; panics with its description on a timeout.
     pub fn pod_ready(&self, namespace: &str, pod: &str) {
         let named = format!("pod/{pod}");
@@ -250,8 +259,7 @@ impl Cluster {
 
     /// Saves the logs of a failed test.
     fn save_logs(&self) {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cluster-logs");
-        let target = target.join(&self.name);
+        let target = root().join("target/cluster-logs").join(&self.name);
         // Errors are ignored: the test has already failed and reports its own reason.
         let _ = std::fs::create_dir_all(&target);
         let logs = std::fs::read_dir(self.dir.join("log"));
@@ -332,8 +340,7 @@ fn append(file: &Path) -> File {
 }
 
 fn script(command: &str, name: &str) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut script = Command::new(root.join("scripts/cluster"));
+    let mut script = Command::new(root().join("scripts/cluster"));
     script.args([command, "--name", name]);
     script
 }

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use crate::driver::binary;
+use crate::machine::{self, text};
+
 /// The name of the deployed ConfigMap from which the API server's policy places claims.
 pub const TABLE: &str = "hostloop-places";
 
@@ -63,8 +66,21 @@ pub fn leases(account: &str, name: &str, namespace: &str) -> String {
     )
 }
 
+/// Makes the image of the driver under test.
+pub fn image(output: &Path) {
+    let script = machine::root().join("scripts/image");
+    let (binary, output) = (binary(), text(output));
+    machine::run(text(&script), &["--binary", text(&binary), "--output", output]);
+}
+
+/// The manifest that `scripts/render` makes of these arguments.
+pub fn render(args: &[&str]) -> String {
+    let script = machine::root().join("scripts/render");
+    machine::run(text(&script), &[args, &["--output", "-"]].concat())
+}
+
 fn read(file: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
+    let path = machine::root().join("deploy").join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 

@@ -48,12 +48,6 @@ impl<'a> DriverSpec<'a> {
         }
     }
 
-    /// Adds a `--pool` value.
-    pub fn pool(mut self, argument: impl Into<String>) -> Self {
-        self.pools.push(argument.into());
-        self
-    }
-
     /// Adds arguments.
     pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
@@ -162,10 +156,8 @@ pub fn failpoints_binary() -> PathBuf {
 }
 
 fn built(variable: &str, name: &str, how: &str) -> PathBuf {
-    let path = std::env::var_os(variable).map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug").join(name),
-        PathBuf::from,
-    );
+    let path = std::env::var_os(variable)
+        .map_or_else(|| machine::root().join("target/debug").join(name), PathBuf::from);
     assert!(
         path.is_file(),
         "This test needs the built driver, and there is none at {} ({variable}): run `{how}`.",

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::front::objects::{self, Objects, Place};
+use crate::front::process::Pod;
 use crate::memory::{MemoryDriver, Options};
 use crate::scratch::Scratch;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -25,16 +26,18 @@ pub mod patience;
 pub mod proxy;
 pub mod storm;
 
-pub use member::{Member, Pod};
+pub use member::Member;
 
 /// The storage capacity of each node, in bytes.
 const CAPACITY: i64 = 1 << 40;
+
+/// The controllers of a DaemonSet's pod, except those that only a kubelet calls.
+const CONTROLLERS: &str = "*,-liveness,-registrar";
 
 /// The settings of a fleet.
 pub struct FleetSpec {
     name: String,
     size: usize,
-    controllers: String,
     args: Vec<String>,
     attach: bool,
     leader_apart: bool,
@@ -47,20 +50,11 @@ impl FleetSpec {
         FleetSpec {
             name: format!("{name}-{}", std::process::id()),
             size,
-            // The controllers of a DaemonSet's pod, except those that only a kubelet calls.
-            controllers: "*,-liveness,-registrar".to_owned(),
             args: Vec::new(),
             attach: false,
             leader_apart: false,
             kubeconfigs: Vec::new(),
         }
-    }
-
-    /// Uses other controllers than a DaemonSet's.
-    #[must_use]
-    pub fn controllers(mut self, picked: &str) -> FleetSpec {
-        picked.clone_into(&mut self.controllers);
-        self
     }
 
     /// Adds arguments of the controllers.
@@ -114,7 +108,7 @@ impl FleetSpec {
             let mut args = vec![
                 format!("--csi-address={}", driver.endpoint()),
                 format!("--kubeconfig={}", kubeconfigs[number % kubeconfigs.len()].display()),
-                format!("--controllers={}", self.controllers),
+                format!("--controllers={CONTROLLERS}"),
                 format!("--node-name={node}"),
                 format!("--http-endpoint={metrics}"),
                 "--node-deployment=true".to_owned(),
@@ -124,7 +118,7 @@ impl FleetSpec {
                 args.push("--leader-tasks=elsewhere".to_owned());
             }
             args.extend(self.args.iter().cloned());
-            let pod = Pod::new(node.clone(), metrics, dir, self.name.clone(), args);
+            let pod = Pod::new(&node, dir, &self.name, args);
             Member { node, driver, pod }
         });
         let members = members.collect();
@@ -136,12 +130,12 @@ impl FleetSpec {
                 "--leader-tasks=only".to_owned(),
                 format!("--drivername={driver_name}"),
                 format!("--kubeconfig={}", kubeconfig.display()),
-                format!("--controllers={},snapshot-controller", self.controllers),
+                format!("--controllers={CONTROLLERS},snapshot-controller"),
                 format!("--http-endpoint={metrics}"),
             ];
             args.extend(self.args.iter().cloned());
             let dir = scratch.dir(&name);
-            Pod::new(name, metrics, dir, self.name.clone(), args)
+            Pod::new(&name, dir, &self.name, args)
         });
         let fleet = Fleet {
             members,
@@ -164,7 +158,7 @@ impl FleetSpec {
     fn driver(&self, name: &str, key: &str, number: usize, node: &str) -> Options {
         let mut options = Options {
             name: name.to_owned(),
-            node_id: format!("id-of-{node}"),
+            node_id: objects::id_of(node),
             pool: format!("n{number}"),
             topology: vec![BTreeMap::from([(key.to_owned(), node.to_owned())])],
             capacity: CAPACITY,
@@ -286,38 +280,33 @@ impl Fleet {
 
     /// The node with the leading controllers.
     pub async fn leader(&self) -> Option<&Member> {
-        let name = format!("hostloop-{}", lease_name(&self.driver_name));
-        let lease = Place::of("Lease", &self.namespace, &name);
-        let lease = self.objects.get(&lease).await?;
+        let lease = self.objects.get(&self.lease()).await?;
         let holder = lease["spec"]["holderIdentity"].as_str()?;
         self.members.iter().find(|member| member.node == holder)
     }
 
     /// The leader's lease.
     pub fn lease(&self) -> Place {
-        let name = format!("hostloop-{}", lease_name(&self.driver_name));
-        Place::of("Lease", &self.namespace, &name)
+        // As the controllers convert a driver's name.
+        let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let driver: String = self.driver_name.chars().map(keep).collect();
+        Place::of("Lease", &self.namespace, &format!("hostloop-{driver}"))
     }
 
     async fn surrounded(mut self) -> Fleet {
-        let make = async |object: Value| self.objects.create(object).await;
-        make(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}))
-            .await;
-        make(json!({
+        self.objects.namespace(&self.name).await;
+        let driver = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
             "metadata": {"name": self.driver_name},
             "spec": {
                 "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
             },
-        }))
-        .await;
+        });
+        self.objects.create(driver).await;
         for binding in Binding::ALL {
-            make(json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-                "metadata": {"name": self.class(binding)}, "provisioner": self.driver_name,
-                "volumeBindingMode": binding.mode(), "reclaimPolicy": "Delete",
-            }))
-            .await;
+            let mode = json!({"volumeBindingMode": binding.mode()});
+            let class = objects::class(&self.class(binding), &self.driver_name, mode);
+            self.objects.create(class).await;
         }
         futures::future::join_all(self.members.iter().map(|member| self.node(member))).await;
         let nodes = self.members.iter().map(|m| m.node.clone()).collect();
@@ -329,21 +318,7 @@ impl Fleet {
         let node = &member.node;
         let labels =
             json!({&self.key: node, "kubernetes.io/hostname": node, heart::LABEL: self.name});
-        let made = self.objects.create(json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels},
-        }));
-        let made = made.await;
-        let csi_node = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
-            "metadata": {"name": node, "ownerReferences": [{
-                "apiVersion": "v1", "kind": "Node", "name": node, "uid": made["metadata"]["uid"],
-            }]},
-            "spec": {"drivers": [{
-                "name": self.driver_name, "nodeID": format!("id-of-{node}"),
-                "topologyKeys": [&self.key],
-            }]},
-        });
-        self.objects.create(csi_node).await;
+        self.objects.node(node, labels, &self.driver_name, &[&self.key]).await;
         heart::ready(&self.client, node).await;
     }
 
@@ -387,10 +362,4 @@ impl Drop for Fleet {
             heart.abort();
         }
     }
-}
-
-/// Converts a driver name to a lease name as the controllers do.
-fn lease_name(driver: &str) -> String {
-    let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    driver.chars().map(keep).collect()
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ pub mod process;
 pub mod wait;
 
 use objects::{Objects, Place};
-use process::Controllers;
+use process::Pod;
 
 /// The content of all secrets of these tests. It must be in no log, event or error.
 pub const SECRET: &str = "hush-7be210";
@@ -79,35 +78,34 @@ impl FrontSpec {
         let segments = |node: &String| BTreeMap::from([(key.clone(), node.clone())]);
         let options = Options {
             name: driver_name.clone(),
-            node_id: nodes.first().map(id_of).unwrap_or_default(),
-            other_nodes: nodes.iter().skip(1).map(id_of).collect(),
+            node_id: nodes.first().map(|node| objects::id_of(node)).unwrap_or_default(),
+            other_nodes: nodes.iter().skip(1).map(|node| objects::id_of(node)).collect(),
             topology: nodes.iter().map(segments).collect(),
             ..self.options
         };
         let topology = options.capabilities.topology();
         let driver = MemoryDriver::start(scratch.path().join("csi.sock"), options);
+        let mut args = vec![
+            format!("--csi-address={}", driver.endpoint()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--controllers={}", self.controllers),
+        ];
+        args.extend(self.args);
         let front = Front {
             namespace: name.clone(),
             driver_name,
             key,
             nodes,
-            controllers: Mutex::new(None),
-            kubeconfig,
-            picked: self.controllers,
-            args: self.args,
+            pod: Pod::new(&name, scratch.path().to_owned(), &name, args).without_name(),
             objects,
             driver,
-            scratch,
+            _scratch: scratch,
             name,
         };
         front.make_surroundings(topology).await;
-        front.started()
+        front.start_controllers();
+        front
     }
-}
-
-/// The driver's ID of a node, which differs from the node's name.
-fn id_of(node: &String) -> String {
-    format!("id-of-{node}")
 }
 
 /// Controllers with their driver.
@@ -126,53 +124,24 @@ pub struct Front {
     pub objects: Objects,
     /// The driver.
     pub driver: MemoryDriver,
-    controllers: Mutex<Option<Controllers>>,
-    kubeconfig: PathBuf,
-    picked: String,
-    args: Vec<String>,
-    scratch: Scratch,
+    pod: Pod,
+    _scratch: Scratch,
 }
 
 impl Front {
-    fn started(mut self) -> Front {
-        self.start_controllers();
-        self
-    }
-
     /// Starts the controllers.
-    pub fn start_controllers(&mut self) {
-        let mut args = vec![
-            format!("--csi-address={}", self.driver.endpoint()),
-            format!("--kubeconfig={}", self.kubeconfig.display()),
-            format!("--controllers={}", self.picked),
-        ];
-        args.extend(self.args.iter().cloned());
-        let started = Controllers::start(self.scratch.path(), &self.namespace, &args);
-        self.controllers = Mutex::new(Some(started));
-    }
-
-    fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Panics if the controllers have ended, so that no test waits for them.
-    pub(crate) fn assert_running(&self) {
-        let ended = self.running().as_mut().and_then(Controllers::ended);
-        if let Some(status) = ended {
-            panic!("{}: the controllers ended with {status}:\n{}", self.name, self.log());
-        }
+    pub fn start_controllers(&self) {
+        self.pod.start();
     }
 
     /// Sends SIGKILL to the controllers.
     pub fn kill_controllers(&self) {
-        if let Some(mut controllers) = self.running().take() {
-            controllers.kill();
-        }
+        self.pod.kill();
     }
 
     /// The log of the controllers.
     pub fn log(&self) -> String {
-        process::log(self.scratch.path())
+        self.pod.log()
     }
 
     /// A response of the controllers' HTTP endpoint. They must have been started with this address.
@@ -184,64 +153,31 @@ impl Front {
     /// with the front's name.
     async fn make_surroundings(&self, topology: bool) {
         let driver = &self.driver_name;
-        let make = |object: Value| async move { self.objects.create(object).await };
-        make(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}))
-            .await;
-        make(json!({
+        self.objects.namespace(&self.name).await;
+        let csi_driver = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
             "metadata": {"name": driver},
             "spec": {"attachRequired": true, "podInfoOnMount": false},
-        }))
-        .await;
+        });
+        self.objects.create(csi_driver).await;
+        let keys: Vec<_> = topology.then_some(&*self.key).into_iter().collect();
         for node in &self.nodes {
             let labels = json!({&self.key: node, "kubernetes.io/hostname": node});
-            let made = make(json!({
-                "apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": node, "labels": labels},
-            }))
-            .await;
-            let keys: Vec<_> = topology.then_some(&self.key).into_iter().collect();
-            make(json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
-                "metadata": {"name": node, "ownerReferences": [{
-                    "apiVersion": "v1", "kind": "Node", "name": node,
-                    "uid": made["metadata"]["uid"],
-                }]},
-                "spec": {"drivers": [{
-                    "name": driver, "nodeID": id_of(node), "topologyKeys": keys,
-                }]},
-            }))
-            .await;
+            self.objects.node(node, labels, driver, &keys).await;
         }
         self.class(&self.name, json!({})).await;
     }
 
     /// Creates a class of this driver with immediate binding and deletion, with this change.
     pub async fn class(&self, name: &str, change: Value) -> Value {
-        let mut class = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": name, "labels": {"front": self.name}},
-            "provisioner": self.driver_name,
-            "volumeBindingMode": "Immediate",
-            "reclaimPolicy": "Delete",
-            "allowVolumeExpansion": true,
-        });
-        objects::merge(&mut class, change);
+        let mut class = objects::class(name, &self.driver_name, change);
+        class["metadata"]["labels"]["front"] = json!(self.name);
         self.objects.create(class).await
     }
 
     /// Creates a claim of the front's class for 1 GiB and one writer, with this change.
     pub async fn claim(&self, name: &str, change: Value) -> Value {
-        let mut claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": self.namespace},
-            "spec": {
-                "storageClassName": self.name,
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        });
-        objects::merge(&mut claim, change);
+        let claim = objects::claim(&self.namespace, name, &self.name, "1Gi", change);
         self.objects.create(claim).await
     }
 
@@ -300,10 +236,7 @@ impl Front {
             panic!("{}: left are {cluster:?} and {driver:?}", self.name);
         }
         println!("{}: calls {:?}", self.name, self.driver.counts());
-        let controllers = self.running().take();
-        if let Some(controllers) = controllers {
-            controllers.stop();
-        }
+        self.pod.stop();
         let log = self.log();
         for bad in [SECRET, "panicked", "is forbidden: User"] {
             assert!(!log.contains(bad), "{}: {bad:?} is in the log:\n{log}", self.name);

@@ -66,6 +66,11 @@ pub fn not_run(what: &str, why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// The project's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
 /// A path as text. The tests only choose paths that are valid UTF-8.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")

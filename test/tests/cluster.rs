@@ -315,7 +315,7 @@ fn the_log_of_a_part_that_fails_is_shown_and_the_others_go_with_it() {
 }
 
 fn script() -> Command {
-    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cluster"))
+    Command::new(machine::root().join("scripts/cluster"))
 }
 
 /// The cluster does not come up, for this reason, and leaves nothing.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 /// One answered request, or a watch that has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,47 +31,38 @@ pub struct Audit {
     requests: Vec<(String, Request)>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Line {
-    #[serde(rename = "auditID")]
-    id: String,
-    verb: String,
-    #[serde(rename = "requestURI")]
-    uri: String,
-    user: User,
-    object_ref: Option<ObjectRef>,
-    response_status: Option<Status>,
-}
-
-#[derive(Deserialize)]
-struct User {
-    #[serde(default)]
-    username: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ObjectRef {
-    resource: String,
-    subresource: String,
-    namespace: String,
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Status {
-    #[serde(default)]
-    code: u16,
-    #[serde(default)]
-    message: String,
-}
-
 impl Request {
     /// Reads a line of the audit log, unless it is half written.
     pub fn parse(line: &str) -> Option<Request> {
-        serde_json::from_str::<Line>(line).ok().map(Request::from)
+        parse(line).map(|(_, request)| request)
     }
+}
+
+/// A request with its ID.
+fn parse(line: &str) -> Option<(String, Request)> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let field = |pointer: &str| {
+        let text = line.pointer(pointer).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let resource = match (field("/objectRef/resource"), field("/objectRef/subresource")) {
+        (resource, _) if resource.is_empty() => {
+            field("/requestURI").split('?').next().unwrap_or_default().to_owned()
+        }
+        (resource, sub) if sub.is_empty() => resource,
+        (resource, sub) => format!("{resource}/{sub}"),
+    };
+    let code = line.pointer("/responseStatus/code").and_then(Value::as_u64);
+    let request = Request {
+        user: field("/user/username"),
+        verb: field("/verb"),
+        resource,
+        namespace: field("/objectRef/namespace"),
+        name: field("/objectRef/name"),
+        code: code.and_then(|code| u16::try_from(code).ok()).unwrap_or_default(),
+        message: field("/responseStatus/message"),
+    };
+    Some((field("/auditID"), request))
 }
 
 impl Audit {
@@ -84,12 +75,8 @@ impl Audit {
     fn parse(log: &str) -> Audit {
         let mut seen = BTreeSet::new();
         // The last line may be half written.
-        let lines = log.lines().filter_map(|l| serde_json::from_str(l).ok());
-        let requests = lines
-            .filter(|line: &Line| seen.insert(line.id.clone()))
-            .map(|line| (line.id.clone(), line.into()))
-            .collect();
-        Audit { requests }
+        let requests = log.lines().filter_map(parse);
+        Audit { requests: requests.filter(|(id, _)| seen.insert(id.clone())).collect() }
     }
 
     /// The requests that came after an earlier look.
@@ -135,27 +122,6 @@ impl Audit {
             *counts.entry((request.verb.as_str(), request.resource.as_str())).or_default() += 1;
         }
         counts
-    }
-}
-
-impl From<Line> for Request {
-    fn from(line: Line) -> Request {
-        let object = line.object_ref.unwrap_or_default();
-        let path = line.uri.split('?').next().unwrap_or_default();
-        let resource = match (&*object.resource, &*object.subresource) {
-            ("", _) => path.to_owned(),
-            (resource, "") => resource.to_owned(),
-            (resource, sub) => format!("{resource}/{sub}"),
-        };
-        Request {
-            user: line.user.username,
-            verb: line.verb,
-            resource,
-            namespace: object.namespace,
-            name: object.name,
-            code: line.response_status.as_ref().map_or(0, |status| status.code),
-            message: line.response_status.map_or_else(String::new, |status| status.message),
-        }
     }
 }
 

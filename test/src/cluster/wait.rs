@@ -18,6 +18,16 @@ const PACE: Duration = Duration::from_millis(100);
 pub async fn wait_for<T>(
     what: &str,
     timeout: Duration,
+    look: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
+    wait_at(PACE, what, timeout, look).await
+}
+
+/// [`wait_for`] with this interval between looks.
+pub async fn wait_at<T>(
+    pace: Duration,
+    what: &str,
+    timeout: Duration,
     mut look: impl AsyncFnMut() -> Result<T, String>,
 ) -> T {
     let started = Instant::now();
@@ -29,6 +39,6 @@ pub async fn wait_for<T>(
                 "{what}: not there after {timeout:?}; seen last: {seen}"
             ),
         }
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(pace).await;
     }
 }

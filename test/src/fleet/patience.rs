@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cluster::wait_at;
+
 /// How long the API server may be away.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PACE: Duration = Duration::from_millis(200);
@@ -36,22 +38,11 @@ pub fn is(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// Calls `look` at long intervals until it has a value; panics with the last state on a timeout. It
-/// is slower than [`crate::cluster::wait_for`], for looks that load the server.
+/// [`wait_at`] long intervals, for looks that load the server.
 pub async fn in_time<T>(
     what: &str,
     limit: Duration,
-    mut look: impl AsyncFnMut() -> Result<T, String>,
+    look: impl AsyncFnMut() -> Result<T, String>,
 ) -> T {
-    let deadline = Instant::now() + limit;
-    loop {
-        match look().await {
-            Ok(found) => return found,
-            Err(seen) => assert!(
-                Instant::now() < deadline,
-                "{what}: not so after {limit:?}; seen last: {seen}"
-            ),
-        }
-        tokio::time::sleep(2 * PACE).await;
-    }
+    wait_at(2 * PACE, what, limit, look).await
 }

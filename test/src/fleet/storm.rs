@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::patience::{is, patiently};
 use super::{Binding, Fleet};
+use crate::front::objects;
 
 /// The number of claims created at once.
 const AT_ONCE: usize = 50;
@@ -55,7 +56,8 @@ pub async fn make(claims: &Api<PersistentVolumeClaim>, wishes: &[Wish]) -> Made 
 }
 
 async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolumeClaim {
-    let claim = claim(wish);
+    let claim = objects::claim("", &wish.name, &wish.class, SIZE, json!({}));
+    let claim = serde_json::from_value(claim).expect("it is a claim");
     let params = PostParams::default();
     let made = patiently("making a claim", async || {
         match claims.create(&params, &claim).await {
@@ -65,17 +67,6 @@ async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolu
         }
     });
     made.await.unwrap_or_else(|e| panic!("making {}: {e}", wish.name))
-}
-
-fn claim(wish: &Wish) -> PersistentVolumeClaim {
-    let claim = json!({
-        "metadata": {"name": wish.name},
-        "spec": {
-            "storageClassName": wish.class, "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": SIZE}},
-        },
-    });
-    serde_json::from_value(claim).expect("it is a claim")
 }
 
 /// Selects a claim's node as the scheduler does; returns the number of repeated reads.

@@ -9,40 +9,38 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Kinds: group and version, plural, and true if they are namespaced.
-const KINDS: [(&str, &str, &str, &str, bool); 24] = [
-    ("coordination.k8s.io", "v1", "Lease", "leases", true),
-    ("", "v1", "Namespace", "namespaces", false),
-    ("", "v1", "Node", "nodes", false),
-    ("", "v1", "Secret", "secrets", true),
-    ("", "v1", "Event", "events", true),
-    ("", "v1", "Pod", "pods", true),
-    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
-    ("", "v1", "PersistentVolume", "persistentvolumes", false),
-    ("", "v1", "ConfigMap", "configmaps", true),
-    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", false),
-    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", false),
-    ("storage.k8s.io", "v1", "CSINode", "csinodes", false),
-    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false),
-    ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", true),
-    ("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false),
-    (SNAPSHOTS, "v1", "VolumeSnapshot", "volumesnapshots", true),
-    (SNAPSHOTS, "v1", "VolumeSnapshotContent", "volumesnapshotcontents", false),
-    (SNAPSHOTS, "v1", "VolumeSnapshotClass", "volumesnapshotclasses", false),
-    (GROUPS, "v1", "VolumeGroupSnapshot", "volumegroupsnapshots", true),
-    (GROUPS, "v1", "VolumeGroupSnapshotContent", "volumegroupsnapshotcontents", false),
-    (GROUPS, "v1", "VolumeGroupSnapshotClass", "volumegroupsnapshotclasses", false),
-    (ADMISSION, "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false),
-    (
-        ADMISSION,
-        "v1",
-        "ValidatingAdmissionPolicyBinding",
-        "validatingadmissionpolicybindings",
-        false,
-    ),
-    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false),
+/// Kinds: the API group, and true if they are namespaced. All are served in v1.
+const KINDS: [(&str, &str, bool); 27] = [
+    ("Namespace", "", false),
+    ("Node", "", false),
+    ("Secret", "", true),
+    ("Event", "", true),
+    ("Pod", "", true),
+    ("PersistentVolumeClaim", "", true),
+    ("PersistentVolume", "", false),
+    ("ConfigMap", "", true),
+    ("DaemonSet", "apps", true),
+    ("Deployment", "apps", true),
+    ("StatefulSet", "apps", true),
+    ("Lease", "coordination.k8s.io", true),
+    ("StorageClass", STORAGE, false),
+    ("CSIDriver", STORAGE, false),
+    ("CSINode", STORAGE, false),
+    ("VolumeAttachment", STORAGE, false),
+    ("CSIStorageCapacity", STORAGE, true),
+    ("VolumeAttributesClass", STORAGE, false),
+    ("VolumeSnapshot", SNAPSHOTS, true),
+    ("VolumeSnapshotContent", SNAPSHOTS, false),
+    ("VolumeSnapshotClass", SNAPSHOTS, false),
+    ("VolumeGroupSnapshot", GROUPS, true),
+    ("VolumeGroupSnapshotContent", GROUPS, false),
+    ("VolumeGroupSnapshotClass", GROUPS, false),
+    ("ValidatingAdmissionPolicy", ADMISSION, false),
+    ("ValidatingAdmissionPolicyBinding", ADMISSION, false),
+    ("CustomResourceDefinition", "apiextensions.k8s.io", false),
 ];
 
+const STORAGE: &str = "storage.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
@@ -93,16 +91,11 @@ pub struct Place {
 impl Place {
     /// The reference with this kind and name. Cluster-wide kinds ignore the namespace.
     pub fn of(kind: &str, namespace: &str, name: &str) -> Place {
-        let known = KINDS.iter().find(|known| known.2 == kind);
-        let (group, version, _, plural, namespaced) =
+        let known = KINDS.iter().find(|known| known.0 == kind);
+        let (kind, group, namespaced) =
             known.unwrap_or_else(|| panic!("{kind} is missing in the table of kinds"));
-        let gvk = GroupVersionKind::gvk(group, version, kind);
-        let namespace = namespaced.then(|| namespace.to_owned());
-        Place {
-            resource: ApiResource::from_gvk_with_plural(&gvk, plural),
-            namespace: namespace.filter(|n| !n.is_empty()),
-            name: name.to_owned(),
-        }
+        let namespace = (*namespaced && !namespace.is_empty()).then(|| namespace.to_owned());
+        Place { resource: of_kind(kind, group), namespace, name: name.to_owned() }
     }
 
     /// The reference of an object, from its own fields.
@@ -143,11 +136,14 @@ impl std::fmt::Display for Place {
 
 /// Looks up a resource by its plural; the flag is true for namespaced kinds.
 pub fn resource(plural: &str) -> (ApiResource, bool) {
-    let known = KINDS.iter().find(|known| known.3 == plural);
-    let (group, version, kind, _, namespaced) =
-        known.unwrap_or_else(|| panic!("{plural} is missing in the table of kinds"));
-    let gvk = GroupVersionKind::gvk(group, version, kind);
-    (ApiResource::from_gvk_with_plural(&gvk, plural), *namespaced)
+    let mut known =
+        KINDS.iter().map(|(kind, group, namespaced)| (of_kind(kind, group), *namespaced));
+    let found = known.find(|(resource, _)| resource.plural == plural);
+    found.unwrap_or_else(|| panic!("{plural} is missing in the table of kinds"))
+}
+
+fn of_kind(kind: &str, group: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
 }
 
 /// A client of the cluster in this kubeconfig.
@@ -193,6 +189,30 @@ impl Objects {
         Ok(plain(made))
     }
 
+    /// Creates a namespace.
+    pub async fn namespace(&self, name: &str) {
+        let metadata = json!({"name": name});
+        self.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
+    }
+
+    /// Creates a node with a driver and without a kubelet.
+    pub async fn node(&self, node: &str, labels: Value, driver: &str, topology_keys: &[&str]) {
+        let metadata = json!({"name": node, "labels": labels});
+        let made =
+            self.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await;
+        let owner = json!({
+            "apiVersion": "v1", "kind": "Node", "name": node, "uid": made["metadata"]["uid"],
+        });
+        self.create(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+            "metadata": {"name": node, "ownerReferences": [owner]},
+            "spec": {"drivers": [
+                {"name": driver, "nodeID": id_of(node), "topologyKeys": topology_keys},
+            ]},
+        }))
+        .await;
+    }
+
     /// Reads an object, if it exists.
     pub async fn get(&self, at: &Place) -> Option<Value> {
         let got = self.api(at).get_opt(&at.name).await;
@@ -212,7 +232,12 @@ impl Objects {
 
     /// Starts to delete an object. A missing object is no error.
     pub async fn delete(&self, at: &Place) {
-        match self.api(at).delete(&at.name, &DeleteParams::default()).await {
+        self.delete_with(at, &DeleteParams::default()).await;
+    }
+
+    /// [`Objects::delete`] with these parameters.
+    pub async fn delete_with(&self, at: &Place, params: &DeleteParams) {
+        match self.api(at).delete(&at.name, params).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(e) => panic!("deleting {at}: {e}"),
@@ -245,6 +270,37 @@ impl Objects {
         let of = |e: &Value| (field(&e["type"]), field(&e["reason"]), field(&e["message"]));
         events.iter().filter(about).map(of).collect()
     }
+}
+
+/// The driver's ID of a node, which differs from the node's name.
+pub fn id_of(node: &str) -> String {
+    format!("id-of-{node}")
+}
+
+/// A StorageClass of a driver with immediate binding and deletion, with this change.
+pub fn class(name: &str, driver: &str, change: Value) -> Value {
+    let mut class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": name}, "provisioner": driver,
+        "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": true,
+    });
+    merge(&mut class, change);
+    class
+}
+
+/// A claim of this class and size for one writer, with this change.
+pub fn claim(namespace: &str, name: &str, class: &str, size: &str, change: Value) -> Value {
+    let mut claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "storageClassName": class, "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        },
+    });
+    merge(&mut claim, change);
+    claim
 }
 
 fn plain(object: DynamicObject) -> Value {

@@ -1,7 +1,7 @@
 //! The control plane that fronts share: a real API server, controller manager and scheduler,
 //! without nodes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::cluster::{self, Cluster};
@@ -64,13 +64,7 @@ impl Plane {
         if there.is_some() {
             return;
         }
-        let probe = ["get", "crd", "volumesnapshots.snapshot.storage.k8s.io"];
-        if self.cluster.try_kubectl(&probe).is_err() {
-            let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
-            self.cluster.kubectl(&["create", "-k", text(&crds)]);
-            let all = ["wait", "--for=condition=Established", "crd", "--all"];
-            self.cluster.kubectl(&all);
-        }
+        self.cluster.create_crds();
         let scratch = Scratch::new();
         let args = [
             "--leader-tasks=only".to_owned(),

@@ -3,9 +3,9 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{LazyLock, mpsc};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -137,6 +137,110 @@ impl Drop for Controllers {
     }
 }
 
+/// A pod with controllers that a test can stop.
+pub struct Pod {
+    name: String,
+    named: bool,
+    dir: PathBuf,
+    namespace: String,
+    args: Vec<String>,
+    controllers: Mutex<Option<Controllers>>,
+}
+
+impl Pod {
+    pub(crate) fn new(name: &str, dir: PathBuf, namespace: &str, args: Vec<String>) -> Pod {
+        let (name, namespace) = (name.to_owned(), namespace.to_owned());
+        Pod { name, named: true, dir, namespace, args, controllers: Mutex::new(None) }
+    }
+
+    /// The controllers do not know the name of their pod.
+    pub(crate) fn without_name(self) -> Pod {
+        Pod { named: false, ..self }
+    }
+
+    /// The pod's name, used as its lease identity.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the controllers. A later start counts as the same container in the same pod.
+    pub fn start(&self) {
+        let name = self.named.then_some(&*self.name);
+        let started = Controllers::in_pod(&self.dir, &self.namespace, name, &self.args);
+        *self.running() = Some(started);
+    }
+
+    /// Sends SIGKILL.
+    pub fn kill(&self) {
+        if let Some(mut controllers) = self.running().take() {
+            controllers.kill();
+        }
+    }
+
+    /// Stops the controllers as kubelet does; they must end with success.
+    pub fn stop(&self) {
+        if let Some(controllers) = self.running().take() {
+            controllers.stop();
+        }
+    }
+
+    /// Sends SIGSTOP.
+    pub fn pause(&self) {
+        self.running().as_ref().expect("they run").pause();
+    }
+
+    /// Sends SIGCONT.
+    pub fn resume(&self) {
+        self.running().as_ref().expect("they run").resume();
+    }
+
+    /// The process ID of the controllers.
+    pub fn pid(&self) -> Option<u32> {
+        self.running().as_ref().map(Controllers::pid)
+    }
+
+    /// The log of the controllers.
+    pub fn log(&self) -> String {
+        log(&self.dir)
+    }
+
+    /// The metrics of the controllers.
+    pub fn metrics(&self) -> String {
+        let address = self.args.iter().find_map(|arg| arg.strip_prefix("--http-endpoint="));
+        http(address.expect("they have an address"), "/metrics")
+    }
+
+    pub(crate) fn assert_running(&self) {
+        let ended = self.running().as_mut().and_then(Controllers::ended);
+        if let Some(status) = ended {
+            panic!("{} ended with {status}:\n{}", self.name, self.tail());
+        }
+    }
+
+    /// The end of the log.
+    pub fn tail(&self) -> String {
+        tail(&self.dir)
+    }
+
+    /// Sends SIGTERM if the controllers run.
+    pub(crate) fn ask_to_stop(&self) {
+        if let Some(controllers) = &*self.running() {
+            controllers.terminate();
+        }
+    }
+
+    /// Waits for the end after [`Pod::ask_to_stop`].
+    pub(crate) fn stopped(&self) {
+        if let Some(controllers) = self.running().take() {
+            controllers.wait();
+        }
+    }
+}
+
 const LOG: &str = "controllers.log";
 
 /// Everything that the program logged to a directory.
@@ -148,7 +252,7 @@ pub fn log(dir: &Path) -> String {
 pub fn tail(dir: &Path) -> String {
     let log = log(dir);
     let lines: Vec<_> = log.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
+    lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
 /// An HTTP response, including its head.

@@ -32,7 +32,7 @@ impl Front {
     /// object, its events and the end of the log.
     pub async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let ask = || async {
-            self.assert_running();
+            self.pod.assert_running();
             self.objects.get(at).await.filter(|object| is(object))
         };
         match until(PATIENCE, ask).await {
@@ -59,7 +59,7 @@ impl Front {
         words: &[&str],
     ) -> String {
         let ask = || async {
-            self.assert_running();
+            self.pod.assert_running();
             let events = self.objects.events(at).await.into_iter();
             let mut messages = events.filter(|e| e.0 == kind && e.1 == reason).map(|e| e.2);
             messages.find(|m| words.iter().all(|word| m.contains(word)))
@@ -76,7 +76,7 @@ impl Front {
         let ask = || async { (self.driver.count(method) >= times).then_some(()) };
         if until(PATIENCE, ask).await.is_none() {
             let counts = self.driver.counts();
-            let tail = self.tail();
+            let tail = self.pod.tail();
             panic!("{}: {method} was not called {times} times: {counts:?}\n{tail}", self.name);
         }
     }
@@ -86,7 +86,7 @@ impl Front {
         let ask = || async { so().then_some(()) };
         if until(PATIENCE, ask).await.is_none() {
             let (left, counts) = (self.driver.left(), self.driver.counts());
-            let tail = self.tail();
+            let tail = self.pod.tail();
             panic!("{}: not {what}: {left:?} {counts:?}\n{tail}", self.name);
         }
     }
@@ -99,17 +99,11 @@ impl Front {
         let events = self.objects.events(at).await;
         let calls = self.driver.counts();
         let object = serde_json::to_string_pretty(&object).unwrap_or_default();
-        let tail = self.tail();
+        let tail = self.pod.tail();
         panic!(
             "{}: {at} is not {what} after {PATIENCE:?}:\n{object}\nevents {events:#?}\n\
              calls {calls:?}\nthe end of the log:\n{tail}",
             self.name
         );
-    }
-
-    fn tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 }

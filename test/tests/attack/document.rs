@@ -1,7 +1,8 @@
 //! Compares the attack table with docs/security.md.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+
+use hostloop_test::machine::root;
 
 use crate::table::{Attack, Outcome, Read};
 
@@ -11,7 +12,7 @@ const END: &str = "<!-- End of the table. -->\n";
 
 /// Fails if the table in the document differs. With HOSTLOOP_WRITE_DOCS, writes the table instead.
 pub(crate) fn check(attacks: &[Attack], reads: &[Read]) {
-    let path = path();
+    let path = root().join("docs/security.md");
     let text = std::fs::read_to_string(&path).expect("docs/security.md can be read");
     let (before, rest) = text.split_once(BEGIN).expect("it has a table");
     let (table, after) = rest.split_once(END).expect("its table has an end");
@@ -26,10 +27,6 @@ pub(crate) fn check(attacks: &[Attack], reads: &[Read]) {
         "docs/security.md has another table than test/tests/attack/table.rs: run this test with \
          HOSTLOOP_WRITE_DOCS=1"
     );
-}
-
-fn path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md")
 }
 
 fn written(attacks: &[Attack]) -> String {

@@ -5,7 +5,6 @@
 
 mod document;
 mod granted;
-mod roles;
 mod site;
 mod steal;
 mod table;
@@ -15,7 +14,7 @@ mod work;
 use std::collections::BTreeSet;
 
 use hostloop_test::front::wait::{PATIENCE, until};
-use serde_json::json;
+use serde_json::{Value, json};
 use site::Site;
 use table::{Attack, Outcome};
 use target::Target;
@@ -45,7 +44,15 @@ async fn a_node_may_do_what_the_table_says_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_of_the_node_account_is_in_the_table() {
     let site = Site::up().await;
-    let granted = roles::of_the_node_account(site.cluster, &site.names.run);
+    // Without what this run of the test grants.
+    let run = site.names.run.as_str();
+    let of_run = |field: &Value| field.as_str().is_some_and(|name| name.starts_with(run));
+    let deployed = |binding: &Value| {
+        let metadata = &binding["metadata"];
+        !of_run(&metadata["namespace"]) && !of_run(&metadata["name"])
+    };
+    let granted = site.cluster.rights("hostloop:hostloop", deployed).into_iter();
+    let granted: BTreeSet<_> = granted.map(|[_, verb, resource]| (verb, resource)).collect();
     let (reads, attacks) = (table::reads(), table::attacks());
     let tried: BTreeSet<(&str, &str)> = attacks
         .iter()
@@ -108,16 +115,6 @@ async fn a_token_without_a_node_writes_nothing() {
 async fn a_volume_names_a_secret_that_its_node_may_use() {
     let site = Site::up().await;
     let namespace = &site.names.run;
-    let rule = json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["staging"],
-        "verbs": ["use"]});
-    let metadata = json!({"name": "staging", "namespace": namespace});
-    let group = "rbac.authorization.k8s.io";
-    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata,
-        "rules": [rule]});
-    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding",
-        "metadata": metadata,
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "staging"},
-        "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]});
     let named = |name: &str| {
         let secret = json!({"namespace": namespace, "name": name});
         let change = json!({"spec": {"csi": {"nodeStageSecretRef": secret}}});
@@ -126,9 +123,7 @@ async fn a_volume_names_a_secret_that_its_node_may_use() {
     let (granted, other) = (named("staging"), named("other"));
     let why = site.try_attack(&granted, Target::Own).await.expect_err("not granted yet");
     assert!(why.contains("may name only secrets"), "{why}");
-    for object in [role, binding] {
-        site.cluster.apply(&object.to_string());
-    }
+    site.cluster.may_use_secrets(namespace, &["staging"]);
     let allowed = || async { site.try_attack(&granted, Target::Own).await.ok() };
     until(PATIENCE, allowed).await.expect("a secret that is granted may be named");
     let why = site.try_attack(&other, Target::Own).await.expect_err("not granted");

@@ -7,12 +7,11 @@ use std::time::Duration;
 use hostloop_test::cluster::{self, Cluster};
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait::{PATIENCE, until};
-use hostloop_test::machine::text;
+use hostloop_test::machine::{root, text};
 use kube::api::{
     DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchParams,
 };
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -39,8 +38,9 @@ const IN_FORCE: Duration = Duration::from_secs(20);
 struct Ground {
     cluster: Cluster,
     names: Names,
-    bound: String,
-    unbound: String,
+    /// Kubeconfigs of the node account.
+    bound: PathBuf,
+    unbound: PathBuf,
 }
 
 /// The cluster and its users. A client only works in the test that made it.
@@ -62,12 +62,15 @@ impl Ground {
         let names = Names { own: format!("{run}-n1"), other: format!("{run}-n2"), run };
         let installing = tokio::task::spawn_blocking(move || {
             let cluster = installed(&names);
-            let token = |bound: &[&str]| {
+            let kubeconfig = |name: &str, bound: &[&str]| {
                 let create = ["create", "token", ACCOUNT, "-n", NAMESPACE];
-                cluster.kubectl(&[&create[..], bound].concat())
+                let file = cluster.kubeconfig().with_file_name(name);
+                cluster.write_kubeconfig(&cluster.kubectl(&[&create[..], bound].concat()), &file);
+                file
             };
             let pod = ["--bound-object-kind=Pod", "--bound-object-name", &names.run];
-            Ground { bound: token(&pod), unbound: token(&[]), names, cluster }
+            let (bound, unbound) = (kubeconfig("bound", &pod), kubeconfig("unbound", &[]));
+            Ground { bound, unbound, names, cluster }
         });
         let ground = installing.await.expect("the cluster comes up");
         let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
@@ -83,7 +86,7 @@ impl Ground {
                 }
             }
         }
-        let node = token_client(&ground.cluster, &ground.bound).await;
+        let node = objects::client(&ground.bound).await;
         in_force(&node, &ground.names).await;
         ground
     }
@@ -148,23 +151,17 @@ impl Site {
         let ground = GROUND.get_or_init(Ground::lay).await;
         Site {
             admin: Objects::connect(&ground.cluster.kubeconfig()).await,
-            node: token_client(&ground.cluster, &ground.bound).await,
-            unbound: token_client(&ground.cluster, &ground.unbound).await,
+            node: objects::client(&ground.bound).await,
+            unbound: objects::client(&ground.unbound).await,
             names: ground.names.clone(),
             cluster: &ground.cluster,
             ground,
         }
     }
 
-    /// Writes a kubeconfig for the node into this directory.
-    pub(crate) fn node_kubeconfig(&self, dir: &Path) -> PathBuf {
-        let view = ["config", "view", "--raw", "--output=json"];
-        let config = self.cluster.kubectl(&view);
-        let mut config: Value = serde_json::from_str(&config).expect("kubectl prints JSON");
-        config["users"][0]["user"] = json!({"token": self.ground.bound.trim()});
-        let file = dir.join("node.kubeconfig");
-        std::fs::write(&file, config.to_string()).expect("a kubeconfig can be written");
-        file
+    /// A kubeconfig of the node account on the stolen node.
+    pub(crate) fn node_kubeconfig(&self) -> &Path {
+        &self.ground.bound
     }
 
     /// The API of PersistentVolumes, with the node's client.
@@ -180,25 +177,13 @@ impl Site {
 
     /// Creates a class of this driver.
     pub(crate) async fn class(&self, name: &str, driver: &str, binding: &str) {
-        let class = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": name}, "provisioner": driver,
-            "volumeBindingMode": binding, "allowVolumeExpansion": true,
-        });
-        self.admin.create(class).await;
+        let binding = json!({"volumeBindingMode": binding});
+        self.admin.create(objects::class(name, driver, binding)).await;
     }
 
     /// Creates a claim of 1 GiB in this class, changed like this.
     pub(crate) async fn claim(&self, name: &str, class: &str, change: Value) -> Place {
-        let mut claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": self.names.run},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"], "storageClassName": class,
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        });
-        objects::merge(&mut claim, change);
+        let claim = objects::claim(&self.names.run, name, class, "1Gi", change);
         Place::of_object(&self.admin.create(claim).await)
     }
 
@@ -291,13 +276,8 @@ fn message(error: &kube::Error) -> String {
 /// Starts a cluster with the manifest and two nodes. The first one has a pod of the node account.
 fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
-    let crds = deployed("crds");
-    let probe = ["get", "crd", "volumesnapshots.snapshot.storage.k8s.io"];
-    if cluster.try_kubectl(&probe).is_err() {
-        cluster.kubectl(&["create", "-k", text(&crds)]);
-    }
-    cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
-    cluster.kubectl(&["apply", "-f", text(&deployed("hostloop.yaml"))]);
+    cluster.create_crds();
+    cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
     let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -314,19 +294,4 @@ fn installed(names: &Names) -> Cluster {
         cluster.apply(&object.to_string());
     }
     cluster
-}
-
-fn deployed(what: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(what)
-}
-
-/// A client with this token and no administrator credentials.
-async fn token_client(cluster: &Cluster, token: &str) -> Client {
-    let mut file = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
-    for user in &mut file.auth_infos {
-        user.auth_info =
-            Some(AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() });
-    }
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    Client::try_from(config.expect("a configuration")).expect("a client can be made")
 }

@@ -1,5 +1,6 @@
 //! The attacked objects and their owners.
 
+use hostloop_test::front::objects;
 use serde_json::{Value, json};
 
 /// The owner of an attacked object.
@@ -70,8 +71,14 @@ impl Names {
             "csistoragecapacities" => self.capacity(target)?,
             "events" => self.event(target)?,
             "volumesnapshots" => self.snapshot(),
-            "volumesnapshotcontents" => self.content(target),
-            "volumegroupsnapshotcontents" => self.group_content(target),
+            "volumesnapshotcontents" => {
+                self.content(target, ["snapshot", "Snapshot"], json!({"volumeHandle": "none"}))
+            }
+            "volumegroupsnapshotcontents" => self.content(
+                target,
+                ["groupsnapshot", "GroupSnapshot"],
+                json!({"volumeHandles": ["vol-p1-1"]}),
+            ),
             "leases" => self.lease(),
             _ => return None,
         };
@@ -91,11 +98,8 @@ impl Names {
 
     /// The class of another driver.
     pub(crate) fn foreign_class(&self) -> Value {
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": format!("{}-foreign", self.run)},
-            "provisioner": Target::Foreign.driver(),
-        })
+        let name = format!("{}-foreign", self.run);
+        objects::class(&name, Target::Foreign.driver(), json!({}))
     }
 
     /// An object as a node creates it, if nodes create this resource.
@@ -142,14 +146,8 @@ impl Names {
         if let Some(node) = self.placed(target) {
             annotations["volume.kubernetes.io/selected-node"] = json!(node);
         }
-        json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": self.run, "annotations": annotations, "finalizers": [KEEP]},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"], "storageClassName": "attack-none",
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        })
+        let metadata = json!({"metadata": {"annotations": annotations, "finalizers": [KEEP]}});
+        objects::claim(&self.run, "", "attack-none", "1Gi", metadata)
     }
 
     fn attachment(&self, target: Target) -> Option<Value> {
@@ -205,35 +203,20 @@ impl Names {
         })
     }
 
-    fn content_labels(&self, target: Target) -> Value {
-        match self.placed(target) {
+    /// A content of this API group and kind.
+    fn content(&self, target: Target, [group, kind]: [&str; 2], source: Value) -> Value {
+        let labels = match self.placed(target) {
             Some(node) => json!({"snapshot.storage.kubernetes.io/managed-by": node}),
             None => json!({}),
-        }
-    }
-
-    fn content(&self, target: Target) -> Value {
+        };
+        let bound = format!("{group}.storage.kubernetes.io/volume{group}content-bound-protection");
         json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-            "metadata": {"labels": self.content_labels(target), "finalizers": [KEEP,
-                "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]},
+            "apiVersion": format!("{group}.storage.k8s.io/v1"),
+            "kind": format!("Volume{kind}Content"),
+            "metadata": {"labels": labels, "finalizers": [KEEP, bound]},
             "spec": {
-                "deletionPolicy": "Retain", "driver": target.driver(),
-                "source": {"volumeHandle": "none"},
-                "volumeSnapshotRef": {"name": "none", "namespace": self.run},
-            },
-        })
-    }
-
-    fn group_content(&self, target: Target) -> Value {
-        json!({
-            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotContent",
-            "metadata": {"labels": self.content_labels(target), "finalizers": [KEEP,
-                "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"]},
-            "spec": {
-                "deletionPolicy": "Retain", "driver": target.driver(),
-                "source": {"volumeHandles": ["vol-p1-1"]},
-                "volumeGroupSnapshotRef": {"name": "none", "namespace": self.run},
+                "deletionPolicy": "Retain", "driver": target.driver(), "source": source,
+                format!("volume{kind}Ref"): {"name": "none", "namespace": self.run},
             },
         })
     }

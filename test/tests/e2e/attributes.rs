@@ -1,10 +1,10 @@
 //! VolumeAttributesClasses.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::objects::{assert_text, text};
 use crate::space::Space;
-use crate::world::{World, check};
+use crate::world::World;
 
 /// A claim of another class has its device's read-ahead changed under the running pod.
 pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
@@ -22,12 +22,9 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
     assert_text(&space.claim_now("data"), CURRENT, "hostloop-direct");
 
     let other = json!({"spec": {"volumeAttributesClassName": "hostloop-streaming"}});
-    space.patch_claim("data", &other);
-    world.until("the other class", || {
-        let claim = space.claim_now("data");
-        let changed = text(&claim, CURRENT) == "hostloop-streaming";
-        check(changed, || format!("{}; {}", claim["status"], space.events()))
-    });
+    space.patch_claim("data", other);
+    let changed = |claim: &Value| text(claim, CURRENT) == "hostloop-streaming";
+    space.until_claim("of the other class", "data", changed);
     assert_eq!(kib(), "4096");
     let volume = space.volume("data");
     assert_text(&volume, "/spec/volumeAttributesClassName", "hostloop-streaming");

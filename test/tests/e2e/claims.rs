@@ -60,17 +60,6 @@ fn assert_fields(space: &Space, volume: &Value) {
     assert!(finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer"));
 }
 
-/// A claim of an Immediate class is bound without a pod, and serves one afterwards.
-pub(crate) fn an_immediate_claim_is_bound_without_a_pod(world: &World) {
-    let space = Space::new(world, "immediate");
-    let class = space.class("now", json!({}));
-    space.claim("data", &class, json!({}));
-    space.volume("data");
-    space.run("pod", &["data"]);
-    assert_eq!(space.sh("pod", "echo x > /data/x && cat /data/x"), "x");
-    space.end();
-}
-
 /// Claims that are deleted at any moment of their provisioning leave neither volumes nor files.
 pub(crate) fn claims_deleted_while_they_are_provisioned_leave_nothing(world: &World) {
     let space = Space::new(world, "fleeting");

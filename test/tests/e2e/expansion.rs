@@ -1,6 +1,6 @@
 //! Expansion of volumes.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::node::Writer;
 use crate::objects::{assert_text, name, text};
@@ -28,7 +28,7 @@ fn online(world: &World, fs: &str) {
         if looks % 10 == 0 {
             // Kubelet checks a pod's volumes when the pod changes, otherwise every minute.
             let change = json!({"metadata": {"annotations": {"e2e/look": looks.to_string()}}});
-            world.patch("Pod", &space.name, "writer", &change);
+            world.patch("Pod", &space.name, "writer", change);
         }
         let claim = space.claim_now("data");
         check(
@@ -49,11 +49,9 @@ fn online(world: &World, fs: &str) {
 
 /// A claim with its requested size has no resize status or condition left.
 fn assert_settled(space: &Space<'_>) {
-    space.world.until("the end of resizing", || {
-        let status = &space.claim_now("data")["status"];
-        let conditions = status["conditions"].as_array().map_or(0, Vec::len);
-        let resizing = status.pointer("/allocatedResourceStatuses/storage");
-        check(conditions == 0 && resizing.is_none_or(Value::is_null), || status.to_string())
+    space.until_claim("not resizing", "data", |claim| {
+        let conditions = claim["status"]["conditions"].as_array().map_or(0, Vec::len);
+        conditions == 0 && claim["status"]["allocatedResourceStatuses"]["storage"].is_null()
     });
 }
 
@@ -68,16 +66,11 @@ pub(crate) fn ext4_grows_before_its_next_pod(world: &World) {
     space.off_node(&volume);
 
     space.grow("data", "1Gi");
-    world.until("the volume's new size", || {
-        let claim = space.claim_now("data");
-        let conditions = claim["status"]["conditions"].to_string();
-        let volume = world.get("PersistentVolume", "", name(&volume));
-        check(
-            conditions.contains("FileSystemResizePending")
-                && text(&volume, "/spec/capacity/storage") == "1Gi",
-            || format!("{conditions}; {}", space.events()),
-        )
+    space.until_claim("waiting for a pod", "data", |claim| {
+        claim["status"]["conditions"].to_string().contains("FileSystemResizePending")
     });
+    let at = ("PersistentVolume", "", name(&volume));
+    world.until_is("larger", at, |v| text(v, "/spec/capacity/storage") == "1Gi");
     space.run("two", &["data"]);
     assert_eq!(space.sh("two", "cat /data/file"), "kept");
     let after = space.mib("two", "/data");

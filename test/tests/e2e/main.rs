@@ -69,7 +69,6 @@ const TOGETHER: &[Test] = tests! {
         btrfs_grows_while_its_pod_writes,
         ext4_grows_before_its_next_pod;
     claims:
-        an_immediate_claim_is_bound_without_a_pod,
         claims_deleted_while_they_are_provisioned_leave_nothing,
         capacity_is_published_for_a_class;
     filesystems: xfs, btrfs, block;

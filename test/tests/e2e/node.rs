@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostloop_test::leaks::Mounted;
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::nodes_gone::signal;
 use crate::objects::{name, restarts};
@@ -75,10 +75,8 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
 
     // The same after SIGKILL of the driver's container.
     signal(&site, Signal::SIGKILL);
-    world.until("the container's successor", || {
-        let pod = world.get("Pod", NAMESPACE, name(&new));
-        check(restarts(&pod) > Some(0), || pod["status"].to_string())
-    });
+    let restarted = |pod: &Value| restarts(pod) > Some(0);
+    world.until_is("restarted", ("Pod", NAMESPACE, name(&new)), restarted);
     site.driver_ready();
     writer.assert_unharmed();
     assert_eq!(mounts(&site), before, "nothing is mounted again");

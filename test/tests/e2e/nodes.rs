@@ -69,12 +69,9 @@ pub(crate) fn claims_go_where_their_class_allows(world: &World) {
         }
         space.run(claim, &[claim]);
         assert_eq!(space.node_of(claim), site.name());
+        assert_eq!(space.sh(claim, &format!("echo x > /{claim}/x && cat /{claim}/x")), "x");
         volume_there();
-        world.until("the claim's label", || {
-            let claim = space.claim_now(claim);
-            let labelled = text(&claim, LABEL) == site.name();
-            check(labelled, || claim["metadata"].to_string())
-        });
+        space.until_claim("labelled", claim, |claim| text(claim, LABEL) == site.name());
     }
     space.end();
 }
@@ -188,11 +185,8 @@ pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
         let managed = "/metadata/labels/snapshot.storage.kubernetes.io~1managed-by";
         assert_text(&content, managed, site.name());
         space.grow(&claim, "1Gi");
-        world.until("the larger volume", || {
-            let now = space.claim_now(&claim);
-            let grown = text(&now, "/status/capacity/storage") == "1Gi";
-            check(grown, || format!("{}; {}", now["status"], space.events()))
-        });
+        let grown = |claim: &Value| text(claim, "/status/capacity/storage") == "1Gi";
+        space.until_claim("larger", &claim, grown);
         let mib = space.mib(&claim, &format!("/{claim}"));
         assert!(mib > 850, "{mib} MiB");
         space.volume(&claim);
@@ -211,11 +205,9 @@ pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
         space.volume(&claim);
     }
     group_snapshot(&space, "torn", "torn");
-    world.until("the error", || {
-        let group = world.get("VolumeGroupSnapshot", &space.name, "torn");
-        let said = text(&group, "/status/error/message");
-        let named = world.sites().iter().all(|site| said.contains(site.name()));
-        check(named, || format!("{}; {}", group["status"], space.events()))
+    world.until_is("an error", ("VolumeGroupSnapshot", &space.name, "torn"), |group| {
+        let said = text(group, "/status/error/message");
+        world.sites().iter().all(|site| said.contains(site.name()))
     });
     world.remove("VolumeGroupSnapshot", &space.name, "torn");
     space.end();

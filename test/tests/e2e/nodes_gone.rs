@@ -70,12 +70,11 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
         }
         space.selected(claim, slow.name(), "512Mi");
     }
-    let moved = json!({"metadata": {"annotations":
-        {"volume.kubernetes.io/selected-node": quick.name()}}});
+    let moved = || json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": quick.name()}}});
     for claim in &names {
         // A claim that already has a volume stays.
         if text(&space.claim_now(claim), "/status/phase") != "Bound" {
-            space.patch_claim(claim, &moved);
+            space.patch_claim(claim, moved());
         }
     }
     std::thread::sleep(Duration::from_secs(5));
@@ -116,10 +115,7 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     signal(&site, Signal::SIGKILL);
     space.claim("waiting", "hostloop-xfs", json!({}));
     space.pod_with("waiting", &["waiting"], there(site.name()));
-    world.until("the node's selection", || {
-        let claim = space.claim_now("waiting");
-        check(text(&claim, SELECTED) == site.name(), || space.events())
-    });
+    space.until_claim("for the node", "waiting", |claim| text(claim, SELECTED) == site.name());
     world.delete("PersistentVolumeClaim", &space.name, "released");
     world.delete("Node", "", site.name());
     space.force_away("kept");
@@ -171,10 +167,7 @@ fn assert_tidied_up(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     let world = space.world;
     world.gone("PersistentVolumeClaim", &space.name, "released");
     world.gone("PersistentVolume", "", name(&doomed.released));
-    world.until("the claim's release from the node", || {
-        let claim = space.claim_now("waiting");
-        check(text(&claim, SELECTED).is_empty(), || claim.to_string())
-    });
+    space.until_claim("for no node", "waiting", |claim| text(claim, SELECTED).is_empty());
     world.until("the end of the node's capacity", || {
         let mut all = world.list("CSIStorageCapacity", NAMESPACE);
         all.retain(|c| c["nodeTopology"].to_string().contains(site.name()));

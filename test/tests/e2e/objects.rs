@@ -1,45 +1,10 @@
 //! Objects of any kind, as JSON.
 
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::GroupVersionKind;
-use kube::discovery::ApiResource;
-use kube::{Api, Client};
+use hostloop_test::front::objects::Place;
+use kube::api::DeleteParams;
 use serde_json::Value;
 
-use crate::world::World;
-
-/// The kinds that the tests read, and their API groups.
-const KINDS: [(&str, &str); 23] = [
-    ("Namespace", ""),
-    ("Node", ""),
-    ("Event", ""),
-    ("Secret", ""),
-    ("Pod", ""),
-    ("PersistentVolumeClaim", ""),
-    ("PersistentVolume", ""),
-    ("DaemonSet", "apps"),
-    ("Deployment", "apps"),
-    ("StatefulSet", "apps"),
-    ("Lease", "coordination.k8s.io"),
-    ("StorageClass", "storage.k8s.io"),
-    ("VolumeAttributesClass", "storage.k8s.io"),
-    ("VolumeAttachment", "storage.k8s.io"),
-    ("CSIDriver", "storage.k8s.io"),
-    ("CSINode", "storage.k8s.io"),
-    ("CSIStorageCapacity", "storage.k8s.io"),
-    ("VolumeSnapshotClass", "snapshot.storage.k8s.io"),
-    ("VolumeSnapshot", "snapshot.storage.k8s.io"),
-    ("VolumeSnapshotContent", "snapshot.storage.k8s.io"),
-    ("VolumeGroupSnapshot", "groupsnapshot.storage.k8s.io"),
-    ("VolumeGroupSnapshotContent", "groupsnapshot.storage.k8s.io"),
-    ("VolumeGroupSnapshotClass", "groupsnapshot.storage.k8s.io"),
-];
-
-fn resource(kind: &str) -> ApiResource {
-    let group = KINDS.iter().find(|(name, _)| *name == kind);
-    let (_, group) = group.unwrap_or_else(|| panic!("{kind} is none of the tests' kinds"));
-    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
-}
+use crate::world::{World, check};
 
 /// A field by its JSON pointer, as text; empty if it does not exist.
 pub(crate) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
@@ -68,25 +33,11 @@ pub(crate) fn restarts(pod: &Value) -> Option<u64> {
     count.and_then(Value::as_u64)
 }
 
-fn value(object: DynamicObject) -> Value {
-    serde_json::to_value(object).expect("what was JSON is JSON")
-}
-
 /// Requests as the administrator. `namespace` is empty for cluster-wide kinds.
 impl World {
-    fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
-        let (client, resource): (Client, _) = (self.client(), resource(kind));
-        match namespace {
-            "" => Api::all_with(client, &resource),
-            _ => Api::namespaced_with(client, namespace, &resource),
-        }
-    }
-
     /// The object with this name, if it exists.
     pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
-        let found = self.wait(self.api(kind, namespace).get_opt(name));
-        let found = found.unwrap_or_else(|e| panic!("{kind} {name}: {e}"));
-        found.map(value)
+        self.wait(self.objects.get(&Place::of(kind, namespace, name)))
     }
 
     /// [`World::find`], but a missing object fails the test.
@@ -97,45 +48,56 @@ impl World {
 
     /// All objects of a kind, in a namespace or everywhere.
     pub(crate) fn list(&self, kind: &str, namespace: &str) -> Vec<Value> {
-        let listed = self.wait(self.api(kind, namespace).list(&ListParams::default()));
-        let listed = listed.unwrap_or_else(|e| panic!("{kind}: {e}"));
-        listed.items.into_iter().map(value).collect()
+        self.wait(self.objects.list(kind, namespace))
     }
 
     /// Creates an object with its own kind, name and namespace.
-    pub(crate) fn create(&self, object: &Value) -> Value {
-        let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
-        let body = serde_json::from_value(object.clone()).expect("it is an object");
-        let (api, params) = (self.api(kind, namespace), PostParams::default());
-        let created = self.wait(api.create(&params, &body));
-        value(created.unwrap_or_else(|e| panic!("{kind} {}: {e}", name(object))))
+    pub(crate) fn create(&self, object: Value) -> Value {
+        self.wait(self.objects.create(object))
     }
 
     /// Changes an object by a merge patch.
-    pub(crate) fn patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> Value {
-        let (api, params) = (self.api(kind, namespace), PatchParams::default());
-        let patched = self.wait(api.patch(name, &params, &Patch::Merge(patch)));
-        value(patched.unwrap_or_else(|e| panic!("{kind} {name}: {e}")))
+    pub(crate) fn patch(&self, kind: &str, namespace: &str, name: &str, patch: Value) {
+        self.wait(self.objects.merge(&Place::of(kind, namespace, name), patch));
     }
 
     /// Deletes an object, without waiting. A missing object is no error.
     pub(crate) fn delete(&self, kind: &str, namespace: &str, name: &str) {
-        self.delete_with(kind, namespace, name, &DeleteParams::default());
+        self.wait(self.objects.delete(&Place::of(kind, namespace, name)));
     }
 
     /// [`World::delete`] of a pod without a grace period: its object disappears at once.
     pub(crate) fn force_delete(&self, namespace: &str, pod: &str) {
         let now = DeleteParams::default().grace_period(0);
-        self.delete_with("Pod", namespace, pod, &now);
+        self.wait(self.objects.delete_with(&Place::of("Pod", namespace, pod), &now));
     }
 
-    fn delete_with(&self, kind: &str, namespace: &str, name: &str, params: &DeleteParams) {
-        let deleted = self.wait(self.api(kind, namespace).delete(name, params));
-        match deleted {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(e) => panic!("{kind} {name}: {e}"),
-        }
+    /// Waits until an object meets a condition, and returns it.
+    pub(crate) fn until_is(
+        &self,
+        what: &str,
+        (kind, namespace, name): (&str, &str, &str),
+        is: impl Fn(&Value) -> bool,
+    ) -> Value {
+        self.until(&format!("{kind} {name}, {what}"), || {
+            let object = self.get(kind, namespace, name);
+            let events = || match namespace {
+                "" => String::new(),
+                _ => self.events(namespace),
+            };
+            check(is(&object), || format!("{}; {}", object["status"], events()))?;
+            Ok(object)
+        })
+    }
+
+    /// The events in a namespace.
+    pub(crate) fn events(&self, namespace: &str) -> String {
+        let events = self.list("Event", namespace);
+        let line = |e: &Value| {
+            let object = text(e, "/involvedObject/name");
+            format!("{object}: {}: {}", text(e, "/reason"), text(e, "/message"))
+        };
+        events.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// Waits until the object is gone.

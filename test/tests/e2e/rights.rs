@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::objects::name;
+use crate::objects::text;
 use crate::world::World;
 
 /// The account of the node pods.
@@ -37,6 +37,9 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (CONTROLLER, "patch", GROUP_STATUS, SPANS),
 ];
 
+/// The label of the manifest's bindings.
+const APP: &str = "/metadata/labels/app.kubernetes.io~1name";
+
 const GROUP_STATUS: &str = "volumegroupsnapshotcontents/status";
 
 const MISSED: &str = "read by its name where a watch has not delivered it yet";
@@ -65,17 +68,17 @@ pub(crate) fn no_right_is_idle(world: &World) {
     let audit = world.audit();
     for account in ACCOUNTS {
         let used: BTreeSet<(&str, &str)> = audit.counts(account).into_keys().collect();
-        let roles = roles_of(world, account);
+        let ours = |binding: &Value| text(binding, APP) == "hostloop";
+        let rights = world.cluster().rights(&account["system:serviceaccount:".len()..], ours);
         let seldom = || SELDOM.iter().filter(|(of, ..)| *of == account);
         let (mut idle, mut granted) = (BTreeSet::new(), BTreeSet::new());
-        for (role, rule) in roles.iter().flat_map(rules) {
-            for (verb, resource) in pairs(rule) {
-                granted.insert((verb, resource));
-                // A verb in the list may be used after all.
-                let seldom = seldom().any(|(_, v, r, _)| (*v, *r) == (verb, resource));
-                if !used.contains(&(verb, resource)) && !seldom {
-                    idle.insert(format!("{role}: {verb} {resource}"));
-                }
+        for [role, verb, resource] in &rights {
+            granted.insert((verb.as_str(), resource.as_str()));
+            // A verb in the list may be used after all.
+            let seldom =
+                seldom().any(|(_, v, r, _)| (v, r) == (&verb.as_str(), &resource.as_str()));
+            if !used.contains(&(verb, resource)) && !seldom {
+                idle.insert(format!("{role}: {verb} {resource}"));
             }
         }
         assert!(idle.is_empty(), "{account} never used: {idle:#?}");
@@ -107,47 +110,4 @@ pub(crate) fn nodes_did_no_leader_work(world: &World) {
     ] {
         assert_eq!(controller.get(&made), None, "the controller: {made:?}");
     }
-}
-
-/// The roles bound to an account.
-fn roles_of(world: &World, account: &str) -> Vec<Value> {
-    let listed = |kinds: &str| -> Vec<Value> {
-        let label = "app.kubernetes.io/name=hostloop";
-        let all = ["get", kinds, "-A", "-l", label, "-o", "json"];
-        let list = serde_json::from_str(&world.cluster().kubectl(&all));
-        let list: Value = list.expect("kubectl prints JSON");
-        list["items"].as_array().expect("a list has items").clone()
-    };
-    let (_, name) = account.rsplit_once(':').expect("an account has a name");
-    let mut bindings = listed("clusterrolebindings,rolebindings");
-    bindings.retain(|binding| {
-        let subjects = binding["subjects"].as_array();
-        subjects.is_some_and(|all| all.iter().any(|subject| subject["name"] == name))
-    });
-    let mut roles = listed("clusterroles,roles");
-    roles.retain(|role| {
-        bindings.iter().any(|binding| {
-            let of = &binding["roleRef"];
-            of["kind"] == role["kind"]
-                && of["name"] == role["metadata"]["name"]
-                && (role["kind"] == "ClusterRole"
-                    || binding["metadata"]["namespace"] == role["metadata"]["namespace"])
-        })
-    });
-    roles
-}
-
-fn rules(role: &Value) -> Vec<(&str, &Value)> {
-    let rules = role["rules"].as_array().into_iter().flatten();
-    rules.map(|rule| (name(role), rule)).collect()
-}
-
-fn pairs(rule: &Value) -> Vec<(&str, &str)> {
-    let words = |field: &str| -> Vec<&str> {
-        let all = rule[field].as_array().into_iter().flatten();
-        all.filter_map(Value::as_str).collect()
-    };
-    let resources = words("resources");
-    let with = |verb| resources.iter().map(move |resource| (verb, *resource));
-    words("verbs").into_iter().flat_map(with).collect()
 }

@@ -26,7 +26,7 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
         "csi.storage.k8s.io/node-publish-secret-name": "publish",
         "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}"});
     let class = space.class("secret", json!({"parameters": parameters}));
-    may_use(&space, &["stage-data", "publish"]);
+    world.cluster().may_use_secrets(&space.name, &["stage-data", "publish"]);
     space.claim("data", &class, json!({}));
     let volume = space.volume("data");
     assert_text(&volume, "/spec/csi/nodeStageSecretRef/name", "stage-data");
@@ -44,22 +44,6 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
     space.end();
 }
 
-/// Allows the node account to name these secrets in volumes, but not to read them.
-fn may_use(space: &Space, secrets: &[&str]) {
-    const GROUP: &str = "rbac.authorization.k8s.io";
-    let metadata = json!({"name": "use-secrets", "namespace": space.name});
-    let role = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Role", "metadata": metadata,
-        "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets,
-            "verbs": ["use"]}]});
-    let binding = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding",
-        "metadata": metadata,
-        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": "use-secrets"},
-        "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]});
-    for object in [role, binding] {
-        space.world.cluster().apply(&object.to_string());
-    }
-}
-
 /// The controllers read those of their calls, by the rights of the component alone.
 pub(crate) fn secrets_of_provisioning_are_read_and_missing_ones_named(world: &World) {
     const NAME: &str = "hostloop-provisioner";
@@ -74,7 +58,7 @@ pub(crate) fn secrets_of_provisioning_are_read_and_missing_ones_named(world: &Wo
     assert_text(&space.claim_now("data"), "/status/phase", "Pending");
     let mut made = secret(NAME);
     made["metadata"]["namespace"] = json!(NAMESPACE);
-    world.create(&made);
+    world.create(made);
     let volume = space.volume("data");
     let annotations = &volume["metadata"]["annotations"];
     let deletion = "/volume.kubernetes.io~1provisioner-deletion-secret-name";

@@ -37,11 +37,8 @@ pub(crate) fn two_volumes_share_one_handle(world: &World) {
         check(left == 0, || left.to_string())
     });
     space.delete_claim("again");
-    world.until("the second's release", || {
-        let volume = world.get("PersistentVolume", "", name(&second));
-        let phase = text(&volume, "/status/phase");
-        check(phase == "Released", || phase.to_owned())
-    });
+    let released = |volume: &Value| text(volume, "/status/phase") == "Released";
+    world.until_is("released", ("PersistentVolume", "", name(&second)), released);
     world.remove("PersistentVolume", "", name(&second));
     space.sh("one", "echo still > /data/file && sync && cat /data/file");
     assert_eq!(mounts(&staged), 1);

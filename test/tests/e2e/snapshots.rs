@@ -61,7 +61,7 @@ pub(crate) fn snapshot(space: &Space<'_>, named: &str, claim: &str) {
 
 /// Gives a claim the label that a group snapshot selects by.
 pub(crate) fn label(space: &Space<'_>, claim: &str, app: &str) {
-    space.patch_claim(claim, &json!({"metadata": {"labels": {"app": app}}}));
+    space.patch_claim(claim, json!({"metadata": {"labels": {"app": app}}}));
 }
 
 /// Creates a group snapshot of the claims with a label.
@@ -84,13 +84,8 @@ pub(crate) fn source(kind: &str, named: &str) -> Value {
 }
 
 fn ready(space: &Space<'_>, kind: &str, named: &str) -> Value {
-    space.world.until(&format!("{kind} {named}"), || {
-        let object = space.world.get(kind, &space.name, named);
-        match object.pointer("/status/readyToUse") {
-            Some(Value::Bool(true)) => Ok(object),
-            _ => Err(format!("{}; {}", object["status"], space.events())),
-        }
-    })
+    let is_ready = |object: &Value| object["status"]["readyToUse"] == true;
+    space.world.until_is("ready", (kind, &space.name, named), is_ready)
 }
 
 /// The content of a snapshot. [`Space::end`] looks for leaks of it.

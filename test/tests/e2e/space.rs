@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use hostloop_test::cluster::BUSYBOX;
+use hostloop_test::front::objects;
 use hostloop_test::leaks::files_in;
 use hostloop_test::loops;
 use serde_json::{Value, json};
@@ -31,15 +32,14 @@ impl<'w> Space<'w> {
         let name = format!("e2e-{name}");
         // The namespace may remain from an earlier run on the same cluster.
         world.remove("Namespace", "", &name);
-        world.create(&json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+        world.wait(world.objects.namespace(&name));
         Space { world, name, handles: RefCell::default(), made: RefCell::default() }
     }
 
     /// Creates an object in this namespace.
     pub(crate) fn create(&self, mut object: Value) -> Value {
         object["metadata"]["namespace"] = json!(self.name);
-        self.world.create(&object)
+        self.world.create(object)
     }
 
     /// Creates a cluster-wide object, which is deleted with this namespace.
@@ -48,35 +48,20 @@ impl<'w> Space<'w> {
         self.world.remove(kind, "", named);
         let entry = (kind.to_owned(), named.to_owned());
         self.made.borrow_mut().push(entry);
-        self.world.create(&object)
+        self.world.create(object)
     }
 
     /// Creates a storage class, `hostloop-ext4` with other fields, and returns its name.
     pub(crate) fn class(&self, suffix: &str, fields: Value) -> String {
         let named = format!("{}-{suffix}", self.name);
-        let mut class = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": named},
-            "provisioner": DRIVER,
-            "volumeBindingMode": "Immediate",
-            "reclaimPolicy": "Delete",
-            "allowVolumeExpansion": true});
-        merge(&mut class, fields);
-        self.create_wide(class);
+        self.create_wide(objects::class(&named, DRIVER, fields));
         named
     }
 
     /// Creates a claim of 512 MiB for one node, with other fields in its spec.
     pub(crate) fn claim(&self, named: &str, class: &str, spec: Value) -> Value {
-        let mut claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": named},
-            "spec": {
-                "storageClassName": class,
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "512Mi"}}}});
-        merge(&mut claim["spec"], spec);
-        self.create(claim)
+        let spec = json!({"spec": spec});
+        self.create(objects::claim(&self.name, named, class, "512Mi", spec))
     }
 
     /// Reads a claim.
@@ -84,16 +69,20 @@ impl<'w> Space<'w> {
         self.world.get("PersistentVolumeClaim", &self.name, named)
     }
 
+    /// Waits until a claim meets a condition, and returns it.
+    pub(crate) fn until_claim(
+        &self,
+        what: &str,
+        claim: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Value {
+        self.world.until_is(what, ("PersistentVolumeClaim", &self.name, claim), is)
+    }
+
     /// Waits until a claim is bound, and returns its volume.
     pub(crate) fn volume(&self, claim: &str) -> Value {
-        let bound = self.world.until(&format!("a volume for {claim}"), || {
-            let claim = self.claim_now(claim);
-            match text(&claim, "/status/phase") {
-                "Bound" => Ok(text(&claim, "/spec/volumeName").to_owned()),
-                phase => Err(format!("{phase}; {}", self.events())),
-            }
-        });
-        let volume = self.world.get("PersistentVolume", "", &bound);
+        let bound = self.until_claim("bound", claim, |c| text(c, "/status/phase") == "Bound");
+        let volume = self.world.get("PersistentVolume", "", text(&bound, "/spec/volumeName"));
         self.remember(handle_of(&volume));
         volume
     }
@@ -105,28 +94,24 @@ impl<'w> Space<'w> {
 
     /// [`Space::claim`] with another size.
     pub(crate) fn sized(&self, named: &str, class: &str, size: &str) -> Value {
-        let size = json!({"resources": {"requests": {"storage": size}}});
-        self.claim(named, class, size)
+        self.create(objects::claim(&self.name, named, class, size, json!({})))
     }
 
     /// Creates an XFS claim of this size with a selected node, as the scheduler would select it.
     pub(crate) fn selected(&self, named: &str, node: &str, size: &str) {
-        let annotations = json!({"volume.kubernetes.io/selected-node": node});
-        self.create(json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": named, "annotations": annotations},
-            "spec": {"storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": size}}}}));
+        let selected =
+            json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
+        self.create(objects::claim(&self.name, named, "hostloop-xfs", size, selected));
     }
 
     /// Changes the requested size of a claim.
     pub(crate) fn grow(&self, claim: &str, to: &str) {
         let spec = json!({"spec": {"resources": {"requests": {"storage": to}}}});
-        self.patch_claim(claim, &spec);
+        self.patch_claim(claim, spec);
     }
 
     /// Changes a claim by a merge patch.
-    pub(crate) fn patch_claim(&self, claim: &str, patch: &Value) {
+    pub(crate) fn patch_claim(&self, claim: &str, patch: Value) {
         self.world.patch("PersistentVolumeClaim", &self.name, claim, patch);
     }
 
@@ -154,7 +139,7 @@ impl<'w> Space<'w> {
                     "command": ["sleep", "1000000"],
                     "volumeMounts": mounts_of(&files), "volumeDevices": devices}],
                 "volumes": volumes}});
-        merge(&mut pod["spec"], spec);
+        objects::merge(&mut pod["spec"], spec);
         self.create(pod)
     }
 
@@ -214,11 +199,7 @@ impl<'w> Space<'w> {
 
     /// Waits until a pod is ready.
     pub(crate) fn ready(&self, named: &str) -> Value {
-        self.world.until(&format!("pod {named}"), || {
-            let pod = self.pod_now(named);
-            check(is_ready(&pod), || format!("{}; {}", pod["status"], self.events()))?;
-            Ok(pod)
-        })
+        self.world.until_is("ready", ("Pod", &self.name, named), is_ready)
     }
 
     /// Runs a script in a pod and returns its output, without the last newline.
@@ -260,12 +241,7 @@ impl<'w> Space<'w> {
 
     /// The events in this namespace.
     pub(crate) fn events(&self) -> String {
-        let events = self.world.list("Event", &self.name);
-        let line = |e: &Value| {
-            let object = text(e, "/involvedObject/name");
-            format!("{object}: {}: {}", text(e, "/reason"), text(e, "/message"))
-        };
-        events.iter().map(line).collect::<Vec<_>>().join("\n")
+        self.world.events(&self.name)
     }
 
     /// Waits for an event about an object with this reason and message.
@@ -375,16 +351,4 @@ pub(crate) fn attached(handle: &str) -> usize {
 pub(crate) fn staged_as(handle: &str) -> String {
     let digest = Sha256::digest(handle.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Overlays one object's fields with another's, as deep as both are objects.
-pub(crate) fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
 }

@@ -1,15 +1,15 @@
 //! The cluster all tests share, with the driver deployed in it.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
+use hostloop_test::front::objects::Objects;
 use hostloop_test::leaks::{files_in, mounted};
 use hostloop_test::machine::{self, text as path_text};
-use hostloop_test::{driver, loops};
-use kube::Client;
+use hostloop_test::{deployed, loops};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -39,7 +39,7 @@ pub(crate) const CONTROLLER_SECRETS: &str = "controller-secrets";
 /// The cluster, with the driver in it.
 pub(crate) struct World {
     cluster: Cluster,
-    client: Client,
+    pub(crate) objects: Objects,
     runtime: Runtime,
     /// The directory of the pools, on each node: `plain` is the pool of the shipped manifest,
     /// `bounded` is the one with the image.
@@ -60,13 +60,13 @@ impl World {
         let cluster =
             Cluster::up(&Options { kubelet_dir: Some(kubelet_dir.into()), ..Options::two_nodes() });
         let runtime = Runtime::new().expect("threads can be had");
-        let client = runtime.block_on(cluster.client());
+        let objects = runtime.block_on(Objects::connect(&cluster.kubeconfig()));
         let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
         let stock = Stock::take(&cluster, &[]);
         let asked = cluster.audit();
         let world = World {
             cluster,
-            client,
+            objects,
             runtime,
             pool_dir,
             bounded: AtomicBool::new(false),
@@ -74,7 +74,7 @@ impl World {
             asked,
         };
         world.cluster.load(&image());
-        world.create_crds();
+        world.cluster.create_crds();
         // A cluster that was already running keeps its pools.
         let bounded = world.find("DaemonSet", NAMESPACE, "hostloop").is_some();
         world.bounded.store(bounded, Ordering::Relaxed);
@@ -92,11 +92,6 @@ impl World {
         self.cluster.audit().since(&self.asked)
     }
 
-    /// A client for the administrator.
-    pub(crate) fn client(&self) -> Client {
-        self.client.clone()
-    }
-
     /// Runs a future to completion.
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
@@ -110,18 +105,6 @@ impl World {
     /// Calls `look` until it has a value; panics with the last state on a timeout.
     pub(crate) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
         until(what, PATIENCE, look)
-    }
-
-    fn create_crds(&self) {
-        let folder = root().join("deploy/crds");
-        // An existing object stays as it is, and kubectl reports it.
-        let create = ["create", "-k", path_text(&folder)];
-        let _ = self.cluster.try_kubectl(&create);
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
-        for crd in ["volumesnapshots.snapshot", "volumegroupsnapshots.groupsnapshot"] {
-            let crd = format!("crd/{crd}.storage.k8s.io");
-            self.cluster.kubectl(&[&wait[..], &[&crd]].concat());
-        }
     }
 
     /// True if the pools are bounded by an image.
@@ -198,9 +181,8 @@ impl World {
     }
 
     fn manifest(&self, components: &[&str]) -> String {
-        let (script, pool) = (root().join("scripts/render"), self.pool_at());
-        let mut args = vec!["--overlay", "snapshot-controller", "--output", "-"];
-        args.extend(["--pool-dir", path_text(&pool)]);
+        let pool = self.pool_at();
+        let mut args = vec!["--overlay", "snapshot-controller", "--pool-dir", path_text(&pool)];
         if self.is_bounded() {
             args.extend(["--pool-options", BOUNDED]);
         }
@@ -208,7 +190,7 @@ impl World {
         for component in [&CONTROLLER_SECRETS].into_iter().chain(components) {
             args.extend(["--component", component]);
         }
-        let manifest = machine::run(path_text(&script), &args);
+        let manifest = deployed::render(&args);
         if !self.is_bounded() {
             return manifest;
         }
@@ -306,20 +288,12 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     conditions.is_some_and(|all| all.iter().any(is_ready))
 }
 
-/// The project's root.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 /// The image under test.
 fn image() -> PathBuf {
     if let Some(path) = std::env::var_os("HOSTLOOP_IMAGE") {
         return path.into();
     }
-    let image = root().join("target/e2e/hostloop.tar");
-    let script = root().join("scripts/image");
-    let binary = driver::binary();
-    let args = ["--binary", path_text(&binary), "--output", path_text(&image)];
-    machine::run(path_text(&script), &args);
+    let image = machine::root().join("target/e2e/hostloop.tar");
+    deployed::image(&image);
     image
 }
