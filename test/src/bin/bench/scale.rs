@@ -138,8 +138,7 @@ async fn instances(
     let mut rounds = Vec::new();
     for binding in Binding::ALL {
         let last = binding == Binding::Immediate;
-        let round = fielded.round(binding, settings.claims, floors.traffic);
-        let round = round.await;
+        let round = fielded.round(binding, settings.claims).await;
         eprintln!(
             "  {count} instances, {}: {}, {} conflicts",
             binding.mode(),

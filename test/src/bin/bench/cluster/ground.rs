@@ -8,6 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use hostloop_test::cluster::{Cluster, wait_for};
 use hostloop_test::driver::NODE;
 use hostloop_test::fleet::storm::{self, Wish};
+use hostloop_test::front::objects;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -171,12 +172,6 @@ fn surroundings() -> Value {
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
             "spec": {"attachRequired": false}}),
     ];
-    items.extend(By::ALL.map(|by| {
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": by.class()}, "provisioner": by.provisioner(),
-            "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
-        })
-    }));
+    items.extend(By::ALL.map(|by| objects::class(by.class(), by.provisioner(), json!({}))));
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }

@@ -1,11 +1,12 @@
 //! Pods with new claims on a node, and what the deployed container takes of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{BUSYBOX, Cluster, Options, wait_for};
-use hostloop_test::driver::binary;
-use hostloop_test::machine::{run, text};
+use hostloop_test::deployed;
+use hostloop_test::front::objects;
+use hostloop_test::machine::text;
 use hostloop_test::scratch::Scratch;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -49,7 +50,7 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
         ..Options::one_node()
     });
     cluster.load(&image);
-    cluster.kubectl(&["create", "-k", text(&root().join("deploy/crds"))]);
+    cluster.create_crds();
     let mut figures = runtime.block_on(async {
         let node = Node {
             pods: Api::default_namespaced(cluster.client().await),
@@ -95,27 +96,18 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
 /// The image of the program that is measured, and the size of a download in megabytes.
 fn image(scratch: &Scratch) -> (PathBuf, f64) {
     let image = scratch.path().join("hostloop.tar");
-    let script = root().join("scripts/image");
-    let binary = binary();
-    let args = ["--binary", text(&binary), "--output", text(&image)];
-    run(text(&script), &args);
+    deployed::image(&image);
     let compressed = format!("{}.gz", text(&image));
     let size = std::fs::metadata(&compressed).unwrap_or_else(|e| panic!("{compressed}: {e}"));
     (image, size.len() as f64 / 1e6)
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 impl Node {
     fn manifest(&self, further: &[&str]) -> String {
-        let script = root().join("scripts/render");
-        let output = ["--overlay", OVERLAY, "--output", "-"];
+        let overlay = ["--overlay", OVERLAY];
         let kubelet_dir = ["--kubelet-dir", text(self.cluster.kubelet_dir())];
         let pool_dir = ["--pool-dir", text(&self.pool_dir)];
-        let args = [&output[..], &kubelet_dir, &pool_dir, further].concat();
-        run(text(&script), &args)
+        deployed::render(&[&overlay[..], &kubelet_dir, &pool_dir, further].concat())
     }
 
     /// Deploys the driver and waits until kubelet has it.
@@ -207,13 +199,7 @@ fn is_ready(pod: Option<&Pod>) -> bool {
 }
 
 fn pod(with_claim: bool) -> Value {
-    let claim = json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "measured"},
-        "spec": {
-            "storageClassName": "hostloop-ext4", "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    });
+    let claim = objects::claim("default", "measured", "hostloop-ext4", "1Gi", json!({}));
     let volume = match with_claim {
         true => json!({"name": "data", "persistentVolumeClaim": {"claimName": "measured"}}),
         false => json!({"name": "data", "emptyDir": {}}),

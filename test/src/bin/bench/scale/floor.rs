@@ -11,7 +11,6 @@ use hostloop_test::scratch::Scratch;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::requests::WatchTraffic;
 use crate::cluster::floors::{By, provision};
 use crate::cluster::ground::{Ground, NAMESPACE};
 use crate::withheld::Cpus;
@@ -45,9 +44,6 @@ pub(super) struct Floors {
     pub(super) null: Pace,
     /// The same, after the scheduler has chosen a node.
     pub(super) null_wait: Pace,
-    /// What the server sent to all watchers for each volume of that loop. These watchers are there
-    /// with the instances, too.
-    pub(super) traffic: WatchTraffic,
 }
 
 impl Display for Pace {
@@ -80,11 +76,8 @@ impl<'c> Floor<'c> {
     /// With what it needs in the cluster.
     pub(super) async fn on(cluster: &'c Cluster, scratch: &Scratch) -> Self {
         Ground::lay(cluster).await;
-        let class = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-            "metadata": {"name": NULL_WAIT}, "provisioner": By::Null.provisioner(),
-            "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
-        });
+        let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+        let class = objects::class(NULL_WAIT, By::Null.provisioner(), late);
         cluster.apply(&class.to_string());
         let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
         Floor { cluster, kubeconfig }
@@ -104,9 +97,7 @@ impl<'c> Floor<'c> {
         eprintln!("  floor: volumes made by hand {by_hand}");
         ground.clear().await;
 
-        let before = WatchTraffic::by(self.cluster);
         let null = bound(&mut ground, By::Null, &names("null", claims)).await;
-        let traffic = WatchTraffic::by(self.cluster).since(before);
         eprintln!("  floor: a null provisioner {null}");
         ground.clear().await;
 
@@ -114,7 +105,7 @@ impl<'c> Floor<'c> {
         eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
         ground.clear().await;
         provisioner.abort();
-        Floors { by_hand, null, null_wait, traffic: traffic.each(claims as f64) }
+        Floors { by_hand, null, null_wait }
     }
 }
 

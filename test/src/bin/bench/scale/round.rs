@@ -61,9 +61,6 @@ pub(super) struct Round {
     pub(super) failed: usize,
     /// What all instances together received, a volume.
     pub(super) traffic: WatchTraffic,
-    /// Whether the instances counted it; else it is what the server sent to all of its watchers,
-    /// less what it sends to them without instances.
-    pub(super) counted_by_instances: bool,
     /// CPU of all instances together, in milliseconds a volume.
     pub(super) cpu: f64,
     /// Memory afterwards, with its peaks.
@@ -111,28 +108,18 @@ impl<'a> Fielded<'a> {
         (made.last, bound, made.scheduler_conflicts)
     }
 
-    /// So many claims. `without` is what other watchers receive for each volume.
-    pub(super) async fn round(
-        &mut self,
-        binding: Binding,
-        count: usize,
-        without: WatchTraffic,
-    ) -> Round {
+    /// So many claims.
+    pub(super) async fn round(&mut self, binding: Binding, count: usize) -> Round {
         let numbers = WARM_UP..WARM_UP + count;
         let wishes = self.fleet.wishes(binding, numbers);
         let each = count as f64;
-        let (taken_before, (before, _)) = (Taken::by(&self.fleet), self.traffic());
+        let (taken_before, before) = (Taken::by(&self.fleet), self.traffic());
         let (began, cpus) = (Instant::now(), Cpus::now());
         let (made, bound, scheduler_conflicts) = self.bind(&wishes).await;
         let pace = Pace::of(count, (bound - began).as_secs_f64(), cpus);
         let asked = self.requests.settled().await;
-        let (taken, (after, counted)) = (Taken::by(&self.fleet), self.traffic());
+        let (taken, after) = (Taken::by(&self.fleet), self.traffic());
         self.fleet.each_once(PATIENCE).await;
-        let traffic = after.since(before).each(each);
-        let others = match counted {
-            true => WatchTraffic::default(),
-            false => without,
-        };
         Round {
             binding: binding.mode().to_owned(),
             pace,
@@ -149,31 +136,21 @@ impl<'a> Fielded<'a> {
                 .map(|(kind, n)| (kind, n as f64 / each))
                 .collect(),
             failed: asked.failed,
-            traffic: WatchTraffic {
-                events: (traffic.events - others.events).max(0.0),
-                bytes: (traffic.bytes - others.bytes).max(0.0),
-            },
-            counted_by_instances: counted,
+            traffic: after.since(before).each(each),
             cpu: (taken.cpu_seconds - taken_before.cpu_seconds) * 1e3 / each,
             taken,
         }
     }
 
-    /// What watchers have received so far, and whether the instances themselves counted it.
-    fn traffic(&self) -> (WatchTraffic, bool) {
+    /// What the instances' watches have received so far.
+    fn traffic(&self) -> WatchTraffic {
         let shown: Vec<_> = tokio::task::block_in_place(|| {
             let members = self.fleet.members.iter();
             members.map(|member| member.metrics()).collect()
         });
-        match shown.iter().all(|one| one.contains(EVENTS)) {
-            true => {
-                let events = shown.iter().map(|one| sum(one, EVENTS)).sum();
-                let bytes = shown.iter().map(|one| sum_with(one, BYTES, OF_WATCHES));
-                let bytes = bytes.sum();
-                (WatchTraffic { events, bytes }, true)
-            }
-            false => (WatchTraffic::by(self.cluster), false),
-        }
+        let events = shown.iter().map(|one| sum(one, EVENTS)).sum();
+        let bytes = shown.iter().map(|one| sum_with(one, BYTES, OF_WATCHES)).sum();
+        WatchTraffic { events, bytes }
     }
 
     /// Deletes all claims and waits until there is nothing; volumes a second.
