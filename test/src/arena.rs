@@ -8,7 +8,7 @@ use futures::FutureExt;
 use tonic::Status;
 
 use crate::client::Csi;
-use crate::driver::{Dead, Driver, DriverSpec, failpoints_binary};
+use crate::driver::{Dead, Driver, DriverSpec};
 use crate::leaks::Leaks;
 use crate::namespace::Namespace;
 use crate::pools::{GIB, PoolFixture};
@@ -69,9 +69,9 @@ impl Arena {
     }
 
     fn spec(&self) -> DriverSpec<'_> {
-        DriverSpec::new(&self.scratch, &[&self.pool])
-            .binary(failpoints_binary())
-            .inside(&self.namespace)
+        let spec = DriverSpec::new(&self.scratch, &[&self.pool]).inside(&self.namespace);
+        // The same build with and without fail points.
+        spec.failpoints("")
     }
 
     /// Starts an undisturbed driver.

@@ -30,7 +30,6 @@ pub struct DriverSpec<'a> {
     args: Vec<String>,
     namespace: Option<&'a Namespace>,
     failpoints: Option<String>,
-    binary: Option<PathBuf>,
     loops: Option<String>,
 }
 
@@ -43,7 +42,6 @@ impl<'a> DriverSpec<'a> {
             args: Vec::new(),
             namespace: None,
             failpoints: None,
-            binary: None,
             loops: None,
         }
     }
@@ -63,19 +61,12 @@ impl<'a> DriverSpec<'a> {
     /// Enables fail points; uses the build that has them.
     pub fn failpoints(mut self, failpoints: impl Into<String>) -> Self {
         self.failpoints = Some(failpoints.into());
-        self.binary = Some(failpoints_binary());
         self
     }
 
     /// Runs the Kubernetes controllers in the same process, as in a pod of this namespace.
     pub fn with_loops(mut self, namespace: &str) -> Self {
         self.loops = Some(namespace.to_owned());
-        self
-    }
-
-    /// Uses this binary.
-    pub fn binary(mut self, binary: PathBuf) -> Self {
-        self.binary = Some(binary);
         self
     }
 
@@ -96,13 +87,10 @@ impl<'a> DriverSpec<'a> {
         let socket = self.scratch.path().join("csi.sock");
         let mut driver = Driver {
             child: self.command(&socket, &log).spawn().expect("the driver's binary starts"),
-            pid: Pid::from_raw(0),
             socket,
             log,
             view: self.namespace.map(|n| n.view(Path::new("/"))),
-            ended: None,
         };
-        driver.pid = Pid::from_raw(i32::try_from(driver.child.id()).expect("a PID"));
         match driver.wait_serving() {
             None => Ok(driver),
             Some(status) => Err(Dead { status, log: driver.tail() }),
@@ -110,7 +98,7 @@ impl<'a> DriverSpec<'a> {
     }
 
     fn command(&self, socket: &Path, log: &Path) -> Command {
-        let binary = self.binary.clone().unwrap_or_else(binary);
+        let binary = self.failpoints.as_ref().map_or_else(binary, |_| failpoints_binary());
         let mut command = match self.namespace {
             None => Command::new(&binary),
             Some(namespace) => {
@@ -151,7 +139,7 @@ pub fn binary() -> PathBuf {
 
 /// The driver with fail points: `HOSTLOOP_FAILPOINTS_BIN`, or the debug build of this workspace
 /// that is saved under another name.
-pub fn failpoints_binary() -> PathBuf {
+fn failpoints_binary() -> PathBuf {
     built("HOSTLOOP_FAILPOINTS_BIN", "hostloop-failpoints", "scripts/test --only harness")
 }
 
@@ -185,11 +173,9 @@ impl Dead {
 /// A running driver. Dropping it kills it.
 pub struct Driver {
     child: Child,
-    pid: Pid,
     socket: PathBuf,
     log: PathBuf,
     view: Option<PathBuf>,
-    ended: Option<ExitStatus>,
 }
 
 impl Driver {
@@ -246,10 +232,7 @@ impl Driver {
 
     /// The exit status, if the driver has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        if self.ended.is_none() {
-            self.ended = self.child.try_wait().expect("the driver is our child");
-        }
-        self.ended
+        self.child.try_wait().expect("the driver is our child")
     }
 
     /// Waits at most `limit` for the end; `None` if the driver still runs.
@@ -285,14 +268,14 @@ impl Driver {
 
     /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
-        // An error means that the driver has already ended.
-        let _ = kill(self.pid, Signal::SIGKILL);
-        self.ended = Some(self.child.wait().expect("the driver is our child"));
+        self.child.kill().expect("the driver is our child");
+        self.child.wait().expect("the driver is our child");
     }
 
     /// Sends SIGTERM. The driver must end with success and remove its socket.
     pub fn stop(mut self) {
-        kill(self.pid, Signal::SIGTERM).expect("the driver is running");
+        let pid = i32::try_from(self.pid()).expect("a PID");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the driver is running");
         // The driver waits until its clients close their connections, and they are on this runtime.
         let status = match tokio::runtime::Handle::try_current() {
             Ok(_) => tokio::task::block_in_place(|| self.wait_ended(PATIENCE)),

@@ -1,6 +1,5 @@
 //! Finds leaked loop devices, mounts, processes, files and bytes.
 
-use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,30 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Directories of a pool that are empty when it holds nothing.
 const POOL_DIRECTORIES: [&str; 5] = ["volumes", "snapshots", "groups", "incoming", "trash"];
 
-/// The number of occurrences of each value.
-type Counted<T> = BTreeMap<T, usize>;
-
 /// A backing file: the device of its filesystem, and its inode number. The loop device's own number
 /// may change over a restart.
 type FileKey = (String, u64);
 
-fn count<T: Ord>(all: impl IntoIterator<Item = T>) -> Counted<T> {
-    let mut counted = BTreeMap::new();
-    for one in all {
-        *counted.entry(one).or_insert(0) += 1;
-    }
-    counted
-}
-
 /// Removes one occurrence, if one exists.
-fn take<T: Ord>(counted: &mut Counted<T>, one: &T) -> bool {
-    match counted.get_mut(one) {
-        Some(left) if *left > 0 => {
-            *left -= 1;
-            true
-        }
-        _ => false,
-    }
+fn take<T: PartialEq>(all: &mut Vec<T>, one: &T) -> bool {
+    let at = all.iter().position(|there| there == one);
+    at.map(|at| all.swap_remove(at)).is_some()
 }
 
 fn file_key(device: &loops::Loop) -> FileKey {
@@ -54,8 +37,8 @@ fn file_key(device: &loops::Loop) -> FileKey {
 /// The state at the beginning of a test.
 pub struct Leaks {
     scratch: PathBuf,
-    loops: Counted<FileKey>,
-    mounts: Counted<PathBuf>,
+    loops: Vec<FileKey>,
+    mounts: Vec<PathBuf>,
     bytes: Vec<(String, u64)>,
 }
 
@@ -65,8 +48,8 @@ impl Leaks {
     pub fn before(scratch: &Scratch, pools: &[&PoolFixture], driver: &Driver) -> Leaks {
         Leaks {
             scratch: scratch.path().to_path_buf(),
-            loops: count(loops::beneath(scratch.path()).iter().map(file_key)),
-            mounts: count(mounts(scratch.path(), driver)),
+            loops: loops::beneath(scratch.path()).iter().map(file_key).collect(),
+            mounts: mounts(scratch.path(), driver),
             bytes: pools
                 .iter()
                 .map(|p| (p.name.clone(), p.used_bytes(|path| driver.view(path))))

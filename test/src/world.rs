@@ -221,19 +221,17 @@ impl World {
 
     /// Checks that the lists contain exactly the created objects.
     pub async fn verify_lists(&self, csi: &Csi) {
-        let mut listed = csi.volume_ids().await;
+        let assert_same = |what: &str, mut listed: Vec<String>, mut believed: Vec<String>| {
+            listed.sort();
+            believed.sort();
+            assert_eq!(listed, believed, "the {what} listed are not those made");
+        };
         // Inline volumes are listed by kubelet's volume handles.
-        let mut believed: Vec<_> = self.volumes.values().map(|v| v.id.clone()).collect();
-        listed.sort();
-        believed.sort();
-        assert_eq!(listed, believed, "the volumes listed are not those made");
-        let mut listed = csi.snapshot_ids().await;
+        let volumes = self.volumes.values().map(|v| v.id.clone());
+        assert_same("volumes", csi.volume_ids().await, volumes.collect());
         let members = self.groups.values().flat_map(|group| &group.snapshots);
-        let snapshots = self.snapshots.values().chain(members);
-        let mut believed: Vec<_> = snapshots.map(|s| s.id.clone()).collect();
-        listed.sort();
-        believed.sort();
-        assert_eq!(listed, believed, "the snapshots listed are not those made");
+        let snapshots = self.snapshots.values().chain(members).map(|s| s.id.clone());
+        assert_same("snapshots", csi.snapshot_ids().await, snapshots.collect());
     }
 
     async fn verify_volume(&mut self, driver: &Driver, csi: &Csi, name: Name) {

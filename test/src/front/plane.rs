@@ -13,14 +13,8 @@ use crate::scratch::Scratch;
 /// The shared control plane. It runs as long as a reference to it exists.
 pub struct Plane {
     /// Dropped before the cluster: the controller would log errors about a missing API server.
-    snapshots: Mutex<Option<SnapshotController>>,
+    snapshots: Mutex<Option<(Controllers, Scratch)>>,
     cluster: Cluster,
-}
-
-/// The control plane's snapshot controller.
-struct SnapshotController {
-    _controllers: Controllers,
-    _scratch: Scratch,
 }
 
 impl Plane {
@@ -73,9 +67,6 @@ impl Plane {
             format!("--kubeconfig={}", text(&self.kubeconfig())),
             "--controllers=snapshot-controller".to_owned(),
         ];
-        *there = Some(SnapshotController {
-            _controllers: Controllers::start(scratch.path(), "kube-system", &args),
-            _scratch: scratch,
-        });
+        *there = Some((Controllers::start(scratch.path(), "kube-system", &args), scratch));
     }
 }

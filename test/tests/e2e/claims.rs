@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::filesystems::MOUNTED;
 use crate::objects::{assert_text, handle_of, name, text};
 use crate::space::{Space, attached};
 use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, check};
@@ -16,6 +17,7 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
 
     space.run("writer", &["data"]);
     space.sh("writer", "echo here > /data/file && sync");
+    assert_eq!(space.sh("writer", MOUNTED), "ext4");
     let volume = space.volume("data");
     assert_fields(&space, &volume);
     let handle = handle_of(&volume);

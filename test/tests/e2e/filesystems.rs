@@ -6,10 +6,8 @@ use crate::objects::assert_text;
 use crate::space::Space;
 use crate::world::World;
 
-/// ext4.
-pub(crate) fn ext4(world: &World) {
-    filesystem(world, "ext4");
-}
+/// Prints the type of the filesystem at /data.
+pub(crate) const MOUNTED: &str = "awk '$2 == \"/data\" { print $3 }' /proc/mounts";
 
 /// XFS.
 pub(crate) fn xfs(world: &World) {
@@ -24,8 +22,7 @@ pub(crate) fn btrfs(world: &World) {
 fn filesystem(world: &World, fs: &str) {
     let space = Space::new(world, fs);
     space.run_data("one", &format!("hostloop-{fs}"));
-    let mounted = space.sh("one", "awk '$2 == \"/data\" { print $3 }' /proc/mounts");
-    assert_eq!(mounted, fs);
+    assert_eq!(space.sh("one", MOUNTED), fs);
     let write = "dd if=/dev/urandom of=/data/bytes bs=1M count=8 && sync";
     space.sh("one", write);
     let sum = space.sh("one", "sha256sum /data/bytes");

@@ -55,7 +55,7 @@ macro_rules! tests {
 const SHIPPED: &[Test] = tests! {
     snapshots: a_snapshot_is_restored_and_larger_and_a_volume_cloned;
     claims: a_claim_goes_through_a_pod_and_back;
-    filesystems: ext4, read_only;
+    filesystems: read_only;
 };
 
 /// Ordered by duration: the longest tests come first, so that the others run beside them.

@@ -39,8 +39,7 @@ pub(crate) async fn volumes(bench: &mut Bench) {
         ("a snapshot's ID", delete(&known.snapshot), OK),
     ];
     bench.refuse_all(rows).await;
-    let what = "another node's volume";
-    bench.refuse(what, get(elsewhere), FOREIGN).await;
+    bench.refuse("another node's volume", get(elsewhere), FOREIGN).await;
     let none = csi::ValidateVolumeCapabilitiesRequest {
         volume_capabilities: Vec::new(),
         ..validate(idle)
@@ -170,12 +169,10 @@ pub(crate) async fn expand_and_modify(bench: &mut Bench) {
         ("readAheadKiB", "1; reboot"),
         ("readAheadKiB", "18446744073709551616"),
     ];
-    let set = |key: &str, value: &str| modify(idle, key, value);
-    bench.parameters(&pairs, set).await;
+    bench.parameters(&pairs, |key, value| modify(idle, key, value)).await;
     let discard = |id: &str| modify(id, "discard", "true");
     bench.ids(idle, discard, MISSING).await;
-    let elsewhere = discard(&foreign(idle));
-    bench.refuse("another node's volume", elsewhere, FOREIGN).await;
+    bench.refuse("another node's volume", discard(&foreign(idle)), FOREIGN).await;
 }
 
 pub(crate) async fn capacity(bench: &mut Bench) {
@@ -183,8 +180,7 @@ pub(crate) async fn capacity(bench: &mut Bench) {
         parameters: map(&[(key, value)]),
         ..Default::default()
     };
-    let pairs = [("provisioning", "maybe"), ("unknown", "x")];
-    bench.parameters(&pairs, ask).await;
+    bench.parameters(&[("provisioning", "maybe"), ("unknown", "x")], ask).await;
     for (what, capability) in not_capabilities() {
         let request =
             csi::GetCapacityRequest { volume_capabilities: vec![capability], ..Default::default() };

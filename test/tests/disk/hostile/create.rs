@@ -34,16 +34,14 @@ fn base() -> Create {
 }
 
 pub(crate) async fn create_volume(bench: &mut Bench) {
-    let named = |name: &str| Create { name: name.to_owned(), ..base() };
-    bench.names(named).await;
+    bench.names(|name| Create { name: name.to_owned(), ..base() }).await;
     let with = |volume_capabilities| Create { volume_capabilities, ..base() };
     let capability = |c: Option<_>| with(c.into_iter().collect());
     bench.capabilities(capability).await;
     let good = || mounted("ext4", Mode::SingleNodeWriter);
     for (what, capability) in not_capabilities() {
         let what = format!("{what} as the second");
-        let request = with(vec![good(), capability]);
-        bench.refuse(&what, request, INVALID).await;
+        bench.refuse(&what, with(vec![good(), capability]), INVALID).await;
     }
     let both = with(vec![good(), raw_block(Mode::SingleNodeWriter)]);
     bench.refuse("block and mount together", both, INVALID).await;
@@ -167,7 +165,6 @@ pub(crate) async fn odd_names(bench: &mut Bench) {
     let names = strings::odd_names().len();
     assert_eq!(distinct, names, "every name has its own volume");
     for volume_id in ids {
-        let delete = csi::DeleteVolumeRequest { volume_id, secrets: secrets() };
-        bench.take("its ID", delete).await;
+        bench.take("its ID", csi::DeleteVolumeRequest { volume_id, secrets: secrets() }).await;
     }
 }

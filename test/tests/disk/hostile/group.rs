@@ -95,8 +95,7 @@ pub(crate) async fn groups(bench: &mut Bench) {
     };
     bench.ids(idle, |id| delete(id, &[]), OK).await;
     bench.ids(idle, |id| get(id, &[]), MISSING).await;
-    let member = |id: &str| delete(group, &[id]);
-    bench.not_ids(idle, member, MISSING).await;
+    bench.not_ids(idle, |id| delete(group, &[id]), MISSING).await;
     let member = |id: &str| get(group, &[id]);
     bench.not_ids(idle, member, MISSING).await;
     let (missing, elsewhere) = (&missing(group), &foreign(group));
@@ -135,19 +134,14 @@ pub(crate) async fn metadata(bench: &mut Bench) {
     };
     let of = |id: &str| allocated(id, 0, 0);
     bench.ids(snapshot, of, MISSING).await;
-    let base = |id: &str| delta(id, snapshot, 0);
-    bench.ids(snapshot, base, MISSING).await;
+    bench.ids(snapshot, |id| delta(id, snapshot, 0), MISSING).await;
     let target = |id: &str| delta(snapshot, id, 0);
     bench.ids(snapshot, target, MISSING).await;
     for offset in [-1, i64::MIN, i64::MAX, 1 << 40] {
         let what = &format!("offset {offset}");
-        let request = allocated(snapshot, offset, 0);
-        bench.refuse(what, request, BAD_RANGE).await;
-        let request = delta(snapshot, snapshot, offset);
-        bench.refuse(what, request, BAD_RANGE).await;
+        bench.refuse(what, allocated(snapshot, offset, 0), BAD_RANGE).await;
+        bench.refuse(what, delta(snapshot, snapshot, offset), BAD_RANGE).await;
     }
-    let negative = allocated(snapshot, 0, -1);
-    bench.refuse("negative max_results", negative, BAD_RANGE).await;
-    let two = target(&known.other_snapshot);
-    bench.refuse("snapshots of two volumes", two, INVALID).await;
+    bench.refuse("negative max_results", allocated(snapshot, 0, -1), BAD_RANGE).await;
+    bench.refuse("snapshots of two volumes", target(&known.other_snapshot), INVALID).await;
 }

@@ -80,14 +80,10 @@ pub(crate) async fn paths(bench: &mut Bench) {
     let publish = |path: &str| publish_request(&known, path);
     bench.paths(stage, INVALID).await;
     bench.paths(publish, INVALID).await;
-    let down = |path: &str| unpublish(used, path);
-    bench.paths(down, INVALID).await;
-    let down = |path: &str| unstage(used, path);
-    bench.paths(down, INVALID).await;
-    let stats = |path: &str| stats_request(used, path);
-    bench.paths(stats, MISSING).await;
-    let expand = |path: &str| expand_request(used, path);
-    bench.paths(expand, MISSING).await;
+    bench.paths(|path| unpublish(used, path), INVALID).await;
+    bench.paths(|path| unstage(used, path), INVALID).await;
+    bench.paths(|path| stats_request(used, path), MISSING).await;
+    bench.paths(|path| expand_request(used, path), MISSING).await;
     let endless = format!("/{}", "a/".repeat(4000));
     let what = "a path longer than the kernel's";
     bench.refuse(what, stage(&endless), WRONG_PLACE).await;
@@ -106,8 +102,7 @@ pub(crate) async fn stage(bench: &mut Bench) {
     };
     bench.capabilities(capability).await;
     for (what, path) in unusable_places(&known) {
-        let request = stage_request(attached, &path);
-        bench.refuse(what, request, WRONG_PLACE).await;
+        bench.refuse(what, stage_request(attached, &path), WRONG_PLACE).await;
     }
     let xfs = csi::NodeStageVolumeRequest {
         volume_capability: Some(mounted("xfs", Mode::SingleNodeMultiWriter)),
@@ -136,8 +131,7 @@ pub(crate) async fn publish(bench: &mut Bench) {
     let mut places = unusable_places(&known);
     places.push(("another volume's target", known.block_target.clone()));
     for (what, path) in places {
-        let request = publish_request(&known, &path);
-        bench.refuse(what, request, WRONG_PLACE).await;
+        bench.refuse(what, publish_request(&known, &path), WRONG_PLACE).await;
     }
     let staged_at = |id: &str, path: String| csi::NodePublishVolumeRequest {
         staging_target_path: path,
@@ -172,12 +166,9 @@ pub(crate) async fn take_down(bench: &mut Bench) {
         ("another volume's staging", known.block_staging.clone()),
     ]);
     for (what, path) in &places {
-        let request = unpublish(used, path);
-        bench.refuse(what, request, UNTOUCHED).await;
-        let request = unpublish(idle, path);
-        bench.refuse(what, request, UNTOUCHED).await;
-        let request = unstage(idle, path);
-        bench.refuse(what, request, UNTOUCHED).await;
+        bench.refuse(what, unpublish(used, path), UNTOUCHED).await;
+        bench.refuse(what, unpublish(idle, path), UNTOUCHED).await;
+        bench.refuse(what, unstage(idle, path), UNTOUCHED).await;
     }
     let nothing = &known.path("nothing");
     let unknown = [MISSING, UNTOUCHED].concat();
@@ -206,8 +197,7 @@ pub(crate) async fn take_down(bench: &mut Bench) {
 pub(crate) async fn ask(bench: &mut Bench) {
     let known = bench.known.clone();
     let (used, path) = (&known.used, &known.used_target);
-    let stats = |id: &str| stats_request(id, path);
-    bench.ids(used, stats, MISSING).await;
+    bench.ids(used, |id| stats_request(id, path), MISSING).await;
     let health = |id: &str| csi::NodeGetVolumeHealthRequest {
         volume_id: id.to_owned(),
         volume_publish_path: path.to_owned(),
@@ -222,8 +212,7 @@ pub(crate) async fn ask(bench: &mut Bench) {
         ("a foreign mount", text(&known.foreign_mount)),
         ("another volume's", known.block_target.clone()),
     ] {
-        let request = stats_request(used, &place);
-        bench.refuse(what, request, NOT_FOUND).await;
+        bench.refuse(what, stats_request(used, &place), NOT_FOUND).await;
         let larger = csi::NodeExpandVolumeRequest {
             capacity_range: at_least(64 * MIB),
             ..expand_request(used, &place)
@@ -277,14 +266,12 @@ pub(crate) async fn inline(bench: &mut Bench) {
         bench.parameters(INLINE_ATTRIBUTES, with).await;
     }
     for size in INLINE_SIZES {
-        let request = inline(&id, "ext4", &[("size", size)]);
-        bench.refuse(size, request, OUT_OF_RANGE).await;
+        bench.refuse(size, inline(&id, "ext4", &[("size", size)]), OUT_OF_RANGE).await;
     }
     let mut not_ids = not_ids(&id);
     not_ids.retain(|(_, id)| id.starts_with("csi-"));
     for (what, id) in not_ids {
-        let request = inline(&id, "ext4", &[("size", "32Mi")]);
-        bench.refuse(what, request, MISSING).await;
+        bench.refuse(what, inline(&id, "ext4", &[("size", "32Mi")]), MISSING).await;
     }
 }
 
@@ -320,8 +307,7 @@ pub(crate) async fn odd_paths(bench: &mut Bench) {
         volume_context: context,
         ..publish_request(&known, target)
     };
-    let through = publish(context);
-    bench.take("a path through a symlink", through).await;
+    bench.take("a path through a symlink", publish(context)).await;
     // Tokens are new at every republish: the call is the same.
     let fresh = map(&[("csi.storage.k8s.io/serviceAccount.tokens", "fresh")]);
     bench.take("other tokens", publish(fresh)).await;
