@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::FsType;
 use hostloop_driver::storage::{
-    Access, AccessMode, Capability, NewVolume, Provisioning, Settings, Source,
+    Access, AccessMode, Capability, Format, NewVolume, PoolId, Provisioning, Settings, Source,
+    Stage, VolumeId, VolumeRecord,
 };
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -17,6 +18,47 @@ use hostloop_proto::csi::volume_capability::{
 
 use super::MI;
 
+/// The settings of a thin volume without discard.
+pub(crate) const THIN: Settings = Settings {
+    provisioning: Provisioning::Thin,
+    discard: false,
+    direct_io: true,
+    read_ahead_kib: None,
+};
+
+/// The record of a volume as in [`new`] that was never in use.
+pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
+    let new = new(name);
+    VolumeRecord {
+        schema: 1,
+        id: VolumeId::generate(pool),
+        name: new.name,
+        capacity_bytes: new.capacity_bytes,
+        capabilities: new.capabilities,
+        parameters: new.parameters,
+        mutable_parameters: new.mutable_parameters,
+        settings: new.settings,
+        mkfs_options: new.mkfs_options,
+        source: None,
+        created_ns: 1,
+        format: Format::None,
+        fresh: false,
+        publications: BTreeMap::new(),
+        stage: None,
+        freeze: None,
+        inline: None,
+    }
+}
+
+/// A staging, as a record has it.
+pub(crate) fn stage_at(
+    path: impl Into<PathBuf>,
+    capability: Capability,
+    minor: Option<u32>,
+) -> Stage {
+    Stage { path: path.into(), capability, minor, read_only_loops: BTreeMap::new() }
+}
+
 /// A thin ext4 volume of 4 MiB.
 pub(crate) fn new(name: &str) -> NewVolume {
     NewVolume {
@@ -25,12 +67,7 @@ pub(crate) fn new(name: &str) -> NewVolume {
         capabilities: vec![mounted()],
         parameters: BTreeMap::new(),
         mutable_parameters: BTreeMap::new(),
-        settings: Settings {
-            provisioning: Provisioning::Thin,
-            discard: false,
-            direct_io: true,
-            read_ahead_kib: None,
-        },
+        settings: THIN,
         mkfs_options: Vec::new(),
         source: None,
         inline: None,
@@ -46,12 +83,7 @@ pub(crate) fn new_volume(access: Access, bytes: u64) -> NewVolume {
     NewVolume {
         capacity_bytes: bytes.max(floor),
         capabilities: vec![Capability { access, mode: AccessMode::SingleNodeMultiWriter }],
-        settings: Settings {
-            provisioning: Provisioning::Thin,
-            discard: true,
-            direct_io: true,
-            read_ahead_kib: Some(64),
-        },
+        settings: Settings { discard: true, read_ahead_kib: Some(64), ..THIN },
         ..new(&format!("pvc-{}", uuid::Uuid::new_v4()))
     }
 }

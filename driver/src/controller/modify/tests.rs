@@ -1,20 +1,15 @@
-use std::collections::BTreeMap;
-
-use super::super::tests::{THIN, record};
+use super::super::tests::record;
 use super::*;
-use crate::storage::{AccessMode, Capability, Stage};
+use crate::storage::{AccessMode, Capability};
+use crate::testkit::{THIN, pairs, stage_at};
 
 const DISCARDS: Settings = Settings { discard: true, ..THIN };
 const THICK: Settings = Settings { provisioning: Provisioning::Thick, ..THIN };
 
 /// The record of a volume that is staged with this access.
 fn staged(access: Option<Access>) -> VolumeRecord {
-    let stage = access.map(|access| Stage {
-        path: "/stage".into(),
-        capability: Capability { access, mode: AccessMode::SingleNodeWriter },
-        minor: Some(0),
-        read_only_loops: BTreeMap::new(),
-    });
+    let mode = AccessMode::SingleNodeWriter;
+    let stage = access.map(|access| stage_at("/stage", Capability { access, mode }, Some(0)));
     VolumeRecord { settings: DISCARDS, stage, ..record() }
 }
 
@@ -51,10 +46,6 @@ fn a_mount_discards_as_its_flags_or_the_settings_say() {
 #[test]
 fn only_requested_settings_of_a_volume_in_use_change() {
     let record = staged(mounted(&[]));
-    let changes = |text| {
-        let parameters = super::super::tests::bench::pairs(text);
-        parameters::mutable(&parameters, &[]).unwrap()
-    };
     for (text, direct_io, read_ahead_kib, discard) in [
         ("", None, None, None),
         ("directIO=false", Some(false), None, None),
@@ -62,7 +53,7 @@ fn only_requested_settings_of_a_volume_in_use_change() {
         ("discard=false", None, None, Some(false)),
         ("provisioning=thick", None, None, Some(false)),
     ] {
-        let changes = changes(text);
+        let changes = parameters::mutable(&pairs(text), &[]).unwrap();
         let settings = changes.modify(&record.settings).unwrap();
         let expected = Live { direct_io, read_ahead_kib, discard };
         assert_eq!(live(&changes, &settings, &record), expected, "{text}");

@@ -1,16 +1,10 @@
 use super::super::tests::record;
 use super::*;
-use crate::kernel::FsType;
-use crate::storage::{Access, AccessMode, Capability, PoolId};
+use crate::storage::{AccessMode, Capability, PoolId};
+use crate::testkit::ext4;
 
 fn publication(mode: AccessMode, readonly: bool) -> Publication {
-    Publication {
-        capability: Capability {
-            access: Access::Mount { fs: FsType::Ext4, flags: Vec::new(), group: None },
-            mode,
-        },
-        readonly,
-    }
+    Publication { capability: Capability { access: ext4(), mode }, readonly }
 }
 
 #[test]

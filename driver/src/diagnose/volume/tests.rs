@@ -11,6 +11,7 @@ use crate::inspect::fsck::scene::volume;
 use crate::inspect::inventory::PoolSurvey;
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
 use crate::storage::{Format, FreezeIntent, PoolId, PoolKind, Provisioning};
+use crate::testkit::{mounted, stage_at};
 
 const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 
@@ -46,12 +47,7 @@ fn read_only_over(minor: u32, below: u32) -> LoopInfo {
 
 /// A thin ext4 volume on loop 3, staged and mounted at /stage, with nothing wrong.
 fn scene() -> Scene {
-    let stage = Stage {
-        path: "/stage".into(),
-        capability: crate::testkit::mounted(),
-        minor: Some(3),
-        read_only_loops: Default::default(),
-    };
+    let stage = stage_at("/stage", mounted(), Some(3));
     let record = volume(PoolId::generate(), "v", Some(stage));
     Scene {
         image: Image::Present { bytes: record.capacity_bytes, allocated: 4096 },
@@ -153,7 +149,7 @@ fn health(issues: Vec<Issue>) -> String {
     conditions.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// The kinds of problems that `fsck` reports, as text.
+/// The severities and kinds of problems that `fsck` reports, as text.
 fn fsck(issues: Vec<Issue>) -> String {
     let pool = PoolSurvey {
         name: "p".to_owned(),
@@ -166,7 +162,7 @@ fn fsck(issues: Vec<Issue>) -> String {
     };
     let issues = issues.into_iter();
     let problems = issues.filter_map(|issue| problem_of_volume(&pool, "v", issue));
-    let kinds = problems.map(|p| format!("{:?}", p.kind));
+    let kinds = problems.map(|p| format!("{:?} {:?}", p.severity, p.kind));
     kinds.collect::<Vec<_>>().join(", ")
 }
 
@@ -178,27 +174,27 @@ const GI: u64 = 1 << 30;
 #[case::sound(scene(), "", "")]
 #[case::raw_and_sound(scene().raw(), "", "")]
 #[case::not_in_use(scene().unstaged(), "", "")]
-#[case::image_missing(scene().unstaged().no_image(), "DataLoss ImageMissing", "ImageMissing")]
+#[case::image_missing(scene().unstaged().no_image(), "DataLoss ImageMissing", "Error ImageMissing")]
 // Recovery can't clear the staging.
-#[case::image_missing_staged(scene().detached().no_image(), "DataLoss ImageMissing", "ImageMissing")]
+#[case::image_missing_staged(scene().detached().no_image(), "DataLoss ImageMissing", "Error ImageMissing")]
 #[case::image_deleted_under_a_device(
     scene().no_image().with(|s| s.loops[0].backing_path = s.by_path(3, " (deleted)").backing_path),
     "DataLoss ImageDeleted",
-    "ImageMissing"
+    "Error ImageMissing"
 )]
-#[case::image_cut_off(scene().bytes(4096), "DataLoss ImageTruncated", "ImageShort")]
-#[case::image_grown(scene().bytes(GI + 4096), "", "ImageLong, LoopSize")]
+#[case::image_cut_off(scene().bytes(4096), "DataLoss ImageTruncated", "Error ImageShort")]
+#[case::image_grown(scene().bytes(GI + 4096), "", "Warning ImageLong, Note LoopSize")]
 #[case::image_grown_by_less_than_a_block(scene().bytes(GI + 4095), "", "")]
 #[case::image_unreadable(
     scene().detached().with(|s| s.image = Image::Unreadable("EIO".into())),
     "Inaccessible ImageUnreadable",
-    "ImageMissing"
+    "Error ImageMissing"
 )]
 #[case::thick_without_all_blocks(
-    scene().with(|s| s.record.settings.provisioning = Provisioning::Thick), "", "NotThick"
+    scene().with(|s| s.record.settings.provisioning = Provisioning::Thick), "", "Warning NotThick"
 )]
-#[case::device_lost(scene().detached(), "Inaccessible LoopDeviceLost", "StageWithoutLoop")]
-#[case::not_attached_yet(scene().detached().with(|s| s.stage().minor = None), "", "StageWithoutLoop")]
+#[case::device_lost(scene().detached(), "Inaccessible LoopDeviceLost", "Warning StageWithoutLoop")]
+#[case::not_attached_yet(scene().detached().with(|s| s.stage().minor = None), "", "Warning StageWithoutLoop")]
 #[case::device_is_silent(
     scene().with(|s| s.loops[0] = s.by_path(3, "")), "Inaccessible DeviceSilent", ""
 )]
@@ -209,20 +205,20 @@ const GI: u64 = 1 << 30;
 #[case::mkfs_is_running(
     scene().format(Format::Formatting(FsType::Ext4)).with(|s| s.mounts.clear()),
     "",
-    "StageWithoutMount, FormatLeft"
+    "Warning StageWithoutMount, Note FormatLeft"
 )]
 #[case::unmounted(
-    scene().with(|s| s.mounts.clear()), "Inaccessible NotMounted", "StageWithoutMount"
+    scene().with(|s| s.mounts.clear()), "Inaccessible NotMounted", "Warning StageWithoutMount"
 )]
 #[case::hidden_by_another_mount(
     scene().with(|s| s.mounts.push(((8, 1), "/stage".to_owned(), "rw"))),
     "Inaccessible NotMounted",
-    "StageWithoutMount"
+    "Warning StageWithoutMount"
 )]
 #[case::mounted_elsewhere(
     scene().format(Format::None).with(|s| s.mounts[0].1 = "/other".to_owned()),
     "Inaccessible NotMounted",
-    "StageWithoutMount"
+    "Warning StageWithoutMount"
 )]
 // A mounted volume may come back on another device, a raw one may not.
 #[case::mounted_from_another_device(
@@ -234,15 +230,15 @@ const GI: u64 = 1 << 30;
         s.loops = vec![device(8)];
     }),
     "Inaccessible LoopDeviceLost",
-    "StageOtherLoop"
+    "Error StageOtherLoop"
 )]
 #[case::read_only_device_lost(
-    scene().raw().with(|s| s.loops.truncate(1)), "Inaccessible LoopDeviceLost", "StageOtherLoop"
+    scene().raw().with(|s| s.loops.truncate(1)), "Inaccessible LoopDeviceLost", "Error StageOtherLoop"
 )]
 #[case::read_only_device_is_writable(
     scene().raw().with(|s| s.loops[1].read_only = false),
     "Inaccessible LoopDeviceLost",
-    "StageOtherLoop"
+    "Error StageOtherLoop"
 )]
 #[case::attached_twice(scene().with(|s| s.loops.push(device(9))), "Degraded AttachedTwice", "")]
 #[case::attached_twice_for_reading(
@@ -262,22 +258,22 @@ const GI: u64 = 1 << 30;
     scene().raw().with(|s| s.loops[1].offset = 4096), "Inaccessible DeviceChanged", ""
 )]
 #[case::direct_io_lost(
-    scene().with(|s| s.loops[0].direct_io = false), "Degraded DirectIOLost", "DirectIoOff"
+    scene().with(|s| s.loops[0].direct_io = false), "Degraded DirectIOLost", "Warning DirectIoOff"
 )]
 #[case::direct_io_not_requested(
     scene().with(|s| { s.loops[0].direct_io = false; s.record.settings.direct_io = false; }), "", ""
 )]
-#[case::device_is_smaller(scene().with(|s| s.loops[0].size_bytes = 4096), "", "LoopSize")]
+#[case::device_is_smaller(scene().with(|s| s.loops[0].size_bytes = 4096), "", "Note LoopSize")]
 #[case::read_only(scene().options("ro"), "Inaccessible FilesystemReadOnly", "")]
 // On newer kernels, after an error.
 #[case::emergency_ro(scene().options("rw,emergency_ro"), "Inaccessible FilesystemReadOnly", "")]
 #[case::read_only_as_requested(scene().options("ro").for_reading(), "", "")]
 #[case::shut_down(scene().options("rw,shutdown"), "Inaccessible FilesystemShutDown", "")]
-#[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "UseWithoutStage")]
+#[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "Warning UseWithoutStage")]
 #[case::frozen_for_too_long(
     scene().with(|s| s.record.freeze = Some(FreezeIntent { since_ns: 1 })),
     "Inaccessible Frozen",
-    "FreezeLeft"
+    "Error FreezeLeft"
 )]
 fn health_and_fsck_agree_on_a_volume(
     #[case] scene: Scene,

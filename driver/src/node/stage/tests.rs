@@ -1,15 +1,10 @@
 use super::*;
 use crate::kernel::FsType;
-use crate::testkit::{code, mounted, on, raw};
+use crate::testkit::{code, mounted, on, raw, stage_at};
 use tonic::Code;
 
 fn staged(path: &str, capability: &Capability) -> Option<Stage> {
-    Some(Stage {
-        path: path.into(),
-        capability: capability.clone(),
-        minor: None,
-        read_only_loops: Default::default(),
-    })
+    Some(stage_at(path, capability.clone(), None))
 }
 
 #[test]

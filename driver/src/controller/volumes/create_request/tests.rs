@@ -1,9 +1,10 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
 use super::super::super::tests::bench::*;
-use super::super::super::tests::{THIN, config, record};
+use super::super::super::tests::{config, record};
 use super::*;
 use crate::storage::{PoolId, Settings, VolumeId};
+use crate::testkit::THIN;
 
 /// A request for 8 MiB of ext4.
 fn request() -> csi::CreateVolumeRequest {
