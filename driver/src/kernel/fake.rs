@@ -29,16 +29,13 @@ mod fake_signature;
 mod kernel;
 mod mounting;
 mod state;
-#[cfg(test)]
-mod tests;
 
-pub use fake_signature::Content;
 use state::{Device, Slot, State, Super};
 
 /// The lowest minor that the model assigns.
 pub const FIRST_MINOR: u32 = 1_000_000;
 
-type Hook = Arc<Mutex<dyn FnMut(&Path) -> Result<()> + Send>>;
+type Hook = Arc<dyn Fn(&Path) -> Result<()> + Send + Sync>;
 
 /// A kernel that exists only in this process.
 #[derive(Default)]
@@ -109,7 +106,17 @@ impl Model {
     /// Calls `hook` with the path of the object before every call of `op`. The hook may block,
     /// panic, call the model, or return an error. A later hook for the same `op` replaces it.
     pub fn hook(&self, op: &'static str, hook: impl FnMut(&Path) -> Result<()> + Send + 'static) {
-        lock(&self.script).hooks.insert(op, Arc::new(Mutex::new(hook)));
+        let hook = Mutex::new(hook);
+        self.shared_hook(op, move |path| lock(&hook)(path));
+    }
+
+    /// Like [`Model::hook`], for a hook that may run in several calls at a time.
+    pub fn shared_hook(
+        &self,
+        op: &'static str,
+        hook: impl Fn(&Path) -> Result<()> + Send + Sync + 'static,
+    ) {
+        lock(&self.script).hooks.insert(op, Arc::new(hook));
     }
 
     /// Removes all hooks and faults.
@@ -149,11 +156,6 @@ impl Model {
                 slot.direct_io &= slot.backing != backing;
             }
         }
-    }
-
-    /// Writes this content to a file, for devices over it.
-    pub fn set_content(&self, backing: &File, content: &Content) -> Result<()> {
-        fake_signature::write(backing, content)
     }
 
     /// Makes the filesystem on an attached device report these errors.
@@ -230,7 +232,7 @@ impl Model {
         };
         // This holds neither lock, because the hook may call the model.
         if let Some(hook) = hook {
-            lock(&hook)(path)?;
+            hook(path)?;
         }
         let failure = |errno| Error::io(op, path, std::io::Error::from_raw_os_error(errno));
         match fault {

@@ -14,7 +14,7 @@ const MAGIC: &[u8] = b"\x01model-filesystem\n";
 
 /// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Content {
+pub(super) enum Content {
     /// No data.
     Blank,
     /// A filesystem.
@@ -26,19 +26,15 @@ pub enum Content {
         /// The size of the filesystem, in bytes.
         size: u64,
     },
-    /// A filesystem that is recognised but can't be mounted.
+    /// An unfinished filesystem: it is recognised but can't be mounted.
     Broken {
         /// The filesystem type.
         fs: FsType,
         /// The filesystem's UUID.
         uuid: String,
-        /// True if its mkfs was interrupted; false if it was damaged later.
-        unfinished: bool,
     },
     /// Bytes without a signature.
     Unknown,
-    /// Other content, by blkid's name for it.
-    Other(String),
     /// More than one signature.
     Ambivalent,
 }
@@ -58,16 +54,15 @@ impl Content {
             Content::Filesystem { fs, uuid, .. } => {
                 Probe::Filesystem { fs: *fs, uuid: uuid.clone() }
             }
-            Content::Broken { fs, uuid, unfinished } => {
+            Content::Broken { fs, uuid } => {
                 let (fs, uuid) = (*fs, uuid.clone());
                 // Other superblocks don't record an unfinished mkfs.
-                match fs == FsType::Xfs && *unfinished {
+                match fs == FsType::Xfs {
                     true => Probe::Unfinished { fs, uuid },
                     false => Probe::Filesystem { fs, uuid },
                 }
             }
             Content::Unknown => Probe::Unknown { offset: 0 },
-            Content::Other(name) => Probe::Other(name.clone()),
             Content::Ambivalent => Probe::Ambivalent,
         }
     }

@@ -158,7 +158,7 @@ impl Kernel for Model {
             let content = match &late {
                 // A discard erases the superblock first, and the remaining data has no signature.
                 Some(_) if spec.force && spec.discard => Content::Unknown,
-                Some(_) => Content::Broken { fs, uuid, unfinished: true },
+                Some(_) => Content::Broken { fs, uuid },
                 None => Content::Filesystem { fs, uuid, size },
             };
             s.set_content(spec.device, &content)

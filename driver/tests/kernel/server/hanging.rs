@@ -27,12 +27,12 @@ impl Hung {
 
     fn hang(&self) {
         let pool = self.rig.pools.named(None).unwrap().id().to_string();
-        self.rig.kernel.close_for(&pool);
+        self.rig.gate.close_for(&pool);
     }
 
     async fn wait_for(&self, tried: usize) {
-        let kernel = self.rig.kernel.clone();
-        let wait = move || kernel.wait_for(tried);
+        let gate = self.rig.gate.clone();
+        let wait = move || gate.wait_for(tried);
         tokio::task::spawn_blocking(wait).await.unwrap();
     }
 
@@ -58,7 +58,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     }
     hung.wait_for(THREADS).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(rig.kernel.tried(), THREADS, "the other calls wait without a thread");
+    assert_eq!(rig.gate.tried(), THREADS, "the other calls wait without a thread");
 
     // The rest of the driver works normally.
     let rest = async {
@@ -77,7 +77,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     };
     tokio::time::timeout(SOON, rest).await.unwrap();
 
-    rig.kernel.open();
+    rig.gate.open();
     while let Some(call) = calls.join_next().await {
         call.unwrap().unwrap();
     }
@@ -92,7 +92,7 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
     for volume in stuck.iter().chain([&hung.well]) {
         node.node_stage_volume(rig.stage(volume)).await.unwrap();
     }
-    let before = rig.kernel.tried();
+    let before = rig.gate.tried();
     hung.hang();
     let stats = |volume: &String| csi::NodeGetVolumeStatsRequest {
         volume_id: volume.clone(),
@@ -106,7 +106,7 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
     }
     hung.wait_for(before + 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(rig.kernel.tried(), before + 1, "one of them has a thread");
+    assert_eq!(rig.gate.tried(), before + 1, "one of them has a thread");
 
     let rest = async {
         hung.probe().await;
@@ -115,7 +115,7 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
     };
     tokio::time::timeout(SOON, rest).await.unwrap();
 
-    rig.kernel.open();
+    rig.gate.open();
     while let Some(call) = calls.join_next().await {
         // Calls that waited for too long got UNAVAILABLE.
         if let Err(status) = call.unwrap() {

@@ -104,18 +104,6 @@ fn a_signal_ends_the_program_and_removes_its_socket() {
     }
 }
 
-#[test]
-fn a_start_after_a_kill_works() {
-    let mut program = Program::new();
-    program.start(&[]);
-    program.signal(Signal::SIGKILL);
-    assert!(!program.ended().success());
-    assert!(program.socket().exists(), "nothing could remove it");
-    program.start(&[]);
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
-}
-
 /// A pool that hangs until the test releases it: reading its identity blocks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hanging_pool_does_not_delay_the_start() {
@@ -155,17 +143,6 @@ async fn a_hanging_pool_does_not_delay_the_start() {
     }
     program.signal(Signal::SIGTERM);
     assert!(program.ended().success());
-}
-
-#[test]
-fn a_second_process_at_the_socket_is_refused() {
-    let mut program = Program::new();
-    program.start(&[]);
-    let second = program.command("second", &[]).status().unwrap();
-    assert!(!second.success());
-    let log = program.log("second");
-    assert!(log.contains("is served by another process"), "{log}");
-    UnixStream::connect(program.socket()).unwrap();
 }
 
 #[test]

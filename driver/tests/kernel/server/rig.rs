@@ -19,22 +19,23 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
-use super::gate::Gated;
+use super::gate::Gate;
 use crate::testkit::{self, Configs, Site, mount_as};
 
 pub(crate) struct Rig {
     pub(crate) pools: Arc<Pools>,
     pub(crate) server: Server,
     pub(crate) socket: PathBuf,
+    pub(crate) gate: Arc<Gate>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
-    site: Site<Gated>,
+    site: Site,
 }
 
 impl Deref for Rig {
-    type Target = Site<Gated>;
+    type Target = Site;
 
-    fn deref(&self) -> &Site<Gated> {
+    fn deref(&self) -> &Site {
         &self.site
     }
 }
@@ -45,8 +46,9 @@ impl Rig {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut Configs)) -> Rig {
-        let site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
+        let site: Site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
         let pools = site.start();
+        let gate = Gate::before(&site.kernel);
         let mut configs = Configs::default();
         change(&mut configs);
         let server = server(&pools, configs);
@@ -62,7 +64,7 @@ impl Rig {
                 drop(name);
             })
         };
-        Rig { pools, server, socket, stop: Some(stop), serving: Some(serving), site }
+        Rig { pools, server, socket, gate, stop: Some(stop), serving: Some(serving), site }
     }
 
     /// A client with a connection of its own.
