@@ -1,9 +1,6 @@
-use std::time::Duration;
-
 use clap::CommandFactory;
 
 use super::*;
-use crate::storage::Reserve;
 
 fn parse(line: &str) -> Result<Cli, String> {
     Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
@@ -42,36 +39,6 @@ fn every_flag_has_a_help_text_and_an_environment_variable() {
             assert_eq!(env, expected.as_deref(), "--{long}");
         }
     }
-}
-
-#[test]
-fn flags_have_defaults() {
-    let args = serve("").unwrap();
-    assert_eq!(args.endpoint(), Some(&PathBuf::from("/s")));
-    assert_eq!(args.pools.driver_name, "hostloop.csi.dev");
-    let state = PathBuf::from("/var/lib/kubelet/plugins/hostloop.csi.dev");
-    assert_eq!(args.pools.state_dir(), state);
-    let options = args.pools.options();
-    assert_eq!(options.overcommit, 1.0);
-    assert_eq!(options.reserve, Reserve::Percent(5.0));
-    assert_eq!(options.max_volume_bytes, None);
-    assert_eq!(options.max_freeze, Duration::from_secs(10));
-    assert_eq!(args.limits.attach_limit, 0);
-    assert_eq!(args.volumes.default_fs, FsType::Ext4);
-    assert_eq!(args.volumes.metadata_blocks, BlockType::Fixed);
-    let on = Switches {
-        enable_attach: true,
-        enable_topology: true,
-        enable_volume_expansion: true,
-        disable_controller_expansion: false,
-        disable_node_expansion: false,
-        enable_controller_modify_volume: true,
-        enable_snapshot_metadata: true,
-        check_volume_lifecycle: false,
-        reject_multi_node: false,
-        volume_mount_group: false,
-    };
-    assert_eq!(args.switches, on);
 }
 
 #[test]

@@ -137,14 +137,6 @@ mod tests {
     }
 
     #[test]
-    fn info_names_the_plugin() {
-        let info = identity().plugin_info();
-        assert_eq!(info.name, "hostloop.csi.dev");
-        assert_eq!(info.vendor_version, "1.2.3");
-        assert_eq!(info.manifest["csi"], "1.13.0");
-    }
-
-    #[test]
     fn driver_names() {
         for name in ["hostloop.csi.dev", "a", "A-1.b", &"x".repeat(63)] {
             assert_eq!(check_name(name), Ok(()), "{name}");

@@ -142,30 +142,24 @@ mod tests {
         let mut text = String::new();
         render(&mut text, &calls, &pools).unwrap();
         let labels = |code: &str| {
-            format!(
-                "driver_name=\"hostloop.csi.dev\",method_name=\"{method}\",\
-                 grpc_status_code=\"{code}\""
-            )
+            let method = format!("method_name=\"{method}\",grpc_status_code=\"{code}\"");
+            format!("driver_name=\"hostloop.csi.dev\",{method}}}")
         };
-        for line in [
-            format!("csi_plugin_operations_seconds_count{{{}}} 1", labels("OK")),
-            format!("csi_plugin_operations_seconds_sum{{{}}} 0.2", labels("OK")),
-            format!(
-                "csi_plugin_operations_seconds_bucket{{le=\"10.0\",{}}} 0",
-                labels("DeadlineExceeded")
-            ),
-            format!(
-                "csi_plugin_operations_seconds_bucket{{le=\"15.0\",{}}} 1",
-                labels("DeadlineExceeded")
-            ),
-            "hostloop_pool_up{pool=\"fast\"} 1".to_owned(),
-            "hostloop_pool_size_bytes{pool=\"fast\"} 100".to_owned(),
-            "hostloop_pool_free_bytes{pool=\"fast\"} 60".to_owned(),
-            "hostloop_pool_available_bytes{pool=\"fast\"} 50".to_owned(),
-            "hostloop_pool_volumes{pool=\"fast\"} 2".to_owned(),
-            "hostloop_pool_snapshots{pool=\"fast\"} 1".to_owned(),
-            "hostloop_pool_up{pool=\"gone\"} 0".to_owned(),
+        let (ok, late) = (labels("OK"), labels("DeadlineExceeded"));
+        for (name, rest) in [
+            ("csi_plugin_operations_seconds_count", format!("{ok} 1")),
+            ("csi_plugin_operations_seconds_sum", format!("{ok} 0.2")),
+            ("csi_plugin_operations_seconds_bucket", format!("le=\"10.0\",{late} 0")),
+            ("csi_plugin_operations_seconds_bucket", format!("le=\"15.0\",{late} 1")),
+            ("hostloop_pool_up", "pool=\"fast\"} 1".to_owned()),
+            ("hostloop_pool_size_bytes", "pool=\"fast\"} 100".to_owned()),
+            ("hostloop_pool_free_bytes", "pool=\"fast\"} 60".to_owned()),
+            ("hostloop_pool_available_bytes", "pool=\"fast\"} 50".to_owned()),
+            ("hostloop_pool_volumes", "pool=\"fast\"} 2".to_owned()),
+            ("hostloop_pool_snapshots", "pool=\"fast\"} 1".to_owned()),
+            ("hostloop_pool_up", "pool=\"gone\"} 0".to_owned()),
         ] {
+            let line = format!("{name}{{{rest}");
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }
         assert!(!text.contains("hostloop_pool_volumes{pool=\"gone\"}"), "{text}");

@@ -185,15 +185,6 @@ fn makes_renames_and_removes() {
 }
 
 #[test]
-fn usage_is_of_the_filesystem() {
-    let (_t, d) = dir();
-    let usage = usage(d.as_fd()).unwrap();
-    assert!(usage.total_bytes >= usage.free_bytes);
-    assert!(usage.free_bytes >= usage.available_bytes);
-    assert!(!usage.read_only);
-}
-
-#[test]
 fn errors_name_the_file() {
     let (t, d) = dir();
     let path = t.path().join("readonly");

@@ -72,13 +72,6 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
 }
 
 #[test]
-fn reads_this_machine() {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap();
-    let table = MountTable::parse(&text).unwrap();
-    assert!(table.at(Path::new("/")).is_some());
-}
-
-#[test]
 fn names_a_bad_line() {
     for line in ["x", "1 2 3 / / rw - a b c", "1 2 3:4 / / rw a b c", "-1 2 3:4 / / rw - a b"] {
         let message = MountTable::parse(line.as_bytes()).unwrap_err();
@@ -114,16 +107,6 @@ fn escape(bytes: &[u8]) -> String {
 }
 
 proptest! {
-    #[test]
-    fn never_panics(text in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = MountTable::parse(&text);
-    }
-
-    #[test]
-    fn never_panics_on_near_misses(text in r"[0-9:/ \\,\-a-z\n]{0,200}") {
-        let _ = MountTable::parse(text.as_bytes());
-    }
-
     #[test]
     fn paths_come_back(path in proptest::collection::vec(1u8.., 1..60)) {
         let line = format!("1 0 7:9 / /{} rw - ext4 /dev/loop9 rw\n", escape(&path));

@@ -389,6 +389,8 @@ impl Script<'_> {
     }
 
     fn outlive(&mut self, shut_down: ShutDown<'_>) {
+        let healthy = self.image("healthy", MI);
+        let _device = self.attach(&healthy);
         let pool = self.image("pool", 300 * MI);
         let below = self.attach(&pool);
         make_fs(self.kernel, &below, Xfs);
@@ -413,6 +415,10 @@ impl Script<'_> {
         let answers = [named("image"), named("imag")].map(plain).join(", ");
         self.say("holding", answers);
         self.say("known", self.kernel.loops_of(id).unwrap().len());
+        let healthy = file_id(&healthy).unwrap();
+        self.say("healthy", self.kernel.loops_of(healthy).unwrap().len());
+        let holding = self.kernel.loops_holding(healthy, "healthy");
+        self.did("holding", holding.map(|all| all.len()));
         let opened = self.kernel.loop_open(minor, id);
         self.did("open", opened.map(drop));
         self.did("detach", self.kernel.loop_detach(minor, id));

@@ -1,13 +1,13 @@
-//! Making, checking, growing, freezing the three filesystems.
+//! Making and checking the three filesystems.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{BLOCK_SIZE, Error, Freeze, FsType, Kernel, MkfsSpec, Probe, file};
+use hostloop_driver::kernel::{BLOCK_SIZE, Error, FsType, Kernel, MkfsSpec, Probe, file};
 use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
@@ -66,66 +66,6 @@ fn a_forced_mkfs_that_fails_leaves_the_half_made_filesystem() {
 }
 
 #[rstest]
-fn grows(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
-    let s = Scratch::new();
-    let (image, device, at) = s.volume(fs);
-    let (path, bytes) = (device.path(), size(fs));
-    let size = || s.kernel.fs_size(&at, &path, fs).unwrap();
-    let before = s.kernel.usage(&at).unwrap();
-    assert_eq!(size(), bytes);
-    s.kernel.grow(&path, &at, fs).unwrap();
-    assert_eq!(size(), bytes, "nothing to do");
-    file::set_len(&image, 4 * bytes).unwrap();
-    s.kernel.loop_grow(&device).unwrap();
-    match s.kernel.grow(&path, &at, fs) {
-        // Many machines withhold this capability from root.
-        Err(e) if !s.kernel.grows_mounted(fs) => {
-            assert!(e.to_string().contains("CAP_SYS_RESOURCE"), "{e}");
-            assert_eq!(size(), bytes);
-            s.kernel.unmount(&at).unwrap();
-            s.kernel.grow_unmounted(&path, fs).unwrap();
-            mount_fs(&s.kernel, &device, &at, fs);
-        }
-        answer => answer.unwrap(),
-    }
-    assert_eq!(size(), 4 * bytes);
-    let after = s.kernel.usage(&at).unwrap();
-    assert!(after.total_bytes > 3 * before.total_bytes, "{after:?}");
-    assert!(after.free_bytes >= after.available_bytes && after.free_bytes > 0);
-    assert_eq!(after.total_inodes == 0, fs == Btrfs);
-    assert_eq!(s.kernel.fs_errors(&at, device.minor, fs).unwrap(), None);
-}
-
-#[rstest]
-fn grows_before_or_after_the_mount(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
-    let s = Scratch::new();
-    let (image, device, at) = s.volume(fs);
-    let path = device.path();
-    std::fs::write(at.join("file"), "kept").unwrap();
-    s.kernel.unmount(&at).unwrap();
-    file::set_len(&image, 3 * size(fs)).unwrap();
-    s.kernel.loop_grow(&device).unwrap();
-    s.kernel.check(&path, fs).unwrap();
-    s.kernel.grow_unmounted(&path, fs).unwrap();
-    s.kernel.grow_unmounted(&path, fs).unwrap();
-    mount_fs(&s.kernel, &device, &at, fs);
-    s.kernel.grow(&path, &at, fs).unwrap();
-    assert_eq!(s.kernel.fs_size(&at, &path, fs).unwrap(), 3 * size(fs));
-    assert_eq!(std::fs::read(at.join("file")).unwrap(), b"kept");
-}
-
-#[test]
-fn a_small_btrfs_says_why_it_stays_small() {
-    let s = Scratch::new();
-    let (image, device, at) = s.volume(Btrfs);
-    file::set_len(&image, 200 * MI).unwrap();
-    s.kernel.loop_grow(&device).unwrap();
-    let answer = s.kernel.grow(&device.path(), &at, Btrfs);
-    let message = answer.unwrap_err().to_string();
-    assert!(message.contains("268435456 bytes or more"), "{message}");
-}
-
-#[rstest]
 fn gives_space_back(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();
     let (image, _device, at) = s.volume(fs);
@@ -164,26 +104,6 @@ fn thick_stays_allocated(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     };
     s.kernel.mkfs(&thick).unwrap();
     assert!(file::allocated_bytes(&image).unwrap() >= size(fs));
-}
-
-#[rstest]
-fn a_frozen_filesystem_blocks_writers(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
-    let s = Scratch::new();
-    let (_image, _device, at) = s.volume(fs);
-    let root = File::open(&at).unwrap();
-    assert_eq!(s.kernel.freeze(&root).unwrap(), Freeze::Frozen);
-    let (wrote, written) = channel();
-    let path = at.join("file");
-    let writer = std::thread::spawn(move || {
-        let answer = std::fs::write(path, "x");
-        wrote.send(()).unwrap();
-        answer
-    });
-    let waited = written.recv_timeout(Duration::from_millis(300));
-    assert_eq!(waited, Err(RecvTimeoutError::Timeout));
-    s.kernel.thaw(&root).unwrap();
-    written.recv_timeout(Duration::from_secs(60)).unwrap();
-    writer.join().unwrap().unwrap();
 }
 
 #[test]

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
-use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry, MountSpec};
+use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry};
 use rstest::rstest;
 
 use super::scratch::{Scratch, mount, size};
-use crate::testkit::mount_spec;
 
 const READ_ONLY: BindFlags = BindFlags { read_only: true, nosuid: false, nodev: false };
 
@@ -44,24 +43,6 @@ fn a_read_only_bind_is_never_writable() {
     assert!(!wrote.load(Ordering::Relaxed));
     assert!(!entry(&s, &stage).read_only());
     File::create(stage.join("still writable")).unwrap();
-}
-
-#[test]
-fn options_arrive() {
-    let s = Scratch::new();
-    let (_image, device) = s.made("image", Ext4, size(Ext4));
-    let at = s.dir("at");
-    let options = ["noatime", "nosuid,nodev", "lazytime", "data=journal", "x-mine", "discard"];
-    mount(&s.kernel, &device, Ext4, &at, &options).unwrap();
-    let entry = entry(&s, &at);
-    for option in ["rw", "noatime", "nosuid", "nodev"] {
-        let has = entry.options.contains(&option.into());
-        assert!(has, "{option}: {entry:?}");
-    }
-    for option in ["lazytime", "data=journal", "discard"] {
-        let has = entry.super_options.contains(&option.into());
-        assert!(has, "{option}: {entry:?}");
-    }
 }
 
 #[rstest]
@@ -120,39 +101,4 @@ fn discard_changes_alone(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
         }
         assert!(entry(&s, &pod).read_only());
     }
-}
-
-#[test]
-fn btrfs_is_found_by_its_loop() {
-    let s = Scratch::new();
-    let (_image, device, at) = s.volume(Btrfs);
-    let table = s.kernel.mounts().unwrap();
-    let found: Vec<_> = table.of_loop(device.minor).collect();
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].device.0, 0, "anonymous: {:?}", found[0]);
-    assert_eq!(found[0].mount_point, std::fs::canonicalize(at).unwrap());
-}
-
-#[test]
-fn in_use_is_busy() {
-    let s = Scratch::new();
-    let (_image, _device, at) = s.volume(Ext4);
-    let file = File::create(at.join("file")).unwrap();
-    refused!(s.kernel.unmount(&at), Error::Busy { .. });
-    drop(file);
-    s.kernel.unmount(&at).unwrap();
-}
-
-#[rstest]
-fn read_only_from_the_start(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
-    let s = Scratch::new();
-    let (_image, device, at) = s.volume(fs);
-    s.kernel.unmount(&at).unwrap();
-    let path = device.path();
-    let read_only =
-        MountSpec { read_only: true, options: &["rw".to_owned()], ..mount_spec(&path, &at, fs) };
-    s.kernel.mount(&read_only).unwrap();
-    assert!(entry(&s, &at).read_only());
-    assert!(s.kernel.usage(&at).unwrap().read_only);
-    assert!(File::create(at.join("x")).is_err());
 }

@@ -4,15 +4,13 @@
 use std::fs::File;
 use std::path::Path;
 
-use hostloop_driver::kernel::{
-    BindFlags, Detached, Error, FsType, Kernel, LoopInfo, LoopSpec, file_id,
-};
+use hostloop_driver::kernel::{BindFlags, Kernel, LoopInfo, LoopSpec, file_id};
 use rustix::fs::{Mode, OFlags};
 
 use super::fuse::Hanging;
 use super::scratch::{Scratch, is_detached, lasting};
 use crate::testkit::{MI, loop_spec};
-use crate::tools::{arg, run, sparse};
+use crate::tools::{arg, run};
 
 fn read_write(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
@@ -25,40 +23,6 @@ fn find(s: &Scratch, minor: u32) -> LoopInfo {
 
 pub(crate) fn shut_down(at: &Path) {
     run("xfs_io", &["-x", "-c", "shutdown", arg(at)]);
-}
-
-#[test]
-fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
-    let s = Scratch::new();
-    let healthy = s.image("healthy", MI);
-    let other = s.attach(&healthy);
-    let (_pool, _below, at) = s.mounted("pool", FsType::Xfs, 300 * MI);
-    std::fs::create_dir(at.join("vol-x")).unwrap();
-    let image = sparse(&at.join("vol-x/image"), 8 * MI);
-    let id = file_id(&image).unwrap();
-    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
-    let before = find(&s, device.minor);
-    assert_eq!(before.backing, Some(id));
-    assert!(!before.may_hold("vol-x"), "it says what it holds");
-    shut_down(&at);
-
-    let silent = find(&s, device.minor);
-    let expected = LoopInfo { backing: None, label: String::new(), ..before.clone() };
-    assert_eq!(silent, expected, "sysfs says the rest");
-    assert!(silent.is_same(&before) && silent.may_hold("vol-x") && !silent.may_hold("vol"));
-    let healthy = file_id(&healthy).unwrap();
-    assert_eq!(s.kernel.loops_of(healthy).unwrap()[0].minor, other.minor);
-    assert_eq!(s.kernel.loops_holding(healthy, "healthy").unwrap().len(), 1);
-    refused!(s.kernel.loops_holding(id, "vol-x"), Error::Silent { .. });
-    let elsewhere = s.kernel.loop_detach_silent(device.minor, "/vol-x/image");
-    assert_eq!(elsewhere.unwrap(), Detached::Gone, "not this one");
-    let minor = device.minor;
-    assert!(s.kernel.loop_info(minor).unwrap().is_some());
-    let released = s.kernel.loop_release(&silent).unwrap();
-    assert_eq!(released, Detached::WhenClosed);
-    drop(device);
-    drop(image);
-    assert!(s.kernel.loops_holding(id, "vol-x").unwrap().is_empty());
 }
 
 #[test]
@@ -189,26 +153,4 @@ fn a_read_only_device_does_not_block_an_image() {
     drop(device);
     s.kernel.loop_release(&silent).unwrap();
     drop(server);
-}
-
-/// A process that may open a device can detach it without any capability. A bind of the device's
-/// node, which the process may still have, must not lead to the next attached file.
-#[test]
-fn a_device_that_its_user_detached_is_not_attached_again() {
-    let s = Scratch::new();
-    let (one, node) = (s.image("one", MI), s.path().join("node"));
-    let device = s.kernel.loop_attach(&lasting(&one)).unwrap();
-    let minor = device.minor;
-    File::create_new(&node).unwrap();
-    s.kernel.bind(&device.path(), &node, BindFlags::default()).unwrap();
-    drop(device);
-    let unprivileged = ["--bounding-set=-all", "--inh-caps=-all"];
-    let detach = ["losetup", "-d", arg(&node)];
-    run("setpriv", &[&unprivileged[..], &detach].concat());
-    assert!(is_detached(&s.kernel, &one));
-    for i in 0..3 {
-        let other = s.image(&format!("other{i}"), MI);
-        assert_ne!(s.attach(&other).minor, minor);
-    }
-    s.kernel.unmount(&node).unwrap();
 }

@@ -130,16 +130,6 @@ fn both_streams_may_be_long() {
 }
 
 #[test]
-fn a_missing_filesystem_names_its_package() {
-    for (fs, answer) in filesystems() {
-        if let Err(why) = answer {
-            let named = why.contains("package") || why.contains("module");
-            assert!(named, "{fs}: {why}");
-        }
-    }
-}
-
-#[test]
 fn capabilities_are_read() {
     let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t000001fffeffffff\n";
     for (status, number, has) in [
