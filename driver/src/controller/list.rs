@@ -246,17 +246,4 @@ mod tests {
             assert_eq!(pages.len(), number, "{max} of {bytes}");
         }
     }
-
-    #[test]
-    fn a_token_outlives_its_entry() {
-        let ids = ids(4);
-        let token = ids[1].to_string();
-        let page = Page::read(0, &token, VolumeId::uuid).unwrap();
-        let left = [ids[0], ids[2], ids[3]];
-        let rest = left.into_iter().filter(|id| page.reaches(id.uuid()));
-        let (rest, next) = page.fill(rest.map(|id| entry(id, 0)));
-        let rest: Vec<String> = rest.into_iter().map(|v| v.volume_id).collect();
-        assert_eq!(rest, [ids[2].to_string(), ids[3].to_string()]);
-        assert!(next.is_empty());
-    }
 }

@@ -5,7 +5,6 @@ use hostloop_proto::csi::VolumeHealthErrorType::{DataLoss, Degraded, Inaccessibl
 
 use super::bench::*;
 use crate::controller::Result;
-use crate::diagnose::health;
 use crate::kernel::Kernel;
 
 /// The IDs on a page of the list of unhealthy volumes, and the token of the next page.
@@ -22,22 +21,6 @@ fn page(bench: &Bench, max_entries: i32, token: &str) -> Result<(Vec<String>, St
 
 fn unhealthy(bench: &Bench) -> Vec<String> {
     page(bench, 0, "").unwrap().0
-}
-
-#[test]
-fn healthy_volumes_are_left_out() {
-    let bench = Bench::new();
-    let (a, b) = (bench.create("a"), bench.create("b"));
-    bench.stage(&b);
-    assert_eq!(bench.health(&a).unwrap(), []);
-    assert_eq!(bench.health(&b).unwrap(), []);
-    assert!(unhealthy(&bench).is_empty());
-    assert!(health::storage(&bench.controller.pools).is_empty());
-    for (id, expected) in
-        [("", "volume_id"), ("none", "NotFound"), (&foreign(&a), "FailedPrecondition")]
-    {
-        assert_eq!(answer(bench.health(id)), expected, "{id}");
-    }
 }
 
 #[test]

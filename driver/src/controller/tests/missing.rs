@@ -8,6 +8,7 @@ use hostloop_proto::csi::VolumeHealthErrorType::Inaccessible;
 
 use super::bench::*;
 use crate::diagnose::health;
+use crate::testkit::{code, inline};
 
 /// Restarts the driver without the pool "default".
 fn without_default(bench: Bench) -> Bench {
@@ -18,26 +19,13 @@ fn without_default(bench: Bench) -> Bench {
 #[test]
 fn an_inline_volume_needs_only_its_own_pool() {
     let bench = without_default(Bench::new());
-    let handle = |name: &str| format!("csi-{}", name.repeat(64));
-    let target = |name: &str| bench.root().join(name).to_str().unwrap().to_owned();
-    let publish = |name: &str, pool: &str| {
-        let request = csi::NodePublishVolumeRequest {
-            volume_id: handle(name),
-            target_path: target(name),
-            volume_capability: Some(mount("ext4")),
-            volume_context: pairs(&format!("csi.storage.k8s.io/ephemeral=true {pool}")),
-            ..Default::default()
-        };
-        let done = bench.node.node_publish_volume(request);
-        done.map_or_else(|e| tonic::Status::from(e).code(), |_| tonic::Code::Ok)
-    };
-    assert_eq!(publish("a", "pool=other"), tonic::Code::Ok);
-    assert_eq!(publish("a", "pool=other"), tonic::Code::Ok, "again");
-    assert_eq!(publish("b", ""), tonic::Code::Unavailable);
-    assert_eq!(bench.volume_ids(), [handle("a")]);
-    let request =
-        csi::NodeUnpublishVolumeRequest { volume_id: handle("a"), target_path: target("a") };
-    bench.node.node_unpublish_volume(request).unwrap();
+    for _ in 0..2 {
+        bench.publish_inline(1, "a", &[("pool", "other")], false).unwrap();
+    }
+    let unnamed = code(bench.publish_inline(2, "b", &[], false));
+    assert_eq!(unnamed, Err(tonic::Code::Unavailable));
+    assert_eq!(bench.volume_ids(), [inline(1)]);
+    bench.unpublish_at(inline(1), &bench.target("a")).unwrap();
     assert!(bench.volume_ids().is_empty());
 }
 

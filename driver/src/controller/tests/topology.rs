@@ -23,14 +23,7 @@ fn answers_have_all_keys_and_requests_match_by_some() {
     let (bench, topology, _dir) = bench();
     topology.take(&pairs("zone=z1")).unwrap();
     let all = "t/node=n1 rack=r1 zone=z1";
-    for (asked, matches) in [
-        (all, true),
-        ("zone=z1", true),
-        ("rack=r1 zone=z1", true),
-        ("zone=z2", false),
-        ("rack=r2 zone=z1", false),
-        ("region=eu", false),
-    ] {
+    for (asked, matches) in [("rack=r1 zone=z1", true), ("rack=r2 zone=z1", false)] {
         let capacity = bench.capacity(|r| r.accessible_topology = Some(place(asked)));
         assert_eq!(capacity.unwrap().0 > 0, matches, "{asked}");
         let made = bench.try_create(csi::CreateVolumeRequest {

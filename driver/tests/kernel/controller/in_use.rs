@@ -110,10 +110,11 @@ fn a_mounted_xfs_can_not_change_discard() {
     let volume = Staged::new(mount("xfs"), 300);
     let rig = &volume.rig;
     let before = rig.record(&volume.id).settings.clone();
-    for parameters in ["discard=false", "provisioning=thick"] {
+    for parameters in ["discard=false", "provisioning=thick directIO=false"] {
         let refused = rig.modify(&volume.id, parameters).unwrap_err();
         assert!(refused.to_string().contains("stop what uses"), "{refused}");
         assert_eq!(rig.record(&volume.id).settings, before);
+        assert!(volume.device().direct_io);
     }
     // Current settings, and those of the device alone, are no obstacle.
     volume.modify("discard=true directIO=false");
@@ -190,6 +191,8 @@ fn a_mounted_volume_grows_and_is_copied() {
     std::fs::write(volume.file(), "data").unwrap();
     let grown = rig.grow(&volume.id, range(48 * MI, 0)).unwrap();
     assert_eq!(grown, 48 * MI);
+    let raw = rig.grow_as(&volume.id, range(64 * MI, 0), Some(block()));
+    assert!(raw.unwrap_err().to_string().contains("volume_capability"));
     let snapshot = rig.snapshot("s", &volume.id).unwrap();
     assert_eq!(snapshot.size_bytes, 48 * MI);
     let copy = rig.created(csi::CreateVolumeRequest {
