@@ -1,55 +1,12 @@
-//! A pool that answers only errors, and loop devices that their users changed.
+//! Loop devices that say nothing, and loop devices that their users changed.
 
 use std::fs::File;
-use std::os::unix::fs::symlink;
 
 use super::Rig;
-use crate::kernel::{Error as KernelError, Kernel, LoopSpec};
+use crate::kernel::{Error as KernelError, Kernel};
 use crate::node::Error;
-use crate::storage::{Access, VolumeId};
+use crate::storage::Access;
 use crate::testkit::*;
-
-/// Makes every access to a volume's image and record fail, or work again.
-fn set_broken(rig: &Rig, id: VolumeId, broken: bool) {
-    let entry = rig.root().join("pool/volumes").join(id.to_string());
-    let (image, away) = (entry.join("image"), entry.join("image.away"));
-    let temporary = entry.join(".volume.json.new");
-    if broken {
-        std::fs::rename(&image, &away).unwrap();
-        symlink("image.away", &image).unwrap();
-        std::fs::create_dir(&temporary).unwrap();
-    } else {
-        std::fs::remove_file(&image).unwrap();
-        std::fs::rename(&away, &image).unwrap();
-        std::fs::remove_dir(&temporary).unwrap();
-    }
-}
-
-#[test]
-fn a_pod_leaves_a_pool_that_failed() {
-    for silent in [false, true] {
-        let mut rig = Rig::new();
-        let ids = rig.both_in_use();
-        for id in ids {
-            set_broken(&rig, id, true);
-        }
-        for device in rig.devices() {
-            rig.kernel.set_silent(device.minor, silent && device.backing_rdev == 0);
-        }
-        rig.end_use(ids, "a broken pool");
-        for id in ids {
-            rig.assert_clean(id);
-            set_broken(&rig, id, false);
-        }
-        // This holds even if the record on disk still says otherwise.
-        rig.restart();
-        for id in ids {
-            rig.assert_clean_after(id, "a restart");
-        }
-        rig.stage(ids[0], "c", &mount("ext4")).unwrap();
-        rig.unstage(ids[0], "c").unwrap();
-    }
-}
 
 #[test]
 fn an_image_that_may_be_attached_already_is_not_attached_again() {
@@ -73,27 +30,6 @@ fn an_image_that_may_be_attached_already_is_not_attached_again() {
     assert_eq!(rig.devices().len(), 1);
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
-}
-
-/// A pod can put a file of its own, at any path, behind a read-only device.
-#[test]
-fn a_read_only_device_does_not_block_the_use_of_an_image() {
-    let rig = Rig::new();
-    let (id, cap) = (rig.volume(ext4(), 16 * MI), mount("ext4"));
-    let theirs = rig.root().join(id.to_string());
-    let theirs = File::create_new(theirs).unwrap();
-    let device = rig.kernel.loop_attach(&LoopSpec {
-        backing: &theirs,
-        label: "",
-        read_only: true,
-        direct_io: false,
-        autoclear: false,
-        minor: None,
-    });
-    rig.kernel.set_silent(device.unwrap().minor, true);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.node.pools.delete_volume(&id).unwrap();
 }
 
 /// A filesystem that a copy left frozen stays frozen until a thaw, so the record must keep it.

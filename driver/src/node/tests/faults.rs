@@ -1,7 +1,5 @@
-//! In these tests, each step of each call fails once, or is the last one before the driver dies.
-//! The remaining state is clean, or the next call continues from it.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! In these tests, each step of each call fails once. The remaining state is clean, or the next
+//! call continues from it.
 
 use super::Rig;
 use crate::node::Result;
@@ -134,37 +132,4 @@ fn every_call_can_fail_anywhere_and_be_given_up() {
         rig.node.pools.delete_volume(&id).unwrap();
         failed
     });
-}
-
-/// The driver dies just before a change, restarts and recovers its pool, and the orchestrator
-/// repeats its call.
-#[test]
-fn the_driver_can_die_anywhere_and_come_back() {
-    let deaths = at_each_call(&EFFECTS, |life, op, nth| {
-        let (mut rig, id) = life.rig();
-        let mut calls = 0;
-        rig.kernel.hook(op, move |_| {
-            calls += 1;
-            assert!(calls != nth, "the driver dies here");
-            Ok(())
-        });
-        let what = format!("{life:?}, before {op} {nth}");
-        let died = STEPS.iter().position(|name| {
-            match catch_unwind(AssertUnwindSafe(|| life.step(&rig, id, name))) {
-                Err(_) => true,
-                Ok(done) => {
-                    done.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
-                    false
-                }
-            }
-        });
-        rig.kernel.behave();
-        if let Some(died) = died {
-            rig.restart();
-            life.go(&rig, id, &STEPS[died..], &what);
-        }
-        rig.assert_clean_after(id, &what);
-        died.is_some()
-    });
-    assert!(deaths > 25, "the driver died only {deaths} times");
 }

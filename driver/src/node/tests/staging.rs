@@ -1,12 +1,12 @@
 //! Staging and unstaging.
 
-use hostloop_proto::csi;
+use std::path::Path;
+
 use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 
 use super::Rig;
-use crate::kernel::{FsType, Kernel};
+use crate::kernel::Kernel;
 use crate::node::Error;
-use crate::storage::Format;
 use crate::testkit::*;
 
 #[test]
@@ -23,34 +23,12 @@ fn the_order_is_attach_format_mount() {
 }
 
 #[test]
-fn an_unknown_volume_is_not_found_and_unstaged_already() {
-    let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    rig.node.pools.delete_volume(&id).unwrap();
-    for id in [&id.to_string(), "none", "../../etc"] {
-        let staged = rig.stage(id, "a", &mount("ext4"));
-        refused!(staged, Error::NotFound(_), "{id}");
-        rig.unstage(id, "a").unwrap();
-    }
-}
-
-#[test]
-fn an_interrupted_mkfs_is_repeated() {
-    let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    rig.kernel.fail("loop.flush", 1, libc::EIO);
-    rig.stage(id, "a", &mount("ext4")).unwrap_err();
-    assert_eq!(rig.record(id).format, Format::Formatting(FsType::Ext4));
-    rig.assert_clean(id);
-    rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(rig.record(id).format, Format::Done(FsType::Ext4));
-}
-
-#[test]
 fn after_a_reboot_it_is_staged_at_any_path() {
     let rig = Rig::new();
     let id = rig.staged(ext4(), "a", &mount_as("ext4", SingleNodeWriter));
     rig.kernel.reboot();
+    let lost = rig.publish(id, "a", "p", &mount_as("ext4", SingleNodeWriter), false);
+    refused!(lost, Error::FailedPrecondition(_));
     rig.stage(id, "b", &mount("ext4")).unwrap();
     assert_eq!(rig.mounted(), [rig.staging("b")]);
     rig.unstage(id, "b").unwrap();
@@ -90,47 +68,28 @@ fn a_foreign_freeze_stays() {
 }
 
 #[test]
-fn invalid_requests_have_no_effect() {
+fn invalid_requests_name_their_field_and_have_no_effect() {
     let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    let whole = csi::NodeStageVolumeRequest {
-        volume_id: id.to_string(),
-        staging_target_path: text(&rig.staging("a")),
-        volume_capability: Some(mount_as("ext4", SingleNodeWriter)),
-        ..Default::default()
-    };
-    type Change = fn(&mut csi::NodeStageVolumeRequest);
-    let table: [(&str, Change); 10] = [
-        ("volume_id", |r| r.volume_id.clear()),
-        ("staging_target_path", |r| r.staging_target_path.clear()),
-        ("staging_target_path", |r| r.staging_target_path = "relative".into()),
-        ("staging_target_path", |r| r.staging_target_path = "/a/../b".into()),
-        ("volume_capability", |r| r.volume_capability = None),
-        ("volume_capability.access_mode.mode", |r| {
-            r.volume_capability = Some(mount_as("ext4", Unknown));
-        }),
-        ("volume_capability.mount.volume_mount_group", |r| {
-            r.volume_capability = Some(with_group(mount("ext4"), "staff"));
-        }),
-        ("volume_capability.mount.mount_flags", |r| {
-            r.volume_capability = Some(with_flags(mount("ext4"), &["errors=panic"]));
-        }),
-        ("volume_capability.mount.mount_flags", |r| {
-            r.volume_capability = Some(with_flags(mount("ext4"), &["noatime,errors=panic"]));
-        }),
-        ("volume_capability.mount.mount_flags", |r| {
-            r.volume_capability = Some(with_flags(mount("ext4"), &["fatal_errors=panic"]));
-        }),
-    ];
-    for (field, change) in table {
-        let mut req = whole.clone();
-        change(&mut req);
-        match rig.node.node_stage_volume(req.clone()) {
-            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field, "{req:?}"),
+    let id = &rig.volume(ext4(), 16 * MI).to_string();
+    let good = mount("ext4");
+    let group = with_group(mount("ext4"), "staff");
+    let flags = "volume_capability.mount.mount_flags";
+    // An error in the filesystem would panic the node.
+    let [one, two, three] = ["errors=panic", "noatime,errors=panic", "fatal_errors=panic"]
+        .map(|flag| with_flags(mount("ext4"), &[flag]));
+    for (id, path, capability, field) in [
+        ("", "/a", &good, "volume_id"),
+        (id, "relative", &good, "staging_target_path"),
+        (id, "/a", &group, "volume_capability.mount.volume_mount_group"),
+        (id, "/a", &one, flags),
+        (id, "/a", &two, flags),
+        (id, "/a", &three, flags),
+    ] {
+        match rig.stage_at(id, Path::new(path), capability) {
+            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field),
             other => panic!("{field}: {other:?}"),
         }
-        assert_eq!(rig.kernel.effects(), [], "{req:?}");
-        rig.assert_clean_after(id, field);
+        assert_eq!(rig.kernel.effects(), [], "{field}");
     }
 }
 

@@ -139,24 +139,6 @@ pub(crate) fn other_loop_devices_over_a_block_volume_keep_it_staged<K: TestKerne
     rig.assert_clean(id);
 }
 
-pub(crate) fn block_devices_survive_a_restart<K: TestKernel>() {
-    let rig = Rig::<K>::new();
-    let cap = block();
-    let id = rig.staged(Access::Block, "a", &cap);
-    rig.publish(id, "a", "rw", &cap, false).unwrap();
-    rig.publish(id, "a", "ro", &cap, true).unwrap();
-    let before = (rig.device(id), rig.devices_over(id));
-    let rig = rig.restarted();
-    assert_eq!((rig.device(id), rig.devices_over(id)), before);
-    rig.publish(id, "a", "ro", &cap, true).unwrap();
-    rig.publish(id, "a", "other", &cap, false).unwrap();
-    for target in ["rw", "ro", "other"] {
-        rig.unpublish(id, target).unwrap();
-    }
-    rig.unstage(id, "a").unwrap();
-    rig.assert_clean(id);
-}
-
 /// A leftover bind of the device node would expose the image that is attached there next.
 pub(crate) fn no_volume_comes_to_a_device_whose_node_is_bound<K: TestKernel>() {
     let rig = Rig::<K>::new();

@@ -87,23 +87,26 @@ pub(crate) fn a_filesystem_volume_lives<K: TestKernel>() {
     }
 }
 
-pub(crate) fn a_staged_volume_survives_a_restart<K: TestKernel>() {
+pub(crate) fn volumes_in_use_survive_a_restart<K: TestKernel>() {
     let rig = Rig::<K>::new();
-    let cap = mount("ext4");
-    let id = rig.staged(ext4(), "a", &cap);
-    rig.publish(id, "a", "p", &cap, false).unwrap();
+    let ids @ [id, raw] = rig.both_in_use();
     keep(&rig, &rig.target("p"), 2);
-    let before = rig.device(id);
+    let seen = |rig: &Rig<K>| (rig.device(id), rig.device(raw), rig.devices_over(raw));
+    let before = seen(&rig);
     let rig = rig.restarted();
-    assert_eq!(rig.device(id), before);
+    assert_eq!(seen(&rig), before);
+    let cap = mount("ext4");
     rig.stage(id, "a", &cap).unwrap();
     rig.publish(id, "a", "p", &cap, false).unwrap();
+    rig.publish(raw, "b", "r", &block(), true).unwrap();
+    rig.publish(raw, "b", "other", &block(), false).unwrap();
     assert_kept(&rig, &rig.target("p"), 2);
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
-    assert_eq!(rig.mounted().len(), 2);
-    rig.unpublish(id, "p").unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.assert_clean(id);
+    rig.unpublish(raw, "other").unwrap();
+    rig.end_use(ids, "a restart");
+    for id in ids {
+        rig.assert_clean(id);
+    }
 }
 
 pub(crate) fn a_freeze_that_a_copy_left_ends<K: TestKernel>() {
@@ -215,9 +218,11 @@ pub(crate) fn mounts_are_safe_unless_the_class_says_otherwise<K: TestKernel>() {
 
 pub(crate) fn a_class_that_mounts_read_only_is_published_again<K: TestKernel>() {
     let rig = Rig::<K>::new();
-    for cap in [mount("ext4"), with_group(mount("ext4"), "1000")] {
-        let cap = with_flags(cap, &["ro"]);
-        let id = rig.volume(ext4(), 16 * MI);
+    for (fs, group) in
+        [(FsType::Ext4, ""), (FsType::Ext4, "1000"), (FsType::Xfs, ""), (FsType::Btrfs, "")]
+    {
+        let cap = with_flags(with_group(mount(fs), group), &["ro"]);
+        let id = rig.volume(on(fs), 16 * MI);
         for readonly in [false, true] {
             for _ in 0..2 {
                 rig.stage(id, "a", &cap).unwrap();

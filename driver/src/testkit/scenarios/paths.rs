@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 
 use hostloop_driver::kernel::FsType;
 use hostloop_driver::node::Error;
+use hostloop_driver::storage::Access;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
 
 use super::*;
@@ -20,6 +21,14 @@ pub(crate) fn a_second_path_or_another_use_is_refused<K: TestKernel>() {
     // The volume is not staged there: the call succeeds and leaves the other staging alone.
     rig.unstage(id, "b").unwrap();
     assert_eq!(rig.mounted(), [rig.staging("a")]);
+    let block = block_as(SingleNodeWriter);
+    let raw = rig.staged(Access::Block, "c", &block);
+    for (id, at, cap) in [(id, "a", &cap), (raw, "c", &block)] {
+        rig.publish(id, at, "p", cap, false).unwrap();
+        refused!(rig.publish(id, at, "q", cap, false), Error::FailedPrecondition(_));
+        assert!(!rig.target("q").exists());
+        rig.unpublish(id, "p").unwrap();
+    }
 }
 
 /// Mounts of other programs at "p" and "b", and of another volume at "q" and "c".
