@@ -4,7 +4,6 @@
 mod format;
 mod full;
 mod kinds;
-mod life;
 mod recovery;
 mod space;
 mod start;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostloop_driver::kernel::FsType;
 use hostloop_driver::storage::{
-    Error, GroupRecord, NewVolume, Pools, Provisioning, Result, SnapshotRecord, Source, Stage,
-    VolumeId, VolumeRecord,
+    Error, GroupRecord, NewVolume, Pools, Provisioning, Result, SnapshotRecord, Source, VolumeId,
+    VolumeRecord,
 };
 
 #[path = "../../src/testkit/mod.rs"]
@@ -38,12 +38,7 @@ impl World {
         let device = site.attach(&mounted);
         testkit::make_fs(&*site.kernel, &device, FsType::Ext4);
         testkit::mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
-        let stage = Stage {
-            path: at,
-            capability: testkit::mounted(),
-            minor: Some(device.minor),
-            read_only_loops: BTreeMap::new(),
-        };
+        let stage = testkit::stage_at(at, testkit::mounted(), Some(device.minor));
         site.update(mounted.id, |r| r.stage = Some(stage));
         site.snapshot(&idle, "snapshot");
         let volumes = [mounted.id, idle.id];
@@ -189,33 +184,6 @@ fn an_error_at_every_effect() {
     }
     println!("{failures} failures");
     assert!(failures > 100, "{failures}");
-}
-
-/// The process dies before an effect of making or deleting a group: nothing it tries from then on
-/// happens. The next one has the group with all its members or nothing of it.
-#[test]
-fn a_death_before_every_effect_of_a_group() {
-    let _scenario = fail::FailScenario::setup();
-    for (name, _, operation) in OPERATIONS.iter().filter(|o| o.0.ends_with("group")) {
-        let effects = {
-            let world = World::new();
-            effects_of(|| operation(&world))
-        };
-        for n in 0..effects {
-            let mut world = World::new();
-            let before = ids(&world.reported()).len();
-            fail::cfg("effect", &format!("{n}*off->return(EIO)")).unwrap();
-            let died = operation(&world);
-            let context = format!("{name}, effect {n} of {effects}: {died:?}");
-            // Its destructors have no effects either.
-            world.restart(&context);
-            let now = ids(&world.reported()).len();
-            // Two members and the group.
-            assert!([0, 3].contains(&now.abs_diff(before)), "{context}: {now}");
-            let entries = world.site.entries();
-            assert_eq!(entries.len(), now, "{context}: {entries:?}");
-        }
-    }
 }
 
 /// Checks after a failure what is reported, what is on disk, and what the next process finds.

@@ -154,25 +154,6 @@ fn died_in_mkfs() -> Prepared {
     prepared
 }
 
-/// mkfs begins and does not end: the only state in which mkfs runs over another filesystem.
-#[test]
-fn a_death_in_the_middle_of_mkfs() {
-    // Fail points are global in a process: those of another test would trigger here.
-    let _scenario = fail::FailScenario::setup();
-    let prepared = died_in_mkfs();
-    // Without the mark, nothing proves that the filesystem is ours.
-    let state = prepared.site.options.state_dir.join("pools.json");
-    let marked = std::fs::read_to_string(&state).unwrap();
-    assert!(marked.contains("\"mkfs\""), "{marked}");
-    std::fs::remove_file(&state).unwrap();
-    let refused = prepared.open().map(drop).unwrap_err();
-    assert!(matches!(refused, Error::Refused(_)), "{refused}");
-    std::fs::write(&state, marked).unwrap();
-    prepared.open().unwrap().named(None).unwrap();
-    let done = std::fs::read_to_string(&state).unwrap();
-    assert!(!done.contains("\"mkfs\""), "{done}");
-}
-
 /// Kills the second try before each effect, and at the end in the middle of its mkfs. Every state must
 /// be one that the next start recognizes.
 #[test]

@@ -3,16 +3,17 @@
 use std::fs;
 
 use hostloop_driver::inspect::Error;
-use hostloop_driver::inspect::fsck::{CLEAN, Kind, Outcome, PROBLEMS, REPAIRED, examine};
+use hostloop_driver::inspect::fsck::{CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, examine};
 use hostloop_driver::kernel::Kernel;
+use hostloop_driver::storage::VolumeId;
 
-use super::rig::{MI, Rig, attach, rig, volume};
+use super::{Site, attach, site};
 
-fn look(rig: &Rig, repair: bool) -> Outcome {
-    examine(&rig.specs, &rig.options, rig.kernel.clone(), repair).unwrap()
+fn look(site: &Site, repair: bool) -> Outcome {
+    examine(&site.specs, &site.options, site.kernel.clone(), repair).unwrap()
 }
 
-fn kinds(problems: &[hostloop_driver::inspect::fsck::Problem]) -> Vec<Kind> {
+fn kinds(problems: &[Problem]) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = problems.iter().map(|p| p.kind).collect();
     kinds.sort();
     kinds
@@ -20,97 +21,89 @@ fn kinds(problems: &[hostloop_driver::inspect::fsck::Problem]) -> Vec<Kind> {
 
 #[test]
 fn repairs_what_recovery_repairs_and_nothing_else() {
-    let rig = rig(&["p=DIR/p"]);
-    let record = volume(&rig.start(), "data", 64 * MI);
-    assert_eq!(look(&rig, false).code(), CLEAN);
+    let mut site = site("p=DIR/p");
+    let record = site.make("data");
+    site.close();
+    assert_eq!(look(&site, false).code(), CLEAN);
 
-    let pool = &rig.specs[0].path;
-    let image = pool.join(format!("volumes/{}/image", record.id));
+    let image = site.path(format!("volumes/{}/image", record.id));
     let leftover = record.id.to_string().replace("vol-", "snap-");
     for area in ["incoming", "trash"] {
-        let dir = pool.join(area).join(&leftover);
+        let dir = site.path(area).join(&leftover);
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("image"), "bytes").unwrap();
     }
-    drop(attach(&rig, &image));
+    drop(attach(&site, &image));
 
-    let found = look(&rig, false);
+    let found = look(&site, false);
     let expected = [Kind::Leftover, Kind::Leftover, Kind::LoopUnused];
     assert_eq!(kinds(&found.problems), expected, "{found:?}");
     assert_eq!(found.code(), PROBLEMS);
 
-    let repaired = look(&rig, true);
+    let repaired = look(&site, true);
     assert_eq!(kinds(&repaired.repaired), expected, "{repaired:?}");
     assert_eq!((repaired.problems.len(), repaired.code()), (0, REPAIRED));
-    assert_eq!(rig.loops_over(&fs::File::open(&image).unwrap()), 0);
-    assert_eq!(look(&rig, true).code(), CLEAN);
+    assert_eq!(site.loops_over(&fs::File::open(&image).unwrap()), 0);
+    assert_eq!(look(&site, true).code(), CLEAN);
 }
 
 #[test]
 fn leaves_alone_what_could_be_data() {
-    let rig = rig(&["p=DIR/p"]);
-    let pools = rig.start();
-    let (one, two) = (volume(&pools, "one", MI), volume(&pools, "two", MI));
-    drop(pools);
-    let pool = &rig.specs[0].path;
-    let of = |id: &dyn std::fmt::Display, file: &str| pool.join(format!("volumes/{id}/{file}"));
-    fs::write(of(&one.id, "volume.json"), "{").unwrap();
-    fs::remove_file(of(&two.id, "image")).unwrap();
-    fs::write(pool.join("volumes/notes"), "mine").unwrap();
+    let mut site = site("p=DIR/p");
+    let [one, two] = ["one", "two"].map(|name| site.make(name).id);
+    site.close();
+    let of = |id: VolumeId, file: &str| site.path(format!("volumes/{id}/{file}"));
+    fs::write(of(one, "volume.json"), "{").unwrap();
+    fs::remove_file(of(two, "image")).unwrap();
+    fs::write(site.path("volumes/notes"), "mine").unwrap();
 
     let expected = [Kind::RecordUnreadable, Kind::Stranger, Kind::ImageMissing];
     for repair in [false, true] {
-        let found = look(&rig, repair);
+        let found = look(&site, repair);
         assert_eq!(kinds(&found.problems), expected, "{found:?}");
         assert_eq!(found.code(), PROBLEMS);
     }
-    assert_eq!(fs::read_to_string(of(&one.id, "volume.json")).unwrap(), "{");
-    assert!(of(&one.id, "image").exists() && of(&two.id, "volume.json").exists());
-    let notes = fs::read_to_string(pool.join("volumes/notes"));
-    assert_eq!(notes.unwrap(), "mine");
+    assert_eq!(fs::read_to_string(of(one, "volume.json")).unwrap(), "{");
+    assert!(of(one, "image").exists() && of(two, "volume.json").exists());
+    assert_eq!(fs::read_to_string(site.path("volumes/notes")).unwrap(), "mine");
 }
 
 #[test]
 fn looks_beside_a_driver_and_repairs_only_without_one() {
-    let rig = rig(&["p=DIR/p"]);
-    let pools = rig.start();
-    let record = volume(&pools, "data", MI);
-    let image = rig.specs[0].path.join(format!("volumes/{}/image", record.id));
-    drop(attach(&rig, &image));
-    assert_eq!(kinds(&look(&rig, false).problems), [Kind::LoopUnused]);
-    let refused = examine(&rig.specs, &rig.options, rig.kernel.clone(), true);
+    let mut site = site("p=DIR/p");
+    drop(site.attach(&site.make("data")));
+    assert_eq!(kinds(&look(&site, false).problems), [Kind::LoopUnused]);
+    let refused = examine(&site.specs, &site.options, site.kernel.clone(), true);
     let Err(Error::Repair(refused)) = refused else {
         panic!("{refused:?}");
     };
     assert!(refused.to_string().contains("another process"), "{refused}");
-    drop(pools);
-    assert_eq!(look(&rig, true).code(), REPAIRED);
+    site.close();
+    assert_eq!(look(&site, true).code(), REPAIRED);
 }
 
 #[test]
 fn a_loop_over_a_deleted_image_is_found() {
-    let rig = rig(&["p=DIR/p"]);
-    let record = volume(&rig.start(), "data", MI);
-    let dir = rig.specs[0].path.join(format!("volumes/{}", record.id));
-    let device = attach(&rig, &dir.join("image"));
-    for file in ["image", "volume.json"] {
-        fs::remove_file(dir.join(file)).unwrap();
-    }
-    fs::remove_dir(&dir).unwrap();
-    let found = look(&rig, false);
+    let mut site = site("p=DIR/p");
+    let record = site.make("data");
+    let device = site.attach(&record);
+    site.close();
+    let dir = site.path(format!("volumes/{}", record.id));
+    fs::remove_dir_all(&dir).unwrap();
+    let found = look(&site, false);
     assert_eq!(kinds(&found.problems), [Kind::LoopOverDeleted], "{found:?}");
     let object = device.path().display().to_string();
     assert_eq!(found.problems[0].object, object);
-    let info = rig.kernel.loop_info(device.minor).unwrap().unwrap();
+    let info = site.kernel.loop_info(device.minor).unwrap().unwrap();
     drop(device);
-    rig.kernel.loop_release(&info).unwrap();
-    assert_eq!(look(&rig, false).code(), CLEAN);
+    site.kernel.loop_release(&info).unwrap();
+    assert_eq!(look(&site, false).code(), CLEAN);
 }
 
 #[test]
 fn a_missing_pool_is_a_problem_and_is_not_made() {
-    let rig = rig(&["p=DIR/p"]);
-    let found = look(&rig, true);
+    let site: Site = crate::testkit::Rig::site(&["p=DIR/p"]);
+    let found = look(&site, true);
     assert_eq!(kinds(&found.problems), [Kind::PoolMissing]);
-    assert_eq!(fs::read_dir(&rig.specs[0].path).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(site.path("")).unwrap().count(), 0);
 }

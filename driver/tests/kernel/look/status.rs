@@ -10,8 +10,8 @@ use hostloop_driver::inspect::status::Report;
 use hostloop_driver::kernel::reflink_support::shares_extents;
 use hostloop_driver::kernel::{FsType, Kernel};
 
-use super::rig::{MI, attach, rig, volume};
-use crate::testkit::mount_fs;
+use super::{Site, attach, site};
+use crate::testkit::{MI, mount_fs};
 use crate::tools::{mkfs, sparse};
 
 /// Everything below a directory with what would change if it were written to.
@@ -28,24 +28,22 @@ fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
 
 #[test]
 fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
-    let rig = rig(&["fast=DIR/fast,image=400Mi", "gone=DIR/gone,image=400Mi"]);
-    let pools = {
-        let mut opened = super::rig::rig(&[]);
-        opened.specs = rig.specs[..1].to_vec();
-        opened.options = rig.options.clone();
-        opened.start()
+    let mut site = site("fast=DIR/fast,image=400Mi");
+    let gone = format!("gone={}/gone,image=400Mi", site.root().display());
+    let specs = [site.specs[0].clone(), gone.parse().unwrap()];
+    let take = |site: &Site| {
+        let survey = Survey::take(&specs, &site.options.state_dir, &*site.kernel);
+        Report::of(&survey.unwrap())
     };
-    let record = volume(&pools, "data", 64 * MI);
-    let snapshot = pools.create_snapshot(&record.id, "monday", &BTreeMap::new()).unwrap();
-    let image = pools.named(None).unwrap().root().join(format!("volumes/{}/image", record.id));
-    let device = attach(&rig, &image);
+    let record = site.make("data");
+    let snapshot = site.snapshot(&record, "monday");
+    let device = site.attach(&record);
 
     let mut before = BTreeMap::new();
-    state(rig.root(), &mut before);
-    let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
-    let report = Report::of(&survey);
+    state(site.root(), &mut before);
+    let report = take(&site);
     let mut after = BTreeMap::new();
-    state(rig.root(), &mut after);
+    state(site.root(), &mut after);
     assert_eq!(before, after);
 
     let [fast, gone] = &report.pools[..] else {
@@ -55,7 +53,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     assert_eq!(fast.pid, Some(std::process::id()));
     let found = (fast.fs.as_deref(), fast.reflinks);
     assert_eq!(found, (Some("xfs"), Some(true)));
-    let promised = 64 * MI + snapshot.allocated_bytes;
+    let promised = 4 * MI + snapshot.allocated_bytes;
     assert_eq!(fast.promised_bytes, Some(promised));
     assert_eq!((gone.state, gone.volumes), ("missing", 0));
     assert!(gone.why.as_ref().unwrap().contains("image"), "{gone:?}");
@@ -64,7 +62,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
         panic!("{:?}", report.volumes);
     };
     assert_eq!(shown.id, record.id.to_string());
-    assert_eq!((shown.size_bytes, shown.format.as_str()), (64 * MI, "none"));
+    assert_eq!((shown.size_bytes, shown.format.as_str()), (4 * MI, "none"));
     assert_eq!(shown.loops, [device.path()]);
     assert_eq!(shown.direct_io, Some(device.direct_io));
     assert_eq!(report.snapshots[0].id, snapshot.id.to_string());
@@ -72,34 +70,30 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     let over: Vec<_> = report.loops.iter().map(|l| l.over).collect();
     let both = over.contains(&"pool") && over.contains(&"volume");
     assert!(both, "{over:?}");
-    let mounted = rig.options.state_dir.join("pools/fast");
+    let mounted = site.options.state_dir.join("pools/fast");
     assert!(report.mounts.iter().any(|m| m.path == mounted));
     // The volume is not staged, so the loop device is an orphan.
     assert_eq!(report.orphans.len(), 1, "{:?}", report.orphans);
 
+    let image = site.image_of(&record);
+    let minor = device.minor;
     drop(device);
-    let file = std::fs::File::open(&image).unwrap();
-    let id = hostloop_driver::kernel::file_id(&file).unwrap();
-    for l in rig.kernel.loops_of(id).unwrap() {
-        rig.kernel.loop_detach(l.minor, id).unwrap();
-    }
-    drop(file);
-    drop(pools);
-    let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
-    assert_eq!(Report::of(&survey).pools[0].state, "closed");
+    site.kernel.loop_detach(minor, image).unwrap();
+    site.close();
+    assert_eq!(take(&site).pools[0].state, "closed");
 }
 
 #[test]
 fn reflinks_are_known_without_an_attempt() {
     for (options, reflinks) in [("reflink=1", Some(true)), ("reflink=0", Some(false))] {
-        let rig = rig(&[]);
-        let image = rig.root().join("disk");
+        let site = site("p=DIR/p");
+        let image = site.root().join("disk");
         sparse(&image, 320 * MI);
-        let device = attach(&rig, &image);
+        let device = attach(&site, &image);
         mkfs("xfs", &device.path(), &["-m", options]);
-        let at = rig.root().join("at");
+        let at = site.root().join("at");
         std::fs::create_dir(&at).unwrap();
-        mount_fs(&*rig.kernel, &device, &at, FsType::Xfs);
+        mount_fs(&*site.kernel, &device, &at, FsType::Xfs);
         let dir = std::fs::File::open(&at).unwrap();
         assert_eq!(shares_extents(dir.as_fd()).unwrap(), reflinks);
     }

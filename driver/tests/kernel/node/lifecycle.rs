@@ -10,7 +10,8 @@ use crate::testkit::*;
 #[test]
 fn mount_flags_hold_and_unknown_ones_are_refused() {
     let rig = Rig::new();
-    let cap = with_flags(mount("ext4"), &["noatime", "noexec", "data=writeback"]);
+    let flags = ["noatime", "noexec", "lazytime", "data=journal", "x-mine"];
+    let cap = with_flags(mount("ext4"), &flags);
     let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let table = rig.kernel.mounts().unwrap();
@@ -19,7 +20,9 @@ fn mount_flags_hold_and_unknown_ones_are_refused() {
         for option in ["noatime", "noexec"] {
             assert!(entry.options.iter().any(|o| o == option), "{entry:?}");
         }
-        assert!(entry.super_options.iter().any(|o| o == "data=writeback"));
+        for option in ["lazytime", "data=journal"] {
+            assert!(entry.super_options.iter().any(|o| o == option), "{entry:?}");
+        }
     }
     rig.unpublish(id, "p").unwrap();
     rig.unstage(id, "a").unwrap();

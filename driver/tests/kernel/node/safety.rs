@@ -63,14 +63,7 @@ fn mkfs_itself_takes_no_option_that_reads_a_file() {
         (FsType::Btrfs, &["--rootdir", "etc"]),
     ] {
         let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-        let refused = rig.kernel.mkfs(&MkfsSpec {
-            device: &device,
-            fs,
-            options: &options,
-            discard: true,
-            uuid: None,
-            force: false,
-        });
+        let refused = rig.kernel.mkfs(&MkfsSpec { options: &options, ..mkfs_spec(&device, fs) });
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("not allowed"), "{why}");
     }

@@ -169,23 +169,6 @@ fn thicken(world: &World, volume: &VolumeRecord) -> Result<Arc<VolumeRecord>, Er
 }
 
 #[test]
-fn a_volume_without_room_is_refused_before_it_is_created() {
-    let ground = Ground::new("ext4", 64 * MI, &["-m", "0"]);
-    let mut world = World::at("p", &ground.at.join("p"));
-    world.open();
-    let available = world.available(Provisioning::Thick);
-    for provisioning in [Provisioning::Thin, Provisioning::Thick] {
-        let more = new("more", available + 4096, provisioning);
-        let more = world.pools().create_volume(&world.pool(), more);
-        refused!(more, Error::NoRoom { .. });
-    }
-    assert!(world.entries().is_empty());
-    world.create(new("nearly", available - 2 * MI, Provisioning::Thick));
-    let left = world.available(Provisioning::Thin);
-    assert!(left <= 2 * MI, "{left}");
-}
-
-#[test]
 fn a_volume_that_shares_its_blocks_becomes_thick_or_is_refused() {
     for (fs, separates) in [("xfs", true), ("btrfs", false)] {
         let ground = Ground::new(fs, 400 * MI, &[]);

@@ -8,7 +8,7 @@ use hostloop_driver::storage::{Error, NewVolume, Provisioning};
 use tempfile::TempDir;
 
 use crate::testkit;
-pub(crate) use crate::testkit::{MI, mounted, raw};
+pub(crate) use crate::testkit::MI;
 use crate::tools::release;
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
 pub(crate) use hostloop_driver::kernel::Kernel;
