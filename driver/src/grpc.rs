@@ -2,7 +2,7 @@
 //! none of these.
 //!
 //! For each RPC, tonic decodes the request, and the table of `dispatch` names its lock keys.
-//! [`operation_locks`] takes the keys and runs the work on a blocking thread. [`grpc_status`] maps
+//! [`operation_locks`] waits for earlier RPCs on these and runs the work on a blocking thread. [`grpc_status`] maps
 //! an error to a code, and `call_log` logs the RPC.
 
 use std::io;
@@ -23,6 +23,7 @@ use crate::node::Node;
 
 mod call_log;
 mod controller;
+mod deadline;
 mod dispatch;
 mod escape;
 mod group;

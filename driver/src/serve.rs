@@ -211,10 +211,11 @@ async fn work(
         loops.await;
         drop(name);
         stop.cancel();
+        // Calls that wait for others end now, and the server waits only for those that run.
+        server.locks().close();
         while !roles.is_empty() {
             roles.next().await;
         }
-        server.locks().close();
         server.locks().drained().await;
     };
     tokio::select! {

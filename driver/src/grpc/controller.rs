@@ -5,7 +5,7 @@ use hostloop_proto::csi::volume_content_source::Type;
 
 use super::dispatch::service;
 use super::lanes::Lane;
-use super::operation_locks::Key;
+use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
 
 service! {
@@ -14,7 +14,7 @@ service! {
 
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
         about |r| &r.name,
-        in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(Key::text)),
+        in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(|s| s.key.text())),
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
@@ -46,7 +46,7 @@ service! {
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id,
-        holding |r| vec![Key::Snapshot(r.snapshot_id.clone())], but for [secrets];
+        holding |r| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets];
     "ListSnapshots" list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse
         about |r| if r.snapshot_id.is_empty() { &r.source_volume_id } else { &r.snapshot_id };
     "GetSnapshot" get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse
@@ -63,20 +63,22 @@ service! {
 }
 
 /// The snapshot or volume that a new volume is copied from.
-fn source(request: &csi::CreateVolumeRequest) -> Option<Key> {
+fn source(request: &csi::CreateVolumeRequest) -> Option<Hold> {
     let source = request.volume_content_source.as_ref()?;
-    Some(match source.r#type.as_ref()? {
+    let key = match source.r#type.as_ref()? {
         Type::Snapshot(snapshot) => Key::Snapshot(snapshot.snapshot_id.clone()),
         Type::Volume(volume) => Key::Volume(volume.volume_id.clone()),
-    })
+    };
+    Some(key.copied())
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.
-fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Key> {
-    let name = Key::VolumeName(request.name.clone());
+fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Hold> {
+    let name = Key::VolumeName(request.name.clone()).changed();
     std::iter::once(name).chain(source(request)).collect()
 }
 
-fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Key> {
-    vec![Key::SnapshotName(request.name.clone()), Key::Volume(request.source_volume_id.clone())]
+fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Hold> {
+    let name = Key::SnapshotName(request.name.clone()).changed();
+    vec![name, Key::Volume(request.source_volume_id.clone()).copied()]
 }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::call_log::{Interest, Report};
+use super::deadline::patience;
 use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
-use super::operation_locks::{Fingerprint, Key, OperationLocks};
+use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks};
 use crate::storage::Pools;
 
 /// A request as the dispatcher sees it.
@@ -23,8 +24,8 @@ pub(crate) trait Call: Send + Sized + 'static {
     /// The ID or name of the subject; empty if the RPC has none.
     fn about(&self) -> &str;
 
-    /// The lock keys of the RPC. An RPC that only reads has none.
-    fn holds(&self) -> Vec<Key>;
+    /// The objects that the RPC changes or copies. An RPC that only reads has none.
+    fn holds(&self) -> Vec<Hold>;
 
     /// The lane of the RPC; by default, the lane of its subject's pool.
     fn lane(&self, pools: &Pools) -> Lane {
@@ -58,18 +59,19 @@ impl Dispatcher {
         R: Clone + Send + Sync + 'static,
         E: Into<Status> + 'static,
     {
+        let patience = patience(request.metadata());
         let request = request.into_inner();
         let service = service.clone();
-        let mut keys = request.holds();
+        let mut holds = request.holds();
         // An empty ID needs no lock: the service refuses the request.
-        keys.retain(|key| !key.text().is_empty());
-        let interest = match keys.is_empty() {
+        holds.retain(|hold| !hold.key.text().is_empty());
+        let interest = match holds.is_empty() {
             true => Interest::Question,
             false => Interest::Change,
         };
         let report = Report::begin(&self.calls, C::METHOD, request.about(), interest);
         let lane = request.lane(&self.pools);
-        let answer = if keys.is_empty() {
+        let answer = if holds.is_empty() {
             match self.lanes.question(&lane, C::METHOD).await {
                 Ok(thread) => {
                     let work = move || work(&service, request);
@@ -80,9 +82,9 @@ impl Dispatcher {
         } else {
             let threads = self.lanes.threads(&lane, Work::Change);
             let fingerprint = request.fingerprint();
+            let operation = Operation { method: C::METHOD, holds, fingerprint, patience };
             let work = move || work(&service, request);
-            let locks = &self.locks;
-            locks.run(threads, C::METHOD, keys, fingerprint, work).await
+            self.locks.run(threads, operation, work).await
         };
         report.end(answer.as_ref().err());
         answer.map(Response::new)
@@ -142,9 +144,9 @@ macro_rules! call {
                 about(self)
             }
 
-            fn holds(&self) -> Vec<$crate::grpc::operation_locks::Key> {
+            fn holds(&self) -> Vec<$crate::grpc::operation_locks::Hold> {
                 $(
-                    let holds: fn(&Self) -> Vec<$crate::grpc::operation_locks::Key> = $holds;
+                    let holds: fn(&Self) -> Vec<$crate::grpc::operation_locks::Hold> = $holds;
                     return holds(self);
                 )?
                 #[allow(unreachable_code, reason = "of a row that holds something")]

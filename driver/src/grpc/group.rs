@@ -4,7 +4,7 @@ use hostloop_proto::csi;
 
 use super::dispatch::service;
 use super::lanes::Lane;
-use super::operation_locks::Key;
+use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
 
 service! {
@@ -35,14 +35,16 @@ service! {
 }
 
 /// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.
-fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Key> {
-    let volumes = request.source_volume_ids.iter().cloned().map(Key::Volume);
-    std::iter::once(Key::GroupName(request.name.clone())).chain(volumes).collect()
+fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Hold> {
+    let volumes = request.source_volume_ids.iter().cloned().map(|id| Key::Volume(id).copied());
+    std::iter::once(Key::GroupName(request.name.clone()).changed()).chain(volumes).collect()
 }
 
 /// The locks of DeleteVolumeGroupSnapshot: the group, and its snapshots, which must not be copied
 /// meanwhile.
-fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Key> {
-    let snapshots = request.snapshot_ids.iter().cloned().map(Key::Snapshot);
-    std::iter::once(Key::Group(request.group_snapshot_id.clone())).chain(snapshots).collect()
+fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Hold> {
+    let snapshots = request.snapshot_ids.iter().cloned().map(|id| Key::Snapshot(id).changed());
+    std::iter::once(Key::Group(request.group_snapshot_id.clone()).changed())
+        .chain(snapshots)
+        .collect()
 }

@@ -1,24 +1,30 @@
 //! The locks of RPCs, and the joining of retried RPCs.
 //!
-//! The services under the server take no locks. An RPC names everything it changes as [`Key`]s. The
-//! driver grants all keys at once or none, so there is no lock order and no deadlock. An RPC that
-//! finds a key taken
+//! The services under the server take no locks. An RPC names every object it uses as a [`Hold`]. It
+//! joins one queue for each object, all at once, and starts when no earlier RPC in these queues is
+//! in its way. So an RPC only ever waits for earlier ones: there is no deadlock, and no RPC is
+//! overtaken indefinitely. An RPC that finds an object in use
 //!
-//! - **joins** the work that holds the key and gets the same answer, if both requests are equal
-//!   (callers retry when their deadline passes);
-//! - is **ABORTED** otherwise ("Operation pending for volume" in the specification).
+//! - **joins** the work for an equal request and gets the same answer (callers retry when their
+//!   deadline passes);
+//! - is **ABORTED** if both RPCs change the object ("Operation pending for volume" in the
+//!   specification);
+//! - runs **beside** the other if both copy the object and it never changes (a snapshot);
+//! - **waits** otherwise. A caller that waits too long is ABORTED. Its request keeps its place in
+//!   the queue, where a retry joins it.
 //!
-//! Work runs on a blocking thread, which owns the keys. It continues when the caller hangs up. The
-//! keys are released when the work returns or panics.
+//! Work runs on a blocking thread. It continues when the caller hangs up. The objects are released
+//! when the work returns or panics. An RPC that waits holds no thread.
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
@@ -42,9 +48,19 @@ pub enum Key {
 }
 
 impl Key {
-    /// The only key of an RPC on this volume.
-    pub(super) fn volume(id: &str) -> Vec<Key> {
-        vec![Key::Volume(id.to_owned())]
+    /// The holds of an RPC that changes this volume and nothing else.
+    pub(super) fn volume(id: &str) -> Vec<Hold> {
+        vec![Key::Volume(id.to_owned()).changed()]
+    }
+
+    /// The hold of an RPC that creates, changes or deletes the object.
+    pub(super) fn changed(self) -> Hold {
+        Hold { key: self, usage: Usage::Change }
+    }
+
+    /// The hold of an RPC that copies the object.
+    pub(super) fn copied(self) -> Hold {
+        Hold { key: self, usage: Usage::Copy }
     }
 
     /// The ID or name.
@@ -73,6 +89,43 @@ impl fmt::Display for Key {
     }
 }
 
+/// How an RPC uses an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// It creates, changes or deletes the object.
+    Change,
+    /// It copies the object, which must not change meanwhile.
+    Copy,
+}
+
+/// An object that an RPC uses, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub(super) key: Key,
+    pub(super) usage: Usage,
+}
+
+/// What an RPC does about an earlier one that uses the same object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Precedence {
+    /// Both run at once.
+    Beside,
+    /// The later one waits.
+    After,
+    /// The later one is ABORTED.
+    Abort,
+}
+
+/// Compares two different requests. Copies of a volume follow each other, because each of them may
+/// freeze it. Copies of a snapshot need no freeze.
+fn precedence(key: &Key, earlier: Usage, later: Usage) -> Precedence {
+    match (key, earlier, later) {
+        (_, Usage::Change, Usage::Change) => Precedence::Abort,
+        (Key::Snapshot(_), Usage::Copy, Usage::Copy) => Precedence::Beside,
+        _ => Precedence::After,
+    }
+}
+
 /// A digest of all fields that affect the answer. Equal digests mean equal requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
@@ -86,20 +139,105 @@ impl Fingerprint {
     }
 }
 
+/// A request that uses objects. Two equal requests have equal holds.
+pub struct Operation {
+    /// The full method name.
+    pub method: &'static str,
+    /// The objects.
+    pub holds: Vec<Hold>,
+    /// The digest of the request.
+    pub fingerprint: Fingerprint,
+    /// How long the caller waits for earlier requests.
+    pub patience: Duration,
+}
+
 /// The answer of the work, shared by all callers that joined it.
 type Answer = Result<Arc<dyn Any + Send + Sync>, Status>;
 
-/// Work under way.
+/// The work for a request, waiting or under way.
 struct Job {
     method: &'static str,
     fingerprint: Fingerprint,
+    holds: Vec<Hold>,
     answer: watch::Sender<Option<Answer>>,
+    /// Notified when an earlier job ends.
+    wake: Notify,
 }
 
+impl Job {
+    fn is_for(&self, operation: &Operation) -> bool {
+        self.method == operation.method && self.fingerprint == operation.fingerprint
+    }
+}
+
+/// The jobs that use one object, in the order of their arrival.
+type Queue = Vec<(Usage, Arc<Job>)>;
+
+/// A job ends in all its queues at once. It runs if no earlier job in them is in its way.
 #[derive(Default)]
 struct Table {
-    held: HashMap<Key, Arc<Job>>,
+    queues: HashMap<Key, Queue>,
     closed: bool,
+}
+
+/// The decision about a new request.
+enum Admission {
+    /// Work for an equal request waits or runs.
+    Join(Arc<Job>),
+    /// Another request changes the same object.
+    Abort(Status),
+    /// The request joins the queues of its objects.
+    Enter,
+}
+
+impl Table {
+    fn admit(&self, operation: &Operation) -> Admission {
+        for hold in &operation.holds {
+            let queue = self.queues.get(&hold.key).map_or(&[][..], Vec::as_slice);
+            // Equal requests have equal holds, so an equal one is in the first queue already.
+            if let Some((_, equal)) = queue.iter().find(|(_, job)| job.is_for(operation)) {
+                return Admission::Join(equal.clone());
+            }
+            let aborts = |(usage, _): &&(Usage, _)| {
+                precedence(&hold.key, *usage, hold.usage) == Precedence::Abort
+            };
+            if let Some((_, other)) = queue.iter().find(aborts) {
+                return Admission::Abort(Status::aborted(in_progress(&hold.key, other)));
+            }
+        }
+        Admission::Enter
+    }
+
+    /// The first object for which this job waits, and the job that uses it. A job that has ended
+    /// waits for none.
+    fn obstacle<'a>(&'a self, job: &'a Job) -> Option<(&'a Key, &'a Job)> {
+        job.holds.iter().find_map(|hold| {
+            let queue = self.queues.get(&hold.key)?;
+            let place = queue.iter().position(|(_, other)| std::ptr::eq(&**other, job))?;
+            let mut obstacles = queue[..place].iter().filter(|(usage, _)| {
+                precedence(&hold.key, *usage, hold.usage) != Precedence::Beside
+            });
+            obstacles.next().map(|(_, other)| (&hold.key, &**other))
+        })
+    }
+
+    /// Removes a job from its queues, and wakes those that may start now.
+    fn remove(&mut self, job: &Arc<Job>) {
+        for Hold { key, .. } in &job.holds {
+            let Some(queue) = self.queues.get_mut(key) else {
+                continue;
+            };
+            queue.retain(|(_, other)| !Arc::ptr_eq(other, job));
+            let Some((first, _)) = queue.first() else {
+                self.queues.remove(key);
+                continue;
+            };
+            let may_start = queue.iter().enumerate().take_while(|(i, (usage, _))| {
+                *i == 0 || precedence(key, *first, *usage) == Precedence::Beside
+            });
+            may_start.for_each(|(_, (_, other))| other.wake.notify_one());
+        }
+    }
 }
 
 /// The locks of all RPCs under way, and their work. Clones share them.
@@ -109,27 +247,41 @@ pub struct OperationLocks {
     work: TaskTracker,
 }
 
-/// The result of asking for keys.
+/// The result of asking for objects.
 enum Ticket {
-    /// The request holds its keys now.
-    Granted(Granted),
-    /// Work for an equal request is under way.
-    Joined(watch::Receiver<Option<Answer>>),
+    /// The request is in the queues of its objects.
+    Entered(Turn),
+    /// Work for an equal request waits or runs.
+    Joined(Arc<Job>),
 }
 
-/// Keys that are held. Dropping this releases them.
-struct Granted {
+/// A job's places in its queues. Dropping this ends the job.
+struct Turn {
     table: Arc<Mutex<Table>>,
-    keys: Vec<Key>,
     job: Arc<Job>,
 }
 
-impl Drop for Granted {
-    fn drop(&mut self) {
-        let mut table = lock(&self.table);
-        for key in &self.keys {
-            table.held.remove(key);
+impl Turn {
+    /// Waits until no earlier job is in the way. False if the driver shuts down before that.
+    async fn comes(&self) -> bool {
+        loop {
+            {
+                let table = lock(&self.table);
+                if table.obstacle(&self.job).is_none() {
+                    return true;
+                }
+                if table.closed {
+                    return false;
+                }
+            }
+            self.job.wake.notified().await;
         }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.table).remove(&self.job);
     }
 }
 
@@ -144,37 +296,52 @@ impl OperationLocks {
         OperationLocks::default()
     }
 
-    /// Runs `work` under `keys` on one of `threads`, joins an equal request, or answers ABORTED.
-    /// Dropping the future drops the answer, not the work.
+    /// Runs `work` on one of `threads` when its turn comes, or joins an equal request. Answers
+    /// ABORTED if another request is in the way (see the top of this file). Dropping the future
+    /// drops the answer, not the work.
     pub async fn run<R, E>(
         &self,
         threads: Arc<Semaphore>,
-        method: &'static str,
-        keys: Vec<Key>,
-        fingerprint: Fingerprint,
+        operation: Operation,
         work: impl FnOnce() -> Result<R, E> + Send + 'static,
     ) -> Result<R, Status>
     where
         R: Clone + Send + Sync + 'static,
         E: Into<Status> + 'static,
     {
-        let mut answer = match self.take(method, keys, fingerprint)? {
-            Ticket::Joined(answer) => answer,
-            Ticket::Granted(granted) => {
-                let answer = granted.job.answer.subscribe();
+        let (method, patience) = (operation.method, operation.patience);
+        let (job, mut answer) = match self.take(operation)? {
+            // The job's end must end its channel, so a caller can't keep the job.
+            Ticket::Joined(job) => (Arc::downgrade(&job), job.answer.subscribe()),
+            Ticket::Entered(turn) => {
+                let job = (Arc::downgrade(&turn.job), turn.job.answer.subscribe());
                 self.work.spawn(async move {
+                    if !turn.comes().await {
+                        return;
+                    }
                     // The semaphore is never closed.
                     let _thread = threads.acquire_owned().await;
-                    let done = tokio::task::spawn_blocking(move || perform(granted, work));
+                    let done = tokio::task::spawn_blocking(move || perform(turn, work));
                     // `perform` has already answered after a panic.
                     let _ = done.await;
                 });
-                answer
+                job
             }
         };
+        let until = Instant::now() + patience;
+        if timeout_at(until, answer.wait_for(Option::is_some)).await.is_err()
+            && let Some(job) = job.upgrade()
+            && let Some((key, other)) = lock(&self.table).obstacle(&job)
+        {
+            return Err(Status::aborted(format!(
+                "{}, and has not ended within {} s",
+                in_progress(key, other),
+                patience.as_secs_f32()
+            )));
+        }
         let answer = match answer.wait_for(Option::is_some).await {
             Ok(answer) => answer.clone(),
-            // The runtime is shutting down and dropped the work before it started.
+            // The driver shuts down, and dropped the work before it started.
             Err(_) => None,
         };
         let answer = answer.unwrap_or_else(|| Err(shutting_down()))?;
@@ -202,9 +369,11 @@ impl OperationLocks {
         tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Refuses all further requests.
+    /// Refuses all further requests, and those that wait for earlier ones.
     pub fn close(&self) {
-        lock(&self.table).closed = true;
+        let mut table = lock(&self.table);
+        table.closed = true;
+        table.queues.values().flatten().for_each(|(_, job)| job.wake.notify_one());
         self.work.close();
     }
 
@@ -218,45 +387,37 @@ impl OperationLocks {
         self.work.len()
     }
 
-    fn take(
-        &self,
-        method: &'static str,
-        mut keys: Vec<Key>,
-        fingerprint: Fingerprint,
-    ) -> Result<Ticket, Status> {
+    fn take(&self, operation: Operation) -> Result<Ticket, Status> {
         let mut table = lock(&self.table);
         if table.closed {
             return Err(shutting_down());
         }
-        for key in &keys {
-            let Some(job) = table.held.get(key) else {
-                continue;
-            };
-            // Equal requests have equal keys, so the holder of one key holds them all.
-            if job.method == method && job.fingerprint == fingerprint {
-                return Ok(Ticket::Joined(job.answer.subscribe()));
-            }
-            return Err(Status::aborted(format!(
-                "an operation on {key} is in progress ({})",
-                job.method
-            )));
+        match table.admit(&operation) {
+            Admission::Join(job) => return Ok(Ticket::Joined(job)),
+            Admission::Abort(status) => return Err(status),
+            Admission::Enter => {}
         }
-        let job = Arc::new(Job { method, fingerprint, answer: watch::Sender::new(None) });
-        keys.retain(|key| match table.held.entry(key.clone()) {
-            Entry::Vacant(entry) => {
-                entry.insert(job.clone());
-                true
-            }
-            // The request names this key twice.
-            Entry::Occupied(_) => false,
+        let job = Arc::new(Job {
+            method: operation.method,
+            fingerprint: operation.fingerprint,
+            holds: operation.holds,
+            answer: watch::Sender::new(None),
+            wake: Notify::new(),
         });
-        Ok(Ticket::Granted(Granted { table: self.table.clone(), keys, job }))
+        for hold in &job.holds {
+            let queue = table.queues.entry(hold.key.clone()).or_default();
+            // The request may name a key twice.
+            if !queue.last().is_some_and(|(_, last)| Arc::ptr_eq(last, &job)) {
+                queue.push((hold.usage, job.clone()));
+            }
+        }
+        Ok(Ticket::Entered(Turn { table: self.table.clone(), job }))
     }
 }
 
-/// Runs the work, releases the keys, then answers. In this order, a caller's next RPC on the same
-/// volume is not aborted because of the RPC that was just answered.
-fn perform<R, E>(granted: Granted, work: impl FnOnce() -> Result<R, E>)
+/// Runs the work, ends the job, then answers. In this order, a caller's next RPC on the same volume
+/// is not aborted because of the RPC that was just answered.
+fn perform<R, E>(turn: Turn, work: impl FnOnce() -> Result<R, E>)
 where
     R: Send + Sync + 'static,
     E: Into<Status>,
@@ -264,15 +425,14 @@ where
     let started = std::time::Instant::now();
     let answer = guarded(work).map(|answer| Arc::new(answer) as Arc<dyn Any + Send + Sync>);
     let code = answer.as_ref().map_or_else(|s| s.code(), |_| Code::Ok);
-    let subject = granted.keys.first().cloned();
-    let job = granted.job.clone();
-    drop(granted);
+    let job = turn.job.clone();
+    drop(turn);
     if job.answer.send(Some(answer)).is_err()
-        && let Some(subject) = subject
+        && let Some(subject) = job.holds.first()
     {
         tracing::info!(
             method = job.method,
-            subject = %subject,
+            subject = %subject.key,
             code = hostloop_proto::calls::code_name(code),
             ms = started.elapsed().as_millis() as u64,
             "done, after its caller had hung up"
@@ -289,6 +449,11 @@ pub(crate) fn guarded<R, E: Into<Status>>(
         // The panic hook has already logged where and why.
         Err(_) => Err(Status::internal("the driver met a bug in this call; its log says where")),
     }
+}
+
+/// Names an object and the job that uses it.
+fn in_progress(key: &Key, job: &Job) -> String {
+    format!("an operation on {key} is in progress ({})", job.method)
 }
 
 fn shutting_down() -> Status {

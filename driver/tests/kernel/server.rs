@@ -2,6 +2,7 @@
 //! the middle of a mount. Also the program itself, on the real kernel.
 
 mod calls;
+mod copies;
 mod gate;
 mod hanging;
 mod program;

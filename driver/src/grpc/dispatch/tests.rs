@@ -4,13 +4,18 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::*;
+use crate::grpc::operation_locks::Usage;
 
 fn map(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("key".to_owned(), value.to_owned())])
 }
 
 fn keys(request: &impl Call) -> BTreeSet<String> {
-    request.holds().iter().map(ToString::to_string).collect()
+    let word = |hold: Hold| match hold.usage {
+        Usage::Change => hold.key.to_string(),
+        Usage::Copy => format!("copy of {}", hold.key),
+    };
+    request.holds().into_iter().map(word).collect()
 }
 
 fn volume(id: &str) -> BTreeSet<String> {
@@ -70,8 +75,8 @@ fn a_new_volume_holds_its_name_and_its_source() {
     for (request, held) in [
         (empty, None),
         (from(None), None),
-        (from(Some(snapshot)), Some("snapshot s")),
-        (from(Some(source)), Some("volume v")),
+        (from(Some(snapshot)), Some("copy of snapshot s")),
+        (from(Some(source)), Some("copy of volume v")),
     ] {
         let held = held.map(str::to_owned).into_iter();
         assert_eq!(keys(&request), held.chain([name.clone()]).collect());
@@ -86,7 +91,7 @@ fn snapshots_and_groups_hold_their_members() {
         source_volume_id: "v".into(),
         ..Default::default()
     };
-    let held = ["snapshot \"s\"", "volume v"].map(str::to_owned);
+    let held = ["snapshot \"s\"", "copy of volume v"].map(str::to_owned);
     assert_eq!(keys(&snapshot), held.into());
     let delete = csi::DeleteSnapshotRequest { snapshot_id: "s".into(), ..Default::default() };
     assert_eq!(keys(&delete), ["snapshot s".to_owned()].into());
@@ -96,7 +101,7 @@ fn snapshots_and_groups_hold_their_members() {
         source_volume_ids: vec!["v".into(), "w".into()],
         ..Default::default()
     };
-    let held = ["group snapshot \"g\"", "volume v", "volume w"].map(str::to_owned);
+    let held = ["group snapshot \"g\"", "copy of volume v", "copy of volume w"].map(str::to_owned);
     assert_eq!(keys(&group), held.into());
     let delete = csi::DeleteVolumeGroupSnapshotRequest {
         group_snapshot_id: "g".into(),

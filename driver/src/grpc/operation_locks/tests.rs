@@ -2,13 +2,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, mpsc};
 use std::time::Duration;
 
+use rstest::rstest;
+
 use super::*;
 
 const A: &str = "/csi.v1.Controller/CreateVolume";
 const B: &str = "/csi.v1.Controller/DeleteVolume";
 
-fn volume(id: &str) -> Vec<Key> {
-    vec![Key::Volume(id.to_owned())]
+/// Longer than any test.
+const PATIENT: Duration = Duration::from_secs(600);
+
+fn volume(id: &str) -> Vec<Hold> {
+    Key::volume(id)
+}
+
+fn snapshot(id: &str) -> Key {
+    Key::Snapshot(id.to_owned())
 }
 
 fn many() -> Arc<Semaphore> {
@@ -27,11 +36,12 @@ fn print(n: u8) -> Fingerprint {
 async fn run(
     locks: &OperationLocks,
     method: &'static str,
-    keys: Vec<Key>,
+    holds: Vec<Hold>,
     number: u8,
     work: impl FnOnce() -> Result<u32, Status> + Send + 'static,
 ) -> Result<u32, Status> {
-    locks.run(many(), method, keys, print(number), work).await
+    let operation = Operation { method, holds, fingerprint: print(number), patience: PATIENT };
+    locks.run(many(), operation, work).await
 }
 
 /// Work that waits until the test opens the gate.
@@ -56,24 +66,46 @@ type Work = tokio::task::JoinHandle<Result<u32, Status>>;
 
 /// Starts request 1 of method A on a volume. Its work has begun, and waits at the gate.
 async fn busy(id: &str) -> (OperationLocks, Gate, Work) {
-    let (begun, has_begun) = tokio::sync::oneshot::channel();
-    let (locks, gate, keys) = (OperationLocks::new(), Gate::default(), volume(id));
-    let call = tokio::spawn({
-        let (locks, gate) = (locks.clone(), gate.clone());
-        let work = move || {
-            let _ = begun.send(());
-            gate.wait();
-            Ok(7)
-        };
-        async move { run(&locks, A, keys, 1, work).await }
-    });
-    has_begun.await.unwrap();
+    let (locks, gate) = (OperationLocks::new(), Gate::default());
+    let call = begin(&locks, &gate, volume(id), 1).await;
     (locks, gate, call)
 }
 
+/// Starts a request of method A. Its work has begun, and waits at the gate.
+async fn begin(locks: &OperationLocks, gate: &Gate, holds: Vec<Hold>, number: u8) -> Work {
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let (locks, gate) = (locks.clone(), gate.clone());
+    let work = move || {
+        let _ = begun.send(());
+        gate.wait();
+        Ok(7)
+    };
+    let call = tokio::spawn(async move { run(&locks, A, holds, number, work).await });
+    has_begun.await.unwrap();
+    call
+}
+
+/// Sends a request of method B, which has its place in the queue when this returns.
+async fn queue(locks: &OperationLocks, holds: Vec<Hold>, number: u8, done: &Order) -> Work {
+    let before = locks.in_flight();
+    let (theirs, done) = (locks.clone(), done.clone());
+    let work = move || {
+        done.lock().unwrap().push(number);
+        Ok(number.into())
+    };
+    let call = tokio::spawn(async move { run(&theirs, B, holds, number, work).await });
+    while locks.in_flight() == before {
+        tokio::task::yield_now().await;
+    }
+    call
+}
+
+/// The numbers of the requests that ran, in this order.
+type Order = Arc<Mutex<Vec<u8>>>;
+
 /// Waits until this many callers wait for the answer of the work on volume "v".
 async fn joined_by(locks: &OperationLocks, callers: usize) {
-    let job = lock(&locks.table).held[&volume("v")[0]].clone();
+    let job = lock(&locks.table).queues[&volume("v")[0].key][0].1.clone();
     while job.answer.receiver_count() < callers {
         tokio::task::yield_now().await;
     }
@@ -123,7 +155,7 @@ async fn a_key_named_twice_is_taken_once_and_released() {
         let done = run(&locks, A, keys, 1, || Ok(1)).await;
         assert_eq!(done.unwrap(), 1);
     }
-    assert!(lock(&locks.table).held.is_empty());
+    assert!(lock(&locks.table).queues.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,40 +229,222 @@ async fn closing_refuses_new_work_and_waits_for_the_rest() {
     locks.drained().await;
 }
 
-/// Sends many requests of one to three keys about few volumes. No two jobs ever hold the same key,
-/// each caller gets its own answer, and no lock remains in the end.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_key_is_ever_held_twice() {
-    const VOLUMES: usize = 5;
+#[rstest]
+#[case::changes(Usage::Change, Usage::Change, Precedence::Abort, Precedence::Abort)]
+#[case::copies(Usage::Copy, Usage::Copy, Precedence::After, Precedence::Beside)]
+#[case::a_change_after_a_copy(Usage::Copy, Usage::Change, Precedence::After, Precedence::After)]
+#[case::a_copy_after_a_change(Usage::Change, Usage::Copy, Precedence::After, Precedence::After)]
+fn what_comes_first(
+    #[case] earlier: Usage,
+    #[case] later: Usage,
+    #[case] volume: Precedence,
+    #[case] snapshot: Precedence,
+) {
+    assert_eq!(precedence(&Key::Volume("v".into()), earlier, later), volume);
+    assert_eq!(precedence(&Key::Snapshot("s".into()), earlier, later), snapshot);
+    // Only volumes and snapshots are copied.
+    let names = [Key::VolumeName, Key::SnapshotName, Key::GroupName, Key::Group];
+    for key in names.map(|key| key("n".into())) {
+        assert_eq!(precedence(&key, Usage::Change, Usage::Change), Precedence::Abort);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
+    let (locks, gate, done) = (OperationLocks::new(), Gate::default(), Order::default());
+    let copy = |n: u8| [Key::VolumeName(n.to_string()).changed(), snapshot("s").copied()].into();
+    let mut calls = Vec::new();
+    for n in 0..24 {
+        // This returns when the work has begun, while the gate holds all the others.
+        calls.push(begin(&locks, &gate, copy(n), n).await);
+    }
+    let delete = queue(&locks, vec![snapshot("s").changed()], 100, &done).await;
+    // A later copy waits for the deletion, and another snapshot is not affected.
+    let late = queue(&locks, copy(101), 101, &done).await;
+    let other = run(&locks, B, vec![snapshot("t").changed()], 102, || Ok(1));
+    assert_eq!(other.await.unwrap(), 1);
+    let second = run(&locks, B, vec![snapshot("s").changed()], 103, never).await;
+    let second = second.unwrap_err();
+    assert_eq!(second.message(), format!("an operation on snapshot s is in progress ({B})"));
+    assert!(done.lock().unwrap().is_empty());
+
+    gate.open();
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), 7);
+    }
+    delete.await.unwrap().unwrap();
+    late.await.unwrap().unwrap();
+    assert_eq!(*done.lock().unwrap(), [100, 101]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_volume_and_its_changes_run_in_the_order_of_their_arrival() {
+    let (locks, gate, first) = busy("v").await;
+    let done = Order::default();
+    let copied = || vec![Key::Volume("v".into()).copied()];
+    let mut calls = Vec::new();
+    for number in 0..10 {
+        calls.push(queue(&locks, copied(), number, &done).await);
+    }
+    // It waits only for the copies, but the change of the same volume is still under way.
+    let refused = run(&locks, B, volume("v"), 99, never).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted);
+    gate.open();
+    first.await.unwrap().unwrap();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(*done.lock().unwrap(), Vec::from_iter(0..10));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place() {
+    let (locks, gate, first) = busy("v").await;
+    let done = Order::default();
+    let copied = || vec![Key::Volume("v".into()).copied()];
+    let hasty = Operation {
+        method: B,
+        holds: copied(),
+        fingerprint: print(1),
+        patience: Duration::from_millis(250),
+    };
+    let ours = done.clone();
+    let work = move || {
+        ours.lock().unwrap().push(1);
+        Ok::<u32, Status>(1)
+    };
+    let aborted = locks.run(many(), hasty, work).await.unwrap_err();
+    assert_eq!(aborted.code(), Code::Aborted);
+    let says = format!("an operation on volume v is in progress ({A}), and has not ended");
+    assert_eq!(aborted.message(), format!("{says} within 0.25 s"));
+
+    let other = queue(&locks, copied(), 2, &done).await;
+    let retry = tokio::spawn({
+        let locks = locks.clone();
+        async move { run(&locks, B, copied(), 1, never).await }
+    });
+    let waiting = lock(&locks.table).queues[&volume("v")[0].key][1].1.clone();
+    while waiting.answer.receiver_count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(waiting);
+    gate.open();
+    first.await.unwrap().unwrap();
+    assert_eq!(retry.await.unwrap().unwrap(), 1);
+    assert_eq!(other.await.unwrap().unwrap(), 2);
+    assert_eq!(*done.lock().unwrap(), [1, 2]);
+}
+
+/// Patience limits only the time to wait for others, not the time of the work.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_runs_is_never_aborted() {
     let locks = OperationLocks::new();
-    let holders: Arc<Vec<AtomicUsize>> = Arc::new((0..VOLUMES).map(|_| 0.into()).collect());
-    let (ran, aborted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let operation = Operation {
+        method: A,
+        holds: volume("v"),
+        fingerprint: print(1),
+        patience: Duration::from_millis(10),
+    };
+    let work = || {
+        std::thread::sleep(Duration::from_millis(100));
+        Ok::<u32, Status>(1)
+    };
+    assert_eq!(locks.run(many(), operation, work).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_sends_those_that_wait_away() {
+    let (locks, gate, first) = busy("v").await;
+    let done = Order::default();
+    let waiting = queue(&locks, vec![Key::Volume("v".into()).copied()], 1, &done).await;
+    locks.close();
+    assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    gate.open();
+    assert_eq!(first.await.unwrap().unwrap(), 7);
+    locks.drained().await;
+    assert!(done.lock().unwrap().is_empty());
+}
+
+/// A job that waits holds no thread: the only one is free for other volumes.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_wait_hold_no_thread() {
+    let (locks, gate, first) = busy("v").await;
+    let one = Arc::new(Semaphore::new(1));
+    let operation = |holds, number| Operation {
+        method: B,
+        holds,
+        fingerprint: print(number),
+        patience: PATIENT,
+    };
+    let copied = operation(vec![Key::Volume("v".into()).copied()], 1);
+    let waiting = tokio::spawn({
+        let (locks, one) = (locks.clone(), one.clone());
+        async move { locks.run(one, copied, || Ok::<u32, Status>(1)).await }
+    });
+    while locks.in_flight() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let other = locks.run(one, operation(volume("w"), 2), || Ok::<u32, Status>(2));
+    assert_eq!(other.await.unwrap(), 2);
+    gate.open();
+    first.await.unwrap().unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap(), 1);
+}
+
+/// Sends many requests that change or copy one to three of few objects. No object is changed while
+/// it is used otherwise, and no volume is copied twice at once. Each caller gets its own answer,
+/// and no lock remains in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn only_copies_of_a_snapshot_share_it() {
+    const OBJECTS: usize = 6;
+    const ALONE: usize = 1000;
+    let key = |n: usize| match n % 2 {
+        0 => Key::Volume(n.to_string()),
+        _ => Key::Snapshot(n.to_string()),
+    };
+    let locks = OperationLocks::new();
+    let users: Arc<Vec<AtomicUsize>> = Arc::new((0..OBJECTS).map(|_| 0.into()).collect());
+    let (ran, shared, aborted) = <[Arc<AtomicUsize>; 3]>::default().into();
 
     let callers: Vec<_> = (0..2000_usize)
         .map(|n| {
-            let (locks, holders) = (locks.clone(), holders.clone());
-            let (ran, aborted) = (ran.clone(), aborted.clone());
+            let (locks, users) = (locks.clone(), users.clone());
+            let (ran, shared, aborted) = (ran.clone(), shared.clone(), aborted.clone());
             tokio::spawn(async move {
-                // Equal n % 40 means an equal request.
-                let seed = n % 40;
-                let touched: Vec<usize> = (0..=seed % 3).map(|k| (seed + k) % VOLUMES).collect();
-                let keys = touched.iter().map(|v| Key::Volume(v.to_string())).collect();
+                // Equal n % 60 means an equal request.
+                let seed = n % 60;
+                let usage = |object: usize| match (seed / 6 + object) % 3 {
+                    0 => Usage::Change,
+                    _ => Usage::Copy,
+                };
+                let holds: Vec<Hold> = (0..=seed % 3)
+                    .map(|k| (seed + k) % OBJECTS)
+                    .map(|object| Hold { key: key(object), usage: usage(object) })
+                    .collect();
+                // A user that must be alone counts for more than all the others together.
+                let used: Vec<(usize, usize)> = (0..=seed % 3)
+                    .map(|k| (seed + k) % OBJECTS)
+                    .map(|object| (object, usage(object) == Usage::Copy && object % 2 == 1))
+                    .map(|(object, shares)| (object, if shares { 1 } else { ALONE }))
+                    .collect();
                 let work = {
                     let ran = ran.clone();
                     move || {
-                        for v in &touched {
-                            assert_eq!(holders[*v].fetch_add(1, Ordering::SeqCst), 0);
+                        for (object, weight) in &used {
+                            let others = users[*object].fetch_add(*weight, Ordering::SeqCst);
+                            assert!(others == 0 || *weight == 1 && others < ALONE);
+                            shared.fetch_add(others, Ordering::SeqCst);
                         }
                         ran.fetch_add(1, Ordering::SeqCst);
                         std::thread::sleep(Duration::from_micros(200));
-                        for v in &touched {
-                            holders[*v].fetch_sub(1, Ordering::SeqCst);
+                        for (object, weight) in &used {
+                            users[*object].fetch_sub(*weight, Ordering::SeqCst);
                         }
-                        Ok::<_, Status>(seed)
+                        Ok(seed as u32)
                     }
                 };
-                match locks.run(many(), A, keys, print(seed as u8), work).await {
-                    Ok(answer) => assert_eq!(answer, seed),
+                match run(&locks, A, holds, seed as u8, work).await {
+                    Ok(answer) => assert_eq!(answer, seed as u32),
                     Err(status) => {
                         assert_eq!(status.code(), Code::Aborted, "{status:?}");
                         aborted.fetch_add(1, Ordering::SeqCst);
@@ -239,11 +453,16 @@ async fn no_key_is_ever_held_twice() {
             })
         })
         .collect();
-    for caller in callers {
-        caller.await.unwrap();
+    let all = async {
+        for caller in callers {
+            caller.await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("no deadlock");
+    for count in [ran, shared, aborted] {
+        assert!(count.load(Ordering::SeqCst) > 0);
     }
-    assert!(ran.load(Ordering::SeqCst) > 0 && aborted.load(Ordering::SeqCst) > 0);
-    assert!(lock(&locks.table).held.is_empty());
+    assert!(lock(&locks.table).queues.is_empty());
     locks.close();
     locks.drained().await;
 }
@@ -281,7 +500,7 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
     gate.open();
     let emptied = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        lock(&locks.table).held.is_empty()
+        lock(&locks.table).queues.is_empty()
     });
     assert!(emptied);
 }

@@ -8,6 +8,7 @@ use hostloop_driver::controller::Controller;
 use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::grpc::socket::Socket;
+use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::node::Node;
 use hostloop_driver::storage::{NewVolume, Pools};
 use hostloop_proto::csi;
@@ -20,22 +21,23 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::gate::Gate;
-use crate::testkit::{self, Configs, Site, mount_as};
+use crate::testkit::{self, Configs, Site, TestKernel, mount_as};
 
-pub(crate) struct Rig {
+pub(crate) struct Rig<K: TestKernel = Model> {
     pub(crate) pools: Arc<Pools>,
     pub(crate) server: Server,
     pub(crate) socket: PathBuf,
+    /// Open, and before no kernel but the fake one.
     pub(crate) gate: Arc<Gate>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
-    site: Site,
+    site: Site<K>,
 }
 
-impl Deref for Rig {
-    type Target = Site;
+impl<K: TestKernel> Deref for Rig<K> {
+    type Target = Site<K>;
 
-    fn deref(&self) -> &Site {
+    fn deref(&self) -> &Site<K> {
         &self.site
     }
 }
@@ -46,11 +48,18 @@ impl Rig {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut Configs)) -> Rig {
-        let site: Site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
-        let pools = site.start();
-        let gate = Gate::before(&site.kernel);
         let mut configs = Configs::default();
         change(&mut configs);
+        let site: Site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
+        let gate = Gate::before(&site.kernel);
+        Rig { gate, ..Rig::over(site, configs) }
+    }
+}
+
+impl<K: TestKernel> Rig<K> {
+    /// Serves the pools of a site.
+    pub(crate) fn over(site: Site<K>, configs: Configs) -> Rig<K> {
+        let pools = site.start();
         let server = server(&pools, configs);
         let socket = site.root().join("csi.sock");
         let (listener, name) = Socket::bind(&socket).unwrap().into_parts();
@@ -64,6 +73,7 @@ impl Rig {
                 drop(name);
             })
         };
+        let gate = Arc::default();
         Rig { pools, server, socket, gate, stop: Some(stop), serving: Some(serving), site }
     }
 

@@ -1,0 +1,145 @@
+//! Many copies of one source at once, on the real kernel.
+
+use std::time::{Duration, Instant};
+
+use hostloop_driver::kernel::FsType;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_proto::csi::{self, volume_content_source::Type};
+use rstest::rstest;
+use tokio::task::JoinSet;
+use tonic::{Code, Request, Status};
+
+use super::rig::{Rig, mountable};
+use crate::testkit::{self, Configs, from, new_filesystem, of_snapshot, of_volume, range};
+
+const COPIES: usize = 24;
+const MIB: i64 = 1 << 20;
+
+/// A server over a pool on a filesystem of its own.
+fn rig(fs: FsType) -> Rig<Linux> {
+    let site = testkit::Rig::<Linux>::site(&["default=DIR/pool"]);
+    new_filesystem(&*site.kernel, &site.path(""), fs, 4 << 30);
+    Rig::over(site, Configs::default())
+}
+
+async fn create(rig: &Rig<Linux>, name: &str, source: Option<Type>) -> Result<String, Status> {
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: range(32 * MIB, 0),
+        volume_capabilities: vec![mountable()],
+        volume_content_source: source.and_then(from),
+        ..Default::default()
+    };
+    let made = rig.controller().await.create_volume(request).await?;
+    Ok(made.into_inner().volume.unwrap().volume_id)
+}
+
+/// Creates many volumes from one source at once, and stages the last one to read its content.
+async fn copy_at_once(rig: &Rig<Linux>, what: &str, source: Type) {
+    let began = Instant::now();
+    let names: Vec<String> = (0..COPIES).map(|n| format!("{what}-{n}")).collect();
+    let copies = names.iter().map(|name| create(rig, name, Some(source.clone())));
+    let answers = futures::future::join_all(copies).await;
+    let made: Vec<&String> = answers.iter().flatten().collect();
+    println!("{what}: {} of {COPIES} after {:?}", made.len(), began.elapsed());
+    for answer in &answers {
+        assert!(answer.is_ok(), "{what}: {answer:?}");
+    }
+    let mut node = rig.node().await;
+    let stage = rig.stage(made[COPIES - 1]);
+    node.node_stage_volume(stage.clone()).await.unwrap();
+    let found = std::fs::read(format!("{}/before", stage.staging_target_path)).unwrap();
+    node.node_unstage_volume(rig.unstage(made[COPIES - 1])).await.unwrap();
+    assert!(found == content(), "{what}");
+}
+
+fn content() -> Vec<u8> {
+    testkit::pattern(7, 5 << 20)
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xfs)] fs: FsType) {
+    let mut rig = rig(fs);
+    let volume = create(&rig, "source", None).await.unwrap();
+    let stage = rig.stage(&volume);
+    rig.node().await.node_stage_volume(stage.clone()).await.unwrap();
+    std::fs::write(format!("{}/before", stage.staging_target_path), content()).unwrap();
+    let snapshot = csi::CreateSnapshotRequest {
+        source_volume_id: volume.clone(),
+        name: "snapshot".to_owned(),
+        ..Default::default()
+    };
+    let taken = rig.controller().await.create_snapshot(snapshot).await.unwrap();
+    let snapshot_id = taken.into_inner().snapshot.unwrap().snapshot_id;
+
+    copy_at_once(&rig, "restore", of_snapshot(&snapshot_id)).await;
+    // The volume stays mounted, so each copy freezes it.
+    copy_at_once(&rig, "clone", of_volume(&volume)).await;
+    std::fs::write(format!("{}/after", stage.staging_target_path), b"after").unwrap();
+
+    // A deletion waits for copies that came first. Copies that come later find no snapshot.
+    let mut calls = JoinSet::new();
+    for n in 0..COPIES {
+        let (mut controller, snapshot) = (rig.controller().await, snapshot_id.clone());
+        calls.spawn(async move {
+            let request = csi::CreateVolumeRequest {
+                name: format!("late-{n}"),
+                capacity_range: range(32 * MIB, 0),
+                volume_capabilities: vec![mountable()],
+                volume_content_source: from(of_snapshot(snapshot)),
+                ..Default::default()
+            };
+            controller.create_volume(request).await.map(drop)
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let delete = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
+    rig.controller().await.delete_snapshot(delete).await.unwrap();
+    while let Some(copied) = calls.join_next().await {
+        if let Err(status) = copied.unwrap() {
+            assert_eq!(status.code(), Code::NotFound, "{status:?}");
+        }
+    }
+    rig.node().await.node_unstage_volume(rig.unstage(&volume)).await.unwrap();
+    rig.stop();
+    rig.stopped().await;
+}
+
+/// A call that waits for a copy is ABORTED shortly before its deadline, and names the copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_until_its_deadline_is_aborted() {
+    let rig = Rig::new();
+    let volume = rig.volume("a");
+    rig.kernel.close();
+    let stage = tokio::spawn({
+        let (mut node, request) = (rig.node().await, rig.stage(&volume));
+        async move { node.node_stage_volume(request).await.map(drop) }
+    });
+    let kernel = rig.kernel.clone();
+    tokio::task::spawn_blocking(move || kernel.wait_for(1)).await.unwrap();
+
+    let source = volume.clone();
+    let snapshot = move || csi::CreateSnapshotRequest {
+        source_volume_id: source.clone(),
+        name: "snapshot".to_owned(),
+        ..Default::default()
+    };
+    let mut controller = rig.controller().await;
+    let mut hasty = Request::new(snapshot());
+    hasty.set_timeout(Duration::from_secs(1));
+    let aborted = controller.create_snapshot(hasty).await;
+    let retry = tokio::spawn(async move { controller.create_snapshot(snapshot()).await });
+    rig.kernel.open();
+    stage.await.unwrap().unwrap();
+    retry.await.unwrap().unwrap();
+    assert_eq!(rig.pools.snapshots().len(), 1);
+
+    let aborted = aborted.unwrap_err();
+    assert_eq!(aborted.code(), Code::Aborted, "{aborted:?}");
+    let says = format!(
+        "an operation on volume {volume} is in progress (/csi.v1.Node/NodeStageVolume), and has \
+         not ended within 0.9 s"
+    );
+    assert_eq!(aborted.message(), says);
+}
