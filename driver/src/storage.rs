@@ -15,6 +15,7 @@ mod capacity;
 pub mod config;
 mod content_source;
 pub mod copy_image;
+mod copy_rate;
 mod directory;
 pub mod error;
 pub mod freeze;
@@ -45,6 +46,7 @@ pub use record::{
 };
 
 use self::capacity::{Limits, SpaceRequest};
+use self::copy_rate::CopyRates;
 use self::directory::Layout;
 use self::index::Index;
 use self::issue::{Holds, Noted};
@@ -149,6 +151,7 @@ pub struct Pools {
     slots: RwLock<Vec<Slot>>,
     opening: slots::Opening,
     filesystems: Arc<Filesystems>,
+    copy_rates: CopyRates,
 }
 
 impl Pools {

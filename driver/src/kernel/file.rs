@@ -106,6 +106,18 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
     Ok(copied)
 }
 
+/// Number of bytes that [`copy_sparse`] would copy. Space that is allocated but never written to is
+/// not copied.
+pub fn data_bytes(file: &File) -> Result<u64> {
+    let len = file.metadata().map_err(on_file("fstat", file))?.len();
+    let (mut at, mut bytes) = (0, 0);
+    while let Some((start, end)) = next_data(file, at, len)? {
+        bytes += end - start;
+        at = end;
+    }
+    Ok(bytes)
+}
+
 /// True if copy_file_range on this filesystem always copies. On a filesystem with reflinks it
 /// shares extents, and an independent (thick) copy must not.
 fn copies_by_value(file: &File) -> bool {

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::capacity::SpaceRequest;
 use super::copy_image::{self, CopyRequest};
-use super::freeze::{self, Intents, Limits, Still, Target};
+use super::copy_rate::{self, Measured, Route, SAMPLE};
+use super::freeze::{self, Intents, Limits, Target};
 use super::volumes::{length, now_ns};
 use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
@@ -75,7 +77,7 @@ impl Origin {
     }
 
     /// The volume to freeze during the copy; `None` for a snapshot.
-    pub(super) fn target(&self) -> Option<Target> {
+    fn target(&self) -> Option<Target> {
         let volume = self.volume.as_ref()?;
         let staged = volume.stage.as_ref().map(|s| &s.capability.access);
         Some(Target {
@@ -109,6 +111,49 @@ impl Origin {
     }
 }
 
+/// A copy to make.
+pub(super) struct CopyJob<'a> {
+    /// The source.
+    pub(super) origin: &'a Origin,
+    /// The new, empty image.
+    pub(super) to: &'a File,
+    /// The pool of the new image.
+    pub(super) pool: PoolId,
+    /// The properties of the new image.
+    pub(super) want: CopyRequest,
+}
+
+impl CopyJob<'_> {
+    fn route(&self) -> Route {
+        (self.origin.pool, self.pool)
+    }
+
+    /// Bytes to copy while the source is frozen: none if the image is cloned.
+    fn bytes(&self) -> Result<u64> {
+        match copy_image::may_share(&self.want, self.to) {
+            true => Ok(0),
+            false => Ok(file::data_bytes(&self.origin.image)?),
+        }
+    }
+
+    /// Copies the start of the source, measures that, and discards it. The source may change
+    /// meanwhile.
+    fn sample(&self) -> Result<Measured> {
+        /// The longest time that a sample takes.
+        const LONGEST: Duration = Duration::from_secs(2);
+        let began = Instant::now();
+        let copied = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
+        let enough = || copied() >= SAMPLE || began.elapsed() >= LONGEST;
+        match file::copy_sparse(&self.origin.image, self.to, &enough) {
+            Ok(_) | Err(kernel::Error::TimedOut { .. }) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let measured = Measured { bytes: copied(), took: began.elapsed() };
+        file::set_len(self.to, 0)?;
+        Ok(measured)
+    }
+}
+
 impl Pools {
     /// Opens the source of a new volume.
     pub(super) fn origin(&self, source: &Source) -> Result<Origin> {
@@ -128,32 +173,60 @@ impl Pools {
         Origin::new(image, volume.id.pool(), volume.format, Some(volume))
     }
 
+    /// Copies images at one point in time, and returns that time. Filesystems in use are frozen
+    /// meanwhile.
+    pub(super) fn copy_images(&self, jobs: &[CopyJob<'_>]) -> Result<u64> {
+        let targets: Vec<Target> = jobs.iter().filter_map(|job| job.origin.target()).collect();
+        let max_freeze = self.options.max_freeze;
+        let check = || {
+            self.room_to_freeze(&targets)?;
+            self.time_to_freeze(jobs, max_freeze)
+        };
+        let limits = Limits { max_freeze, check: &check };
+        let copy = |still: &freeze::Still| {
+            let taken_ns = now_ns();
+            let copied = jobs.iter().map(|job| {
+                let copy = || still.copy(job.origin.id, &job.origin.image, job.to, &job.want);
+                self.copy_rates.measured(job.route(), job.to, copy)
+            });
+            Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
+        };
+        let (copied, taken_ns) =
+            freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), copy)?;
+        for (job, copied) in jobs.iter().zip(copied) {
+            self.finish_copy(job, copied)?;
+        }
+        Ok(taken_ns)
+    }
+
     /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.
-    pub(super) fn finish_copy(
-        &self,
-        origin: &Origin,
-        to: &File,
-        want: &CopyRequest,
-        copied: Copied,
-    ) -> Result<()> {
-        copy_image::finish(to, want, copied)?;
-        match &origin.volume {
-            Some(volume) if want.thick_source => {
-                copy_image::keep_thick(&self.open_image(volume, true)?, origin.len, copied)
+    fn finish_copy(&self, job: &CopyJob<'_>, copied: Copied) -> Result<()> {
+        copy_image::finish(job.to, &job.want, copied)?;
+        match &job.origin.volume {
+            Some(volume) if job.want.thick_source => {
+                let image = self.open_image(volume, true)?;
+                copy_image::keep_thick(&image, job.origin.len, copied)
             }
             _ => Ok(()),
         }
     }
 
-    /// Runs `copy` while all these volumes are frozen or at rest.
-    pub(super) fn still<T>(
-        &self,
-        targets: &[Target],
-        copy: impl FnOnce(&Still) -> Result<T>,
-    ) -> Result<T> {
-        let room = || self.room_to_freeze(targets);
-        let limits = Limits { max_freeze: self.options.max_freeze, room: &room };
-        freeze::quiesced(&self.kernel, targets, &limits, &Recorded(self), copy)
+    /// Fails if the copies would take longer than their filesystems may stay frozen.
+    fn time_to_freeze(&self, jobs: &[CopyJob<'_>], max_freeze: Duration) -> Result<()> {
+        let mut copies = Vec::new();
+        let mut volumes = Vec::new();
+        for job in jobs {
+            let bytes = job.bytes()?;
+            let measured = match self.copy_rates.known(job.route()) {
+                _ if bytes == 0 => continue,
+                Some(measured) => measured,
+                None if bytes > SAMPLE => job.sample()?,
+                None => continue,
+            };
+            copies.push((bytes, measured));
+            volumes.extend(job.origin.volume.as_ref().map(|v| format!("volume {}", v.id)));
+        }
+        copy_rate::check(&volumes.join(", "), &copies, max_freeze)
     }
 
     /// Fails if a pool is nearly full: a freeze writes back first, and hangs in the kernel without
@@ -191,5 +264,58 @@ impl Intents for Recorded<'_> {
 
     fn clear(&self, volumes: &[VolumeId]) -> Result<()> {
         self.set(volumes, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::kernel::FsType;
+    use crate::testkit::{MI, Site, make_fs, mount_fs, new};
+
+    /// Two pools never share blocks, so a clone from one to the other copies bytes.
+    #[rstest]
+    #[case::too_long(Duration::from_millis(1), true)]
+    #[case::short_enough(Duration::from_secs(60), false)]
+    fn a_copy_that_would_freeze_too_long_is_refused_before_the_freeze(
+        #[case] max_freeze: Duration,
+        #[case] refused: bool,
+    ) {
+        let mut site = Site::fake(&["a", "b"]);
+        site.options.max_freeze = max_freeze;
+        site.open();
+        let large = |name| NewVolume { capacity_bytes: 96 * MI, ..new(name) };
+        let volume = site.create(large("one"));
+        let image = site.pools().open_image(&volume, true).unwrap();
+        image.write_all_at(&vec![1; 80 << 20], MI).unwrap();
+        let device = site.attach(&volume);
+        make_fs(&*site.kernel, &device, FsType::Ext4);
+        let at = site.root().join("mount");
+        std::fs::create_dir(&at).unwrap();
+        mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
+
+        let source = Some(Source::Volume(volume.id));
+        let copy = NewVolume { source, ..large("copy") };
+        let copied = site.pools().create_volume(&site.named("b"), copy);
+        let freezes = site.kernel.effects().iter().filter(|e| e.op == "freeze").count();
+        if !refused {
+            let copy = site.pools().open_image(&copied.unwrap(), false).unwrap();
+            assert_eq!(file::data_bytes(&copy).unwrap(), file::data_bytes(&image).unwrap());
+            assert_eq!(freezes, 1);
+            return;
+        }
+        let bytes = file::data_bytes(&image).unwrap();
+        let says = format!("copying the {bytes} bytes of volume {} takes about", volume.id);
+        match copied {
+            Err(Error::CannotFreeze(why)) if why.starts_with(&says) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(freezes, 0);
+        assert!(site.volume(volume.id).freeze.is_none());
+        assert_eq!(std::fs::read_dir(site.named("b").root().join("incoming")).unwrap().count(), 0);
     }
 }

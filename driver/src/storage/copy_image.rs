@@ -45,7 +45,7 @@ pub fn copy(
     source: Source,
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
-    if may_share(want, unshares(to)) {
+    if may_share(want, to) {
         match file::clone(from, to) {
             Ok(()) => return Ok(Copied::Shared),
             Err(e) if cannot_clone(&e) => {}
@@ -62,9 +62,13 @@ pub fn copy(
     Ok(Copied::Bytes(file::copy_sparse(from, to, stop)?))
 }
 
-/// True if the new image may share blocks with its source. False if one of them must be thick and
-/// the filesystem can't unshare blocks.
-fn may_share(want: &CopyRequest, unshares: bool) -> bool {
+/// True if the new image `to` may share blocks with its source.
+pub(super) fn may_share(want: &CopyRequest, to: &File) -> bool {
+    sharing_allowed(want, unshares(to))
+}
+
+/// False if source or copy must be thick and the filesystem can't unshare blocks.
+fn sharing_allowed(want: &CopyRequest, unshares: bool) -> bool {
     let thick = want.thick_source || want.provisioning == Provisioning::Thick;
     want.reflinks && (unshares || !thick)
 }
@@ -134,7 +138,7 @@ mod tests {
     #[case::of_a_thick_volume_that_can(want(Thin, true, true), true, true)]
     #[case::of_a_thick_volume_that_cannot(want(Thin, true, true), false, false)]
     fn sharing(#[case] want: CopyRequest, #[case] unshares: bool, #[case] expected: bool) {
-        assert_eq!(may_share(&want, unshares), expected);
+        assert_eq!(sharing_allowed(&want, unshares), expected);
     }
 
     #[rstest]

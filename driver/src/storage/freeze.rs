@@ -46,9 +46,10 @@ pub trait Intents {
 pub struct Limits<'a> {
     /// The longest time that a filesystem may stay frozen.
     pub max_freeze: Duration,
-    /// Called before the first freeze. It fails while a pool is below its reserve, because a freeze
-    /// that can't write back hangs in the kernel.
-    pub room: &'a dyn Fn() -> Result<()>,
+    /// Called before the first freeze, while writers still run. It fails while a pool is below its
+    /// reserve, because a freeze that can't write back hangs in the kernel. It also fails if the
+    /// copy is known to take longer than `max_freeze`.
+    pub check: &'a dyn Fn() -> Result<()>,
 }
 
 /// Volumes that do not change, or not within one clone call.
@@ -114,7 +115,10 @@ pub fn quiesced<T>(
 
 /// Lists the steps that the targets need.
 fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
-    let mounts = kernel.known_mounts()?;
+    if targets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mounts = kernel.mounts()?;
     let mut steps = Vec::new();
     for target in targets {
         let loops = kernel.loops_holding(target.image, &target.volume.to_string())?;
@@ -155,8 +159,13 @@ fn in_use_as(raw: bool, claimed: bool) -> &'static str {
 
 /// The error for a copy that did not end within the freeze limit.
 fn too_long(max_freeze: Duration) -> Error {
+    longer_than("copying takes", max_freeze)
+}
+
+/// The error for a copy beyond the freeze limit. `copying` says what takes how long.
+pub(super) fn longer_than(copying: &str, max_freeze: Duration) -> Error {
     Error::CannotFreeze(format!(
-        "copying takes longer than the {} s its filesystem may stay frozen (--max-freeze): \
+        "{copying} longer than the {} s its filesystem may stay frozen (--max-freeze): \
          unstage the volume first, raise the limit, or keep such volumes in a pool with reflinks \
          (XFS, btrfs, or image=)",
         max_freeze.as_secs_f32()

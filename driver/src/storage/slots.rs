@@ -8,6 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+use super::copy_rate::CopyRates;
 use super::open::registry::Known;
 use super::sync::{lock, read, write};
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
@@ -120,6 +121,7 @@ impl Pools {
             slots: RwLock::new(specs.iter().map(slot).collect::<Result<_>>()?),
             opening: Opening::of(specs.len()),
             filesystems: Arc::default(),
+            copy_rates: CopyRates::default(),
             kernel,
             options,
         });

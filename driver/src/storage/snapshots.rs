@@ -5,13 +5,11 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::capacity::SpaceRequest;
-use super::content_source::Origin;
-use super::copy_image::CopyRequest;
+use super::content_source::{CopyJob, Origin};
 use super::directory::{EntryKind, Incoming};
 use super::record::SCHEMA;
 use super::reservation::Reservation;
 use super::sync::{read, write};
-use super::volumes::now_ns;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId, SnapshotRecord};
 use super::{VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file;
@@ -31,9 +29,10 @@ pub(super) struct Shot<'a> {
 }
 
 impl<'a> Shot<'a> {
-    fn want(&self) -> CopyRequest {
-        let len = self.origin.len;
-        self.origin.copy_request(self.pool, len, Provisioning::Thin)
+    fn job(&self) -> CopyJob<'_> {
+        let (origin, pool) = (&self.origin, self.pool);
+        let want = origin.copy_request(pool, origin.len, Provisioning::Thin);
+        CopyJob { origin, to: &self.image, pool: pool.id, want }
     }
 
     /// Writes the record and moves the snapshot into place. The space stays reserved until the
@@ -108,16 +107,9 @@ impl Pools {
     ) -> Result<(Vec<Shot<'a>>, u64)> {
         let shots = pools.iter().zip(volumes).map(|(pool, id)| self.prepare(pool, id));
         let shots = shots.collect::<Result<Vec<_>>>()?;
-        let targets: Vec<_> = shots.iter().filter_map(|s| s.origin.target()).collect();
-        let (copied, taken_ns) = self.still(&targets, |still| {
-            let taken_ns = now_ns();
-            let copied = shots.iter().zip(&targets).map(|(shot, target)| {
-                still.copy(target.image, &shot.origin.image, &shot.image, &shot.want())
-            });
-            Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
-        })?;
-        for (shot, copied) in shots.iter().zip(copied) {
-            self.finish_copy(&shot.origin, &shot.image, &shot.want(), copied)?;
+        let jobs: Vec<CopyJob<'_>> = shots.iter().map(Shot::job).collect();
+        let taken_ns = self.copy_images(&jobs)?;
+        for shot in &shots {
             file::sync(&shot.image, &shot.incoming.image_path())?;
         }
         Ok((shots, taken_ns))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::capacity::SpaceRequest;
-use super::content_source::Origin;
+use super::content_source::CopyJob;
 use super::copy_image;
 use super::directory::{EntryKind, IMAGE};
 use super::record::SCHEMA;
@@ -48,7 +48,11 @@ impl Pools {
         let incoming = pool.layout.begin(id.to_string())?;
         let image = incoming.image()?;
         match &origin {
-            Some(origin) => self.fill(pool, &new, origin, &image)?,
+            Some(origin) => {
+                let settings = &new.settings;
+                let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
+                self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
+            }
             None => lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)?,
         }
         file::sync(&image, &incoming.image_path())?;
@@ -57,19 +61,6 @@ impl Pools {
         incoming.commit(&*record)?;
         write(&pool.index).put_volume(record.clone());
         Ok(record)
-    }
-
-    /// Copies the content of a new volume from its source.
-    fn fill(&self, pool: &Pool, new: &NewVolume, origin: &Origin, image: &File) -> Result<()> {
-        let want = origin.copy_request(pool, new.capacity_bytes, new.settings.provisioning);
-        let from = &origin.image;
-        let copied = match origin.target() {
-            None => copy_image::copy(from, image, &want, copy_image::Source::Still, &|| false)?,
-            Some(target) => {
-                self.still(&[target], |still| still.copy(target.image, from, image, &want))?
-            }
-        };
-        self.finish_copy(origin, image, &want, copied)
     }
 
     /// Deletes a volume and frees its space. Fails with [`Error::Attached`] while the volume is

@@ -4,5 +4,6 @@
 mod deltas;
 mod freezing;
 mod metadata;
+mod refused;
 mod support;
 mod thick;

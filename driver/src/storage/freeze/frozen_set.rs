@@ -65,7 +65,7 @@ impl<'a> Hold<'a> {
         });
         for (i, mounted) in mounted.enumerate() {
             if i == 0 {
-                (limits.room)()?;
+                (limits.check)()?;
             }
             hold.add(&mounted)?;
         }

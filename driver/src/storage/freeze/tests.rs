@@ -70,7 +70,7 @@ struct Bench {
     kernel: Arc<dyn Kernel>,
     dir: TempDir,
     notes: Notes,
-    room: fn() -> Result<()>,
+    check: fn() -> Result<()>,
 }
 
 impl Bench {
@@ -81,7 +81,7 @@ impl Bench {
             model,
             dir: TempDir::new().unwrap(),
             notes: Notes::default(),
-            room: || Ok(()),
+            check: || Ok(()),
         }
     }
 
@@ -142,8 +142,7 @@ impl Bench {
         max_freeze: Duration,
         copy: impl FnOnce(&Still) -> Result<T>,
     ) -> Result<T> {
-        let room = &self.room;
-        let limits = Limits { max_freeze, room };
+        let limits = Limits { max_freeze, check: &self.check };
         quiesced(&self.kernel, targets, &limits, &self.notes, copy)
     }
 
@@ -174,7 +173,7 @@ fn cannot_freeze<T: std::fmt::Debug>(result: Result<T>, words: &str) {
 #[test]
 fn a_volume_at_rest_needs_nothing() {
     let mut bench = Bench::new();
-    bench.room = || panic!("nothing is frozen, so no space is needed");
+    bench.check = || panic!("nothing is frozen, so no space is needed");
     let volume = bench.at_rest("a");
     let done = bench.quiesced(&[volume.target()], LIMIT, |still| {
         assert!(!still.stop());
@@ -241,7 +240,7 @@ fn without_room_or_its_intent_nothing_is_frozen() {
         let mut bench = Bench::new();
         bench.notes.fail_write = fail_write;
         if !fail_write {
-            bench.room = || Err(Error::Refused("below the reserve".to_owned()));
+            bench.check = || Err(Error::Refused("below the reserve".to_owned()));
         }
         let volume = bench.mounted("a");
         // A retry may follow at once, because the thread of the call before has ended.

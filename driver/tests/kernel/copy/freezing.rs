@@ -171,7 +171,7 @@ fn limited<T>(
     copy: impl FnOnce(&Still) -> Result<T>,
 ) -> Result<T> {
     let notes = Notes::default();
-    let limits = Limits { max_freeze, room: &|| Ok(()) };
+    let limits = Limits { max_freeze, check: &|| Ok(()) };
     let done = freeze::quiesced(&kernel(), targets, &limits, &notes, copy);
     assert!(notes.0.lock().unwrap().is_empty(), "no intent is left");
     done
@@ -390,7 +390,7 @@ fn a_full_pool_does_not_hang_the_caller() {
         volume.write(&format!("file-{i}"), &[1; 20000]);
     }
     let notes = Notes::default();
-    let limits = Limits { max_freeze: Duration::from_secs(2), room: &|| Ok(()) };
+    let limits = Limits { max_freeze: Duration::from_secs(2), check: &|| Ok(()) };
     let targets = [volume.target()];
     let attempt = || freeze::quiesced(&kernel(), &targets, &limits, &notes, |_| Ok(()));
     for _ in 0..3 {

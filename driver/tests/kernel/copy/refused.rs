@@ -1,0 +1,64 @@
+//! Copies that would freeze a filesystem for too long are refused before they freeze it.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hostloop_driver::kernel::FsType::Ext4;
+use hostloop_driver::kernel::linux::Linux;
+
+use crate::testkit::{Configs, Rig, code, ext4, mount, new_filesystem};
+
+/// The files of a volume except its image, with their inodes. A freeze replaces one of them first.
+fn records(dir: &Path) -> Vec<(PathBuf, u64)> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut records: Vec<_> = entries
+        .filter(|path| !path.ends_with("image"))
+        .map(|path| (path.clone(), path.metadata().unwrap().ino()))
+        .collect();
+    records.sort();
+    records
+}
+
+#[test]
+fn a_copy_that_would_freeze_too_long_leaves_writers_alone() {
+    let mut site = Rig::<Linux>::site(&["default=DIR/pool"]);
+    new_filesystem(&*site.kernel, &site.path(""), Ext4, 1 << 30);
+    site.options.max_freeze = Duration::from_millis(1);
+    let rig = Rig::over(site, Configs::default());
+    let id = rig.volume(ext4(), 256 << 20);
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    let at = rig.staging("a");
+    let mut much = std::fs::File::create(at.join("much")).unwrap();
+    much.write_all(&vec![1; 100 << 20]).unwrap();
+    much.sync_all().unwrap();
+    drop(much);
+
+    let before = records(&rig.path(format!("volumes/{id}")));
+    let (written, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let refused = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                std::fs::write(at.join("pod"), b"x").unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let refused = rig.snapshot("snap", &id.to_string());
+        done.store(true, Ordering::Relaxed);
+        refused
+    });
+    let why = format!("{refused:?}");
+    assert_eq!(code(refused), Err(tonic::Code::FailedPrecondition), "{why}");
+    for word in ["copying the ", &id.to_string(), "MiB/s", "0.001 s", "--max-freeze", "reflinks"] {
+        assert!(why.contains(word), "no {word} in {why}");
+    }
+    assert!(written.load(Ordering::Relaxed) > 0);
+    // The intent to freeze is written before each freeze.
+    assert_eq!(records(&rig.path(format!("volumes/{id}"))), before);
+    // Nothing is left of the sample, and a volume at rest can be copied.
+    rig.unstage(id, "a").unwrap();
+    rig.snapshot("snap", &id.to_string()).unwrap();
+    assert_eq!(rig.entries().len(), 2);
+}
