@@ -48,7 +48,7 @@ impl Scratch {
 
     /// Unmounts and detaches everything beneath. The error names what could not be removed.
     fn take_down(&self) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let (mut fewest, mut deadline) = (usize::MAX, Instant::now());
         loop {
             let mounts = mount_points(&own_mountinfo(), &self.path);
             for mount in mounts.iter().rev() {
@@ -63,12 +63,17 @@ impl Scratch {
                     &["--detach", &format!("/dev/loop{}", device.minor)],
                 );
             }
-            let left = loops::beneath(&self.path);
-            if mount_points(&own_mountinfo(), &self.path).is_empty() && left.is_empty() {
+            let mounts = mount_points(&own_mountinfo(), &self.path);
+            let devices = loops::beneath(&self.path);
+            let left = mounts.len() + devices.len();
+            if left == 0 {
                 return Ok(());
             }
-            if Instant::now() > deadline {
-                return Err(format!("still there: mounts {mounts:?}, loop devices {left:?}"));
+            // Thousands of devices take longer, but some of them are gone each time.
+            if left < fewest {
+                (fewest, deadline) = (left, Instant::now() + Duration::from_secs(10));
+            } else if Instant::now() > deadline {
+                return Err(format!("still there: mounts {mounts:?}, loop devices {devices:?}"));
             }
             std::thread::sleep(Duration::from_millis(100));
         }

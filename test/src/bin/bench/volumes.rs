@@ -1,13 +1,15 @@
-//! What many volumes cost: start with 10,000, memory at rest and with 1,000.
+//! What many volumes cost: start with 10,000 and with 1,000 attached ones, memory at rest, with
+//! 1,000, and with 1,000 attached.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
+use crate::attached::{LoopDevices, attach};
 use crate::calls::create;
 use crate::measure::{Aim, Figure, millis};
 use crate::runtime::Runtime;
@@ -23,22 +25,40 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let (mut memory, mut starts) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
     for _ in 0..RUNS {
         for (count, pool) in filled.iter().enumerate() {
-            let start = Instant::now();
-            let driver = pool.start();
-            starts[count].push(millis(start.elapsed()));
-            memory[count].push(settled_mib(runtime, &driver));
-            driver.stop();
+            let (start, settled) = pool.restart(runtime);
+            starts[count].push(start);
+            memory[count].push(settled);
         }
     }
     let [_, few, many] = starts;
     let [at_rest, with_few, _] = memory;
+    drop(filled);
+    let (start_attached, with_attached) = attached(runtime);
     let small = Aim::LessThan(15.0);
     let soon = Aim::LessThan(1000.0);
     vec![
         Figure::alone("resident memory at rest", at_rest, "MiB", small),
         Figure::alone("resident memory with 1,000 volumes", with_few, "MiB", small),
         Figure::beside("start with 10,000 volumes, against 1,000", many, few, "ms", soon),
+        Figure::alone("start with 1,000 attached volumes", start_attached, "ms", soon),
+        Figure::alone(
+            "resident memory with 1,000 attached volumes",
+            with_attached,
+            "MiB",
+            Aim::LessThan(20.0),
+        ),
     ]
+}
+
+/// Starts of a driver with attached volumes, and its memory afterwards.
+fn attached(runtime: &Runtime) -> (Vec<f64>, Vec<f64>) {
+    // Dropped last, once the scratch directory has detached them.
+    let _devices = LoopDevices::now();
+    let pool = Filled::new(runtime, 0);
+    let driver = pool.start();
+    runtime.block_on(async { attach(&driver.csi().await, &pool.scratch, 0..FEW).await });
+    driver.stop();
+    (0..RUNS).map(|_| pool.restart(runtime)).unzip()
 }
 
 /// A pool with so many volumes.
@@ -68,6 +88,23 @@ impl Filled {
 
     fn start(&self) -> Driver {
         DriverSpec::new(&self.scratch, &[&self.pool]).start()
+    }
+
+    /// Starts a driver and stops it. Returns milliseconds until Probe says that it is ready, and its
+    /// resident memory afterwards.
+    fn restart(&self, runtime: &Runtime) -> (f64, f64) {
+        let begun = Instant::now();
+        let driver = self.start();
+        runtime.block_on(async {
+            let csi = driver.csi().await;
+            while csi.ok(csi::ProbeRequest {}).await.ready == Some(false) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let elapsed = millis(begun.elapsed());
+        let settled = settled_mib(runtime, &driver);
+        driver.stop();
+        (elapsed, settled)
     }
 }
 
