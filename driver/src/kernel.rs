@@ -149,6 +149,15 @@ pub enum Probe {
     Ambivalent,
 }
 
+/// An intact superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The filesystem's UUID, as blkid prints it.
+    pub uuid: String,
+    /// True if [`Kernel::check`] would find nothing to do.
+    pub clean: bool,
+}
+
 /// How to make a filesystem.
 #[derive(Clone, Debug)]
 pub struct MkfsSpec<'a> {
@@ -159,7 +168,8 @@ pub struct MkfsSpec<'a> {
     /// Further options from the StorageClass, already split into words; they never pass through a
     /// shell. [`Kernel::mkfs`] rejects what [`check_mkfs_options`] rejects.
     pub options: &'a [String],
-    /// Discard unwritten space while making it (thin), or leave it allocated (thick).
+    /// Discard the device's space first. False for a thick volume, which keeps its space, and for an
+    /// image without data, which has nothing to discard.
     pub discard: bool,
     /// UUID of the new filesystem, if the caller chooses it.
     pub uuid: Option<&'a str>,
@@ -335,6 +345,13 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Probes a device for signatures and data.
     fn probe(&self, device: &Path) -> Result<Probe>;
+
+    /// Reads the superblock of an expected filesystem. `None` unless its checksum matches and mkfs
+    /// has finished; then only [`Kernel::probe`] shows what the device holds.
+    fn superblock(&self, device: &Path, fs: FsType) -> Result<Option<Superblock>> {
+        let _ = (device, fs);
+        Ok(None)
+    }
 
     /// Makes a filesystem.
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()>;

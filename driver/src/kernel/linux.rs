@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, SharedList,
+    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, SharedList, Superblock,
 };
 
 mod asking;
@@ -18,6 +18,7 @@ mod known;
 mod loopdev;
 mod mount;
 mod statmount;
+mod superblock;
 mod uevents;
 
 /// The kernel of this machine, as seen from this process's mount namespace.
@@ -165,6 +166,10 @@ impl Kernel for Linux {
 
     fn probe(&self, device: &Path) -> Result<Probe> {
         fs_tools::probe(device)
+    }
+
+    fn superblock(&self, device: &Path, fs: FsType) -> Result<Option<Superblock>> {
+        superblock::read(device, fs)
     }
 
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {

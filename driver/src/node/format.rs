@@ -76,6 +76,7 @@ impl Node {
         device: &LoopDevice,
         fs: FsType,
         force: bool,
+        blank: bool,
     ) -> Result<()> {
         // CreateVolume checks these options, but older versions accepted any.
         check_mkfs_options(fs, &record.mkfs_options).map_err(|why| {
@@ -92,9 +93,10 @@ impl Node {
             device: &device.path(),
             fs,
             options: &record.mkfs_options,
-            discard: record.settings.provisioning == Provisioning::Thin,
+            // An image without data needs no discard and no overwrite.
+            discard: !blank && record.settings.provisioning == Provisioning::Thin,
             uuid: None,
-            force,
+            force: force && !blank,
         })?;
         // Write the filesystem to disk before the record says that it exists.
         Ok(kernel.loop_flush(device)?)

@@ -10,7 +10,7 @@ use super::stage::Wanted;
 use super::{Error, Node, Result, fs_group, mount_options, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
-use crate::storage::{Access, VolumeRecord};
+use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
 pub(super) struct Mounting<'a> {
@@ -35,17 +35,22 @@ impl Mounting<'_> {
         self.node.thaw(self.record, self.owner, path)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
         let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
-        let found = match self.blank {
-            true => Probe::Blank,
-            false => kernel.probe(&device.path())?,
+        // The filesystem that the driver made needs no search for others: it is never formatted
+        // again, and the mount names its type.
+        let made = match self.record.format {
+            Format::Done(fs) if fs == self.fs => kernel.superblock(&device.path(), fs)?,
+            _ => None,
+        };
+        let found = match &made {
+            _ if self.blank => Probe::Blank,
+            Some(made) => Probe::Filesystem { fs: self.fs, uuid: made.uuid.clone() },
+            None => kernel.probe(&device.path())?,
         };
         match format::decide(self.record.format, &found, self.fs)? {
             FormatStep::Make { force } => {
-                // An empty image needs no overwrite.
-                let force = force && !self.blank;
-                self.node.format(self.record, &device, self.fs, force)?;
+                self.node.format(self.record, &device, self.fs, force, self.blank)?;
             }
-            FormatStep::Keep => self.check(&device)?,
+            FormatStep::Keep => self.check(&device, made.is_some_and(|made| made.clean))?,
         }
         refuse_twin(self.fs, &found)?;
         let flags = match &self.wanted.capability.access {
@@ -64,8 +69,9 @@ impl Mounting<'_> {
         self.complete(&device, options.read_only)
     }
 
-    /// Checks a filesystem before it is mounted. Grows one that could not grow later.
-    fn check(&self, device: &LoopDevice) -> Result<()> {
+    /// Checks a filesystem before it is mounted, unless it is clean. Grows one that could not grow
+    /// later.
+    fn check(&self, device: &LoopDevice, clean: bool) -> Result<()> {
         let kernel = self.node.pools.kernel().as_ref();
         let node = device.path();
         // Another mount namespace still has the filesystem mounted, so it can't be checked. A
@@ -73,7 +79,9 @@ impl Mounting<'_> {
         if self.view.own().next().is_some() && kernel.is_claimed(&node)? {
             return Ok(());
         }
-        kernel.check(&node, self.fs)?;
+        if !clean {
+            kernel.check(&node, self.fs)?;
+        }
         if self.fs == FsType::Ext4 && !kernel.grows_mounted(self.fs) {
             let size = kernel.fs_size(&self.wanted.path, &node, self.fs)?;
             if size < loop_device::image_len(self.image)? {

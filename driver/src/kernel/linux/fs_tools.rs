@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::superblock::XFS_IN_PROGRESS;
 use super::{blank, device_size, fs, open};
 use crate::kernel::failpoint::effect;
 use crate::kernel::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
@@ -46,13 +47,11 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
     }
 }
 
-/// True if the superblock says that mkfs has not finished. mkfs.xfs sets this byte first and clears
-/// it last, and the kernel does not mount such a filesystem.
+/// True if the superblock says that mkfs has not finished.
 fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
-    /// `sb_inprogress` in the on-disk superblock.
-    const OFFSET: u64 = 126;
     let mut byte = [0];
-    file.read_exact_at(&mut byte, OFFSET).map_err(|e| Error::io("read", device, e))?;
+    let read = file.read_exact_at(&mut byte, XFS_IN_PROGRESS as u64);
+    read.map_err(|e| Error::io("read", device, e))?;
     Ok(byte != [0])
 }
 

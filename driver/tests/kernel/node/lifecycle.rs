@@ -1,6 +1,7 @@
 //! Mount flags and groups of mounted volumes.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
 
 use hostloop_driver::kernel::Kernel;
 
@@ -30,6 +31,30 @@ fn mount_flags_hold_and_unknown_ones_are_refused() {
     let unknown = with_flags(mount("ext4"), &["no-such-option"]);
     rig.stage(id, "a", &unknown).unwrap_err();
     rig.assert_clean(id);
+}
+
+#[test]
+fn an_ext4_is_checked_unless_it_is_clean() {
+    /// Offset of the time of the last check in an image. Only a check changes it.
+    const LAST_CHECK: u64 = 1024 + 0x40;
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let image = rig.root().join(format!("pool/volumes/{id}/image"));
+    // The state of a filesystem that was unmounted, of one that was not, and of one with errors.
+    for (state, checked) in [(1, false), (0, true), (3, true)] {
+        rig.unstage(id, "a").unwrap();
+        rig.assert_detached(id);
+        for change in ["lastcheck @0", &format!("state {state}")] {
+            let change = format!("set_super_value {change}");
+            let changed = Command::new("debugfs").args(["-w", "-R", &change]).arg(&image).output();
+            assert!(changed.unwrap().status.success(), "{change}");
+        }
+        rig.stage(id, "a", &mount("ext4")).unwrap();
+        let mut last_check = [0; 4];
+        let image = std::fs::File::open(&image).unwrap();
+        image.read_exact_at(&mut last_check, LAST_CHECK).unwrap();
+        assert_eq!(last_check != [0; 4], checked, "state {state}");
+    }
 }
 
 #[test]

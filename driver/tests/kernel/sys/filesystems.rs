@@ -132,6 +132,19 @@ fn ext4_is_repaired_or_reported() {
     assert!(message.starts_with("e2fsck /dev/loop"), "{message}");
 }
 
+#[rstest]
+fn a_superblock_shows_what_a_probe_shows(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
+    let s = Scratch::new();
+    let (_image, device, at) = s.volume(fs);
+    let found = || s.kernel.superblock(&device.path(), fs).unwrap().unwrap();
+    // Only an ext4 has to be checked before it is mounted again.
+    assert_eq!(found().clean, fs != Ext4);
+    s.kernel.unmount(&at).unwrap();
+    assert!(found().clean);
+    let uuid = found().uuid;
+    assert_eq!(s.kernel.probe(&device.path()).unwrap(), Probe::Filesystem { fs, uuid });
+}
+
 #[test]
 fn ext4_counts_its_errors() {
     let s = Scratch::new();

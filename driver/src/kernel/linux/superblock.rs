@@ -1,0 +1,209 @@
+//! Reads a superblock without a program. Only a superblock with a matching checksum counts, so that
+//! everything unusual is left to blkid and e2fsck.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use uuid::Uuid;
+
+use super::{device_size, open};
+use crate::kernel::{Error, FsType, Result, Superblock, magic};
+
+pub(super) fn read(device: &Path, fs: FsType) -> Result<Option<Superblock>> {
+    let (offset, parse): (u64, fn(&Block) -> Option<Superblock>) = match fs {
+        FsType::Ext4 => (1024, ext4),
+        FsType::Xfs => (0, xfs),
+        FsType::Btrfs => (64 << 10, btrfs),
+    };
+    let file = open(device)?;
+    let mut block = Block([0; 4096]);
+    if device_size(&file, device)? < offset + block.0.len() as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut block.0, offset).map_err(|e| Error::io("read", device, e))?;
+    Ok(parse(&block))
+}
+
+/// The bytes from the start of a superblock on.
+struct Block([u8; 4096]);
+
+impl Block {
+    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        std::array::from_fn(|n| self.0[at + n])
+    }
+
+    fn le16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.bytes(at))
+    }
+
+    fn le32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(at))
+    }
+
+    fn uuid(&self, at: usize) -> String {
+        Uuid::from_bytes(self.bytes(at)).to_string()
+    }
+}
+
+/// `struct ext4_super_block`. Clean means that `e2fsck -p` would do nothing: it skips a filesystem
+/// that was unmounted, has no errors and is not due for a periodic check.
+fn ext4(block: &Block) -> Option<Superblock> {
+    const VALID: u16 = 1;
+    const INCOMPAT_RECOVER: u32 = 0x4;
+    const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+    const RO_COMPAT_ORPHAN_PRESENT: u32 = 0x1_0000;
+    const CHECKSUM: usize = 0x3fc;
+    let (incompat, ro_compat) = (block.le32(0x60), block.le32(0x64));
+    let intact = i64::from(block.le16(0x38)) == magic::EXT4
+        && ro_compat & RO_COMPAT_METADATA_CSUM != 0
+        && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
+    let (max_mount_count, check_interval) = (block.le16(0x36).cast_signed(), block.le32(0x44));
+    let (last_orphan, error_count) = (block.le32(0xe8), block.le32(0x194));
+    intact.then(|| Superblock {
+        uuid: block.uuid(0x68),
+        clean: block.le16(0x3a) == VALID
+            && incompat & INCOMPAT_RECOVER == 0
+            && ro_compat & RO_COMPAT_ORPHAN_PRESENT == 0
+            && last_orphan == 0
+            && error_count == 0
+            && max_mount_count <= 0
+            && check_interval == 0,
+    })
+}
+
+/// `struct xfs_dsb`. The mount replays the log.
+fn xfs(block: &Block) -> Option<Superblock> {
+    const MAGIC: u32 = 0x5846_5342;
+    const VERSION_WITH_CHECKSUM: u16 = 5;
+    const CHECKSUM: usize = 224;
+    let version = u16::from_be_bytes(block.bytes(100)) & 0xf;
+    let mut sector = block.0.get(..usize::from(u16::from_be_bytes(block.bytes(102))))?.to_vec();
+    sector.get_mut(CHECKSUM..CHECKSUM + 4)?.fill(0);
+    let intact = u32::from_be_bytes(block.bytes(0)) == MAGIC
+        && version == VERSION_WITH_CHECKSUM
+        && block.0[XFS_IN_PROGRESS] == 0
+        && block.le32(CHECKSUM) == !crc32c(!0, &sector);
+    intact.then(|| Superblock { uuid: block.uuid(32), clean: true })
+}
+
+/// Offset of `sb_inprogress` in an XFS superblock. mkfs.xfs sets this byte first and clears it last,
+/// and the kernel does not mount such a filesystem.
+pub(super) const XFS_IN_PROGRESS: usize = 126;
+
+/// `struct btrfs_super_block`. The mount replays the log.
+fn btrfs(block: &Block) -> Option<Superblock> {
+    const MAGIC: &[u8; 8] = b"_BHRfS_M";
+    const CRC32C: u16 = 0;
+    const CHECKSUM: usize = 32;
+    let intact = block.bytes(0x40) == *MAGIC
+        && block.le16(0xc4) == CRC32C
+        && block.le32(0) == !crc32c(!0, &block.0[CHECKSUM..]);
+    intact.then(|| Superblock { uuid: block.uuid(0x20), clean: true })
+}
+
+/// CRC-32C without the final inversion.
+fn crc32c(start: u32, bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    bytes.iter().fold(start, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (POLYNOMIAL * (crc & 1)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn run(program: &str, args: &[&str], image: &Path) {
+        let mut command = Command::new(program);
+        command.args(args).arg(image).stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(command.status().unwrap().success(), "{program} {args:?}");
+    }
+
+    fn made(dir: &Path, fs: FsType, options: &[&str]) -> std::path::PathBuf {
+        let image = dir.join("image");
+        File::create(&image).unwrap().set_len(512 << 20).unwrap();
+        run(&format!("mkfs.{fs}"), &[&["-q"], options].concat(), &image);
+        image
+    }
+
+    #[test]
+    fn only_an_intact_superblock_counts() {
+        const ID: &str = "0e1f9c4a-5a3b-4f6e-9d0c-0123456789ab";
+        let dir = tempfile::tempdir().unwrap();
+        for (fs, with_id, at) in [
+            (FsType::Ext4, ["-U", ID].as_slice(), 1024),
+            (FsType::Xfs, &["-m", &format!("uuid={ID}")], 0),
+            (FsType::Btrfs, &["-U", ID], 64 << 10),
+        ] {
+            let image = made(dir.path(), fs, with_id);
+            let found = read(&image, fs).unwrap();
+            assert_eq!(found, Some(Superblock { uuid: ID.to_owned(), clean: true }), "{fs}");
+            for other in FsType::ALL {
+                assert_eq!(read(&image, other).unwrap().is_some(), other == fs, "{fs} {other}");
+            }
+            let file = File::options().read(true).write(true).open(&image).unwrap();
+            // Magic numbers, UUIDs and checksums are among them. btrfs has room for longer checksums
+            // before byte 32.
+            for byte in (0..4).chain((32..512).step_by(3)) {
+                let mut was = [0];
+                file.read_exact_at(&mut was, at + byte).unwrap();
+                file.write_all_at(&[!was[0]], at + byte).unwrap();
+                assert_eq!(read(&image, fs).unwrap(), None, "{fs} {byte}");
+                file.write_all_at(&was, at + byte).unwrap();
+            }
+            assert!(read(&image, fs).unwrap().is_some(), "{fs}");
+            file.set_len(at + 4095).unwrap();
+            assert_eq!(read(&image, fs).unwrap(), None, "{fs}");
+        }
+    }
+
+    #[test]
+    fn checksums_of_other_kinds_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        for (fs, options) in [
+            (FsType::Ext4, ["-O", "^metadata_csum"]),
+            (FsType::Xfs, ["-m", "crc=0"]),
+            (FsType::Btrfs, ["--csum", "xxhash"]),
+        ] {
+            let image = made(dir.path(), fs, &options);
+            assert_eq!(read(&image, fs).unwrap(), None, "{fs}");
+        }
+    }
+
+    /// Whatever makes `e2fsck -p` act is not clean.
+    #[test]
+    fn an_ext4_with_work_for_e2fsck_is_not_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        for (change, clean) in [
+            ("mnt_count 3", true),
+            ("state 0", false),
+            // The error flag.
+            ("state 3", false),
+            ("error_count 1", false),
+            ("last_orphan 12", false),
+            ("max_mnt_count 1", false),
+            ("checkinterval 1", false),
+        ] {
+            let image = made(dir.path(), FsType::Ext4, &[]);
+            run("debugfs", &["-w", "-R", &format!("set_super_value {change}")], &image);
+            assert_eq!(
+                read(&image, FsType::Ext4).unwrap().map(|s| s.clean),
+                Some(clean),
+                "{change}"
+            );
+        }
+        for feature in ["needs_recovery", "orphan_file,orphan_present"] {
+            let image = made(dir.path(), FsType::Ext4, &[]);
+            let features = feature.replace(',', " ");
+            run("debugfs", &["-w", "-R", &format!("feature {features}")], &image);
+            assert_eq!(
+                read(&image, FsType::Ext4).unwrap().map(|s| s.clean),
+                Some(false),
+                "{feature}"
+            );
+        }
+    }
+}
