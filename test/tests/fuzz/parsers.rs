@@ -90,7 +90,7 @@ target!(
              37 36 7:3 /loop3 /a\\040b\\134 ro shared:2 propagate_from:1 - btrfs /dev/loop3 rw,subvol=/\n";
         let table = MountTable::parse(&Entropy::new(bytes).mutate(LINES.as_bytes()));
         let _ = MountTable::parse(bytes);
-        for entry in table.into_iter().flat_map(|table| table.entries.clone()) {
+        for entry in table.iter().flat_map(|table| table.entries.iter()) {
             let _ = entry.loop_minor();
         }
     }

@@ -111,13 +111,13 @@ async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xf
 async fn a_call_that_waits_until_its_deadline_is_aborted() {
     let rig = Rig::new();
     let volume = rig.volume("a");
-    rig.kernel.close();
+    rig.gate.close();
     let stage = tokio::spawn({
         let (mut node, request) = (rig.node().await, rig.stage(&volume));
         async move { node.node_stage_volume(request).await.map(drop) }
     });
-    let kernel = rig.kernel.clone();
-    tokio::task::spawn_blocking(move || kernel.wait_for(1)).await.unwrap();
+    let gate = rig.gate.clone();
+    tokio::task::spawn_blocking(move || gate.wait_for(1)).await.unwrap();
 
     let source = volume.clone();
     let snapshot = move || csi::CreateSnapshotRequest {
@@ -130,7 +130,7 @@ async fn a_call_that_waits_until_its_deadline_is_aborted() {
     hasty.set_timeout(Duration::from_secs(1));
     let aborted = controller.create_snapshot(hasty).await;
     let retry = tokio::spawn(async move { controller.create_snapshot(snapshot()).await });
-    rig.kernel.open();
+    rig.gate.open();
     stage.await.unwrap().unwrap();
     retry.await.unwrap().unwrap();
     assert_eq!(rig.pools.snapshots().len(), 1);
