@@ -23,6 +23,7 @@ mod mkfs_options;
 mod mount_flags;
 pub mod mountinfo;
 pub mod reflink_support;
+pub mod shared_dir;
 mod shared_list;
 
 pub use error::{Error, Result};
@@ -57,6 +58,14 @@ pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> R
             done => return done,
         }
     }
+}
+
+/// The ID of the running boot. It differs after each start of the kernel, and is the same in all
+/// containers.
+pub fn boot_id() -> Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    Ok(id.trim_end().to_owned())
 }
 
 /// The filesystems a volume can have.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
+mod boot_state;
 mod capacity;
 pub mod config;
 mod content_source;

@@ -345,6 +345,23 @@ fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Res
 /// fsync of the directory. After a crash, `name` has either the old content or the new one. A
 /// temporary file (`.<name>.new`) may remain, which the next call reuses.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
+    put(dir, name, content, |file| effect("file.sync").and_then(|()| file.sync_all()))?;
+    sync_dir(dir)
+}
+
+/// Like [`replace`], without an fsync. After a crash of the process, `name` has either the old
+/// content or the new one. After a power cut it may be old, empty, cut off or missing.
+pub fn replace_unsynced(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
+    put(dir, name, content, |_| Ok(()))
+}
+
+/// Writes a temporary file, passes it to `sync`, and renames it to `name`.
+fn put(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    content: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<()> {
     single(dir, name)?;
     let temporary = format!(".{name}.new");
     effect("file.create").map_err(beneath("create", dir, temporary.as_str()))?;
@@ -353,18 +370,36 @@ pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
         effect("file.write")?;
         file.set_len(0)?;
         file.write_all(content)?;
-        effect("file.sync")?;
-        file.sync_all()?;
+        sync(&file)?;
         effect("file.rename")?;
         rustix::fs::renameat(dir, &temporary, dir, name).map_err(io::Error::from)
     })();
-    if let Err(e) = written {
+    written.map_err(|e| {
         // Best effort: leave no half-written record on a full disk. Report the first error, not
         // this one.
         let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
-        return Err(Error::io("replace", name_of(dir).join(name), e));
+        Error::io("replace", name_of(dir).join(name), e)
+    })
+}
+
+/// Creates `name` in `dir` with `content`, and calls fsync on the file. The caller calls fsync on
+/// the directory.
+pub fn write_new(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
+    let mut file = create_beneath(dir, name.as_ref())?;
+    effect("file.write")
+        .and_then(|()| file.write_all(content))
+        .map_err(beneath("write", dir, name))?;
+    effect("file.sync").and_then(|()| file.sync_all()).map_err(beneath("fsync", dir, name))
+}
+
+/// Unlinks the file `name` in `dir`, if it exists. Calls no fsync.
+pub fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
+    single(dir, name)?;
+    effect("file.unlink").map_err(beneath("unlink", dir, name))?;
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(beneath("unlink", dir, name)(e)),
     }
-    sync_dir(dir)
 }
 
 /// Opens and locks the temporary file of [`replace`]. Concurrent replacements of one name take
@@ -384,8 +419,8 @@ fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     }
 }
 
-/// Renames an entry between two directories beneath the pool and calls fsync on both. Fails if `to`
-/// exists (RENAME_NOREPLACE).
+/// Renames an entry between two directories beneath the pool. Fails if `to` exists
+/// (RENAME_NOREPLACE). The caller calls fsync on the directories.
 pub fn rename(
     from_dir: BorrowedFd<'_>,
     from: &str,
@@ -396,9 +431,7 @@ pub fn rename(
     single(to_dir, to)?;
     effect("file.rename").map_err(beneath("rename", from_dir, from))?;
     rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE)
-        .map_err(beneath("rename", from_dir, from))?;
-    sync_dir(to_dir)?;
-    sync_dir(from_dir)
+        .map_err(beneath("rename", from_dir, from))
 }
 
 /// Unlinks the plain files in the directory `name` of `dir`, then the directory. Removes only one

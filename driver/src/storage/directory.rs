@@ -12,10 +12,12 @@ use std::sync::Mutex;
 
 use rustix::fs::{AtFlags, OFlags};
 
+use super::boot_state;
 use super::record_io::{self, Record};
 use super::scan::Image;
 use super::sync::lock;
-use super::{GroupId, Result};
+use super::{GroupId, Result, VolumeRecord};
+use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, file};
 
 /// The name of the image file in an entry's directory.
@@ -51,10 +53,12 @@ pub(super) const TRASH: &str = "trash";
 #[derive(Debug)]
 pub(super) struct Layout {
     path: PathBuf,
+    /// The ID of the running boot.
+    boot: String,
     root: File,
-    shelves: [File; 3],
+    shelves: [SharedDir; 3],
     incoming: File,
-    trash: File,
+    trash: SharedDir,
     /// Entries that could not be removed from these directories, for a later try.
     left: Mutex<Vec<(Left, String)>>,
 }
@@ -95,16 +99,17 @@ impl Layout {
         for passing in [INCOMING, TRASH] {
             file::make_dir(root.as_fd(), passing)?;
         }
-        let shelf = |kind: EntryKind| dir(kind.name());
+        let shelf = |kind: EntryKind| dir(kind.name()).map(SharedDir::new);
         let layout = Layout {
             path: path.to_path_buf(),
+            boot: kernel::boot_id()?,
             shelves: [
                 shelf(EntryKind::Volumes)?,
                 shelf(EntryKind::Snapshots)?,
                 shelf(EntryKind::Groups)?,
             ],
             incoming: dir(INCOMING)?,
-            trash: dir(TRASH)?,
+            trash: SharedDir::new(dir(TRASH)?),
             left: Mutex::default(),
             root,
         };
@@ -123,6 +128,11 @@ impl Layout {
     /// The path of the pool, for messages only.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The ID of the running boot.
+    pub(super) fn boot(&self) -> &str {
+        &self.boot
     }
 
     pub(super) fn incoming(&self) -> BorrowedFd<'_> {
@@ -175,13 +185,21 @@ impl Layout {
         }
     }
 
-    /// Replaces the record of an entry on disk.
-    pub(super) fn replace<R: Record>(&self, record: &R) -> Result<()> {
-        let content = record_io::encode(record, R::FILE)?;
-        let entry = record.entry();
-        let dir = file::open_beneath(self.shelf(R::SHELF), Path::new(&entry), OFlags::DIRECTORY)?;
-        file::replace(dir.as_fd(), R::FILE, &content)?;
-        Ok(())
+    /// Replaces a volume's record on disk, without its state in the running kernel.
+    pub(super) fn replace(&self, record: &VolumeRecord) -> Result<()> {
+        let content = record_io::encode(&record.durable(), VolumeRecord::FILE)?;
+        let dir = self.entry_dir(record)?;
+        Ok(file::replace(dir.as_fd(), VolumeRecord::FILE, &content)?)
+    }
+
+    /// Replaces a volume's encoded state in the running kernel, without an fsync.
+    pub(super) fn replace_state(&self, record: &VolumeRecord, state: Option<&[u8]>) -> Result<()> {
+        Ok(boot_state::write(self.entry_dir(record)?.as_fd(), state)?)
+    }
+
+    fn entry_dir(&self, record: &VolumeRecord) -> kernel::Result<File> {
+        let shelf = self.shelf(EntryKind::Volumes);
+        file::open_beneath(shelf, Path::new(&record.entry()), OFlags::DIRECTORY)
     }
 
     /// Creates an entry under `incoming/`. Dropping it before [`Incoming::place`] removes it.
@@ -199,11 +217,17 @@ impl Layout {
     /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet. True if
     /// the entry existed.
     pub(super) fn discard(&self, shelf: EntryKind, entry: &str) -> Result<bool> {
-        match file::rename(self.shelf(shelf), entry, self.trash(), entry) {
+        match self.to_trash(shelf, entry) {
             Ok(()) => Ok(true),
             Err(kernel::Error::NotFound { .. }) => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn to_trash(&self, shelf: EntryKind, entry: &str) -> kernel::Result<()> {
+        file::rename(self.shelf(shelf), entry, self.trash(), entry)?;
+        self.trash.sync()?;
+        self.shelves[shelf as usize].sync()
     }
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
@@ -252,7 +276,7 @@ impl Layout {
     pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
         let removed = match from {
             Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
-            Left::On(_) => file::rename(self.dir(from), &entry, self.trash(), &entry),
+            Left::On(shelf) => self.to_trash(shelf, &entry),
         };
         match removed {
             // An earlier try may have moved the entry.
@@ -306,10 +330,13 @@ impl Incoming<'_> {
         self.place(R::SHELF)
     }
 
-    /// Writes the record into the entry.
+    /// Writes the record into the entry, and syncs the record and the names of all files in the
+    /// entry. The image must be synced already.
     pub(super) fn write<R: Record>(&self, record: &R) -> Result<()> {
         let content = record_io::encode(record, R::FILE)?;
-        Ok(file::replace(self.dir.as_fd(), R::FILE, &content)?)
+        file::write_new(self.dir.as_fd(), R::FILE, &content)?;
+        let path = self.layout.path.join(INCOMING).join(&self.entry);
+        Ok(file::sync(&self.dir, &path)?)
     }
 
     /// Syncs `incoming/`, so that the entry survives a power cut with all that is written in it.
@@ -318,10 +345,13 @@ impl Incoming<'_> {
         Ok(file::sync(&self.layout.incoming, &path)?)
     }
 
-    /// Moves the entry into its final place; its record must be written first.
+    /// Moves the entry into its final place; its record must be written first. Only the target
+    /// directory is synced: a rename is one change of the filesystem, so an entry in its final
+    /// place is not under `incoming/` any more.
     pub(super) fn place(&mut self, shelf: EntryKind) -> Result<()> {
         let (layout, entry) = (self.layout, &self.entry);
-        let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry);
+        let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry)
+            .and_then(|()| layout.shelves[shelf as usize].sync());
         self.at = match moved {
             Ok(()) => None,
             // The rename may have happened, and only its fsync may have failed.

@@ -46,9 +46,10 @@ pub struct VolumeRecord {
     pub fresh: bool,
     /// Nodes with a publication (ControllerPublishVolume), with the parameters of the request.
     pub publications: BTreeMap<String, Publication>,
-    /// The current staging, written before the loop device is attached.
+    /// The current staging, written before the loop device is attached. In `state.json`, except
+    /// for an inline volume.
     pub stage: Option<Stage>,
-    /// The freeze in progress, written before the freeze.
+    /// The freeze in progress, written before the freeze. In `state.json`.
     pub freeze: Option<FreezeIntent>,
     /// Kubelet's volume handle of an inline ephemeral volume.
     pub inline: Option<String>,

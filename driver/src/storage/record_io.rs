@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::boot_state;
 use super::directory::{EntryKind, Layout};
 use super::record::SCHEMA;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
@@ -35,6 +36,9 @@ pub(super) trait Record: Serialize + DeserializeOwned {
     fn schema(&self) -> u32;
     fn pool_of(id: Self::Id) -> PoolId;
 
+    /// Adds what the file at `state` says about the running kernel, which only volumes have.
+    fn add_state(&mut self, _dir: BorrowedFd<'_>, _state: &Path, _boot: &str) {}
+
     /// The name of the record's directory.
     fn entry(&self) -> String {
         self.id().to_string()
@@ -42,7 +46,7 @@ pub(super) trait Record: Serialize + DeserializeOwned {
 }
 
 macro_rules! record {
-    ($record:ident, $id:ident, $shelf:ident, $file:literal) => {
+    ($record:ident, $id:ident, $shelf:ident, $file:literal $($more:tt)*) => {
         impl Record for $record {
             type Id = $id;
             const SHELF: EntryKind = EntryKind::$shelf;
@@ -59,10 +63,16 @@ macro_rules! record {
             fn pool_of(id: $id) -> PoolId {
                 id.pool()
             }
+
+            $($more)*
         }
     };
 }
-record!(VolumeRecord, VolumeId, Volumes, "volume.json");
+record!(VolumeRecord, VolumeId, Volumes, "volume.json"
+    fn add_state(&mut self, dir: BorrowedFd<'_>, state: &Path, boot: &str) {
+        boot_state::add(self, dir, state, boot);
+    }
+);
 record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json");
 record!(GroupRecord, GroupId, Groups, "group.json");
 
@@ -146,7 +156,7 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
 }
 
 /// Checks the schema first: the fields of a newer schema mean nothing here.
-fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {
         schema: u64,
@@ -186,7 +196,9 @@ pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>
         };
         let why = match read_whole(shelf, &Path::new(&entry).join(R::FILE), &mut buffer) {
             Ok(()) => match decode::<R>(&buffer, id) {
-                Ok(record) => {
+                Ok(mut record) => {
+                    let state = Path::new(&entry).join(boot_state::FILE);
+                    record.add_state(shelf, &state, layout.boot());
                     loaded.records.push(record);
                     continue;
                 }
@@ -209,7 +221,7 @@ pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>
     Ok(loaded)
 }
 
-/// Reads one record from disk again.
+/// Reads one record from disk again, without the state of the running kernel.
 pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
     let mut bytes = Vec::new();
@@ -224,8 +236,18 @@ pub(super) fn read_whole(
     path: &Path,
     buffer: &mut Vec<u8>,
 ) -> kernel::Result<()> {
+    read_with(dir, path, OFlags::RDONLY, buffer)
+}
+
+/// [`read_whole`] with flags for the opening of the file.
+pub(super) fn read_with(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    buffer: &mut Vec<u8>,
+) -> kernel::Result<()> {
     buffer.clear();
-    let file = file::open_beneath(dir, path, OFlags::RDONLY)?;
+    let file = file::open_beneath(dir, path, flags)?;
     // `File::read_to_end` queries size and position first: two more calls for each record.
     let mut reader = Plain(&file);
     reader.read_to_end(buffer).map_err(|e| kernel::Error::io("read", path, e))?;

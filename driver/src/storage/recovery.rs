@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::boot_state;
 use super::directory::Left;
 use super::freeze;
 use super::index::{Index, Named};
@@ -35,6 +36,7 @@ pub(super) use recheck::recheck;
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
     sweep(pool)?;
     *write(&pool.index) = read_records(pool)?;
+    split_old_records(pool);
     let images = look_at_images(pool);
     thaw(pool, kernel, options, &images);
     reconcile_loops::reconcile(pool, kernel, &images)?;
@@ -158,6 +160,26 @@ fn read_shelf<R: Named>(
         );
     }
     Ok(loaded.records.into_iter().map(Arc::new).collect())
+}
+
+/// Moves the state that version 0.1.0 kept in `volume.json` to `state.json`. If that fails, the
+/// state in `volume.json` counts again at the next start.
+fn split_old_records(pool: &Pool) {
+    let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
+    for volume in volumes.iter().filter(|volume| volume.durable() != ***volume) {
+        let split = || {
+            let stored: VolumeRecord = record_io::read_one(&pool.layout, volume.id)?;
+            if stored == volume.durable() {
+                return Ok(());
+            }
+            let state = boot_state::encode(volume, pool.layout.boot())?;
+            pool.layout.replace_state(volume, state.as_deref())?;
+            pool.layout.replace(volume)
+        };
+        if let Err(error) = split() {
+            tracing::warn!(volume = %volume.id, %error, "its stage stays in its record");
+        }
+    }
 }
 
 /// A volume and the file status of its image.

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 
+use super::boot_state;
 use super::directory::{EntryKind, IMAGE, INCOMING, TRASH};
 use super::open::OWNER;
 use super::record::SCHEMA;
 use super::record_io::Record;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
-use crate::kernel::{Error, FileId, FsUsage, Result, file};
+use crate::kernel::{self, Error, FileId, FsUsage, Result, file};
 
 /// Maximum size of a record in bytes; no more is read into memory.
 const RECORD_LIMIT: u64 = 16 << 20;
@@ -152,15 +153,16 @@ impl Contents {
         })?;
         let stat = rustix::fs::fstat(dir).map_err(|e| Error::io("fstat", path, e.into()))?;
         let mut strangers = strangers_at_top(dir)?;
+        let boot = kernel::boot_id()?;
         Ok(Contents {
             root: path.to_path_buf(),
             id,
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
             usage: file::usage(dir)?,
-            volumes: shelf(dir, &mut strangers)?,
-            snapshots: shelf(dir, &mut strangers)?,
-            groups: shelf(dir, &mut strangers)?,
+            volumes: shelf(dir, &boot, &mut strangers)?,
+            snapshots: shelf(dir, &boot, &mut strangers)?,
+            groups: shelf(dir, &boot, &mut strangers)?,
             leftovers: leftovers(dir)?,
             strangers,
         })
@@ -189,7 +191,11 @@ pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads the entries of one kind.
-fn shelf<R: Record>(pool: BorrowedFd<'_>, strangers: &mut Vec<PathBuf>) -> Result<Vec<Item<R>>> {
+fn shelf<R: Record>(
+    pool: BorrowedFd<'_>,
+    boot: &str,
+    strangers: &mut Vec<PathBuf>,
+) -> Result<Vec<Item<R>>> {
     let name = R::SHELF.name();
     let mut items = Vec::new();
     let Some(shelf) = open_if_there(pool, name, OFlags::RDONLY | OFlags::DIRECTORY)? else {
@@ -205,7 +211,7 @@ fn shelf<R: Record>(pool: BorrowedFd<'_>, strangers: &mut Vec<PathBuf>) -> Resul
             }
         };
         match dir {
-            Ok(Some(dir)) => items.extend(item(&shelf, &dir, entry, strangers)?),
+            Ok(Some(dir)) => items.extend(item(&shelf, &dir, entry, boot, strangers)?),
             Ok(None) => {}
             Err(_) => strangers.push(there),
         }
@@ -218,19 +224,21 @@ fn item<R: Record>(
     shelf: &File,
     dir: &File,
     name: String,
+    boot: &str,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
-    let item = Item {
-        record: record_in(dir.as_fd(), R::FILE),
-        image: image_in(dir.as_fd(), IMAGE)?,
-        name,
-    };
+    let record = record_in(dir.as_fd(), R::FILE).map(|mut record: R| {
+        record.add_state(dir.as_fd(), Path::new(boot_state::FILE), boot);
+        record
+    });
+    let item = Item { record, image: image_in(dir.as_fd(), IMAGE)?, name };
     let files = file::list(dir.as_fd())?;
     if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
         return Ok(None);
     }
-    let temporary = format!(".{}.new", R::FILE);
-    let ours = |n: &String| [R::FILE, IMAGE, &temporary].contains(&n.as_str());
+    let ours = [IMAGE, R::FILE, boot_state::FILE];
+    let temporary = ours.map(|name| format!(".{name}.new"));
+    let ours = |n: &String| ours.contains(&n.as_str()) || temporary.contains(n);
     let there = Path::new(R::SHELF.name()).join(&item.name);
     let others = files.into_iter().filter(|n| !ours(n));
     strangers.extend(others.map(|n| there.join(n)));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::boot_state;
 use super::capacity::SpaceRequest;
 use super::content_source::CopyJob;
 use super::copy_image;
@@ -237,7 +238,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Changes a record: on disk first, then in the index.
+    /// Changes a record: on disk first, then in the index. A change of the state in the running
+    /// kernel alone needs no fsync. The durable part is written first. So `format: done` is on disk
+    /// before the minor, without which NodePublishVolume refuses the volume.
     pub(super) fn update(
         &self,
         id: &VolumeId,
@@ -250,17 +253,32 @@ impl Pool {
         if record == *before {
             return Ok(before);
         }
+        // Encoded first: what can't be encoded changes nothing.
+        let state = boot_state::encode(&record, self.layout.boot())?;
+        let durable = record.with_boot_state(&before);
+        if durable != *before {
+            self.replace_durable(durable)?;
+        }
+        let record = Arc::new(record);
+        if !record.same_boot_state(&before) {
+            self.layout.replace_state(&record, state.as_deref())?;
+            write(&self.index).put_volume(record.clone());
+        }
+        Ok(record)
+    }
+
+    /// Replaces the durable part of a record on disk, then the record in the index.
+    fn replace_durable(&self, record: VolumeRecord) -> Result<()> {
         let replaced = self.layout.replace(&record);
         if replaced.is_err() {
             // Only the last fsync may have failed, so the index follows the record on disk.
-            match record_io::read_one::<VolumeRecord>(&self.layout, *id) {
-                Ok(on_disk) if on_disk == record => {}
-                _ => return replaced.map(|()| before),
+            match record_io::read_one::<VolumeRecord>(&self.layout, record.id) {
+                Ok(on_disk) if on_disk == record.durable() => {}
+                _ => return replaced,
             }
         }
-        let record = Arc::new(record);
-        write(&self.index).put_volume(record.clone());
-        replaced.map(|()| record)
+        write(&self.index).put_volume(Arc::new(record));
+        replaced
     }
 
     /// Restores the length of an image after a failed expansion: the new end is still unused, and

@@ -17,6 +17,7 @@ use hostloop_driver::storage::{
 mod testkit;
 
 mod opening;
+mod syncs;
 
 use testkit::{MI, Site};
 
@@ -141,15 +142,19 @@ const OPERATIONS: [Operation; 12] = [
 
 /// Effects of an operation that goes well.
 fn effects_of(operation: impl FnOnce() -> Result<()>) -> usize {
+    count("effect", || operation().unwrap())
+}
+
+/// How often an operation reaches a failpoint.
+fn count(point: &str, operation: impl FnOnce()) -> usize {
     let counter = Arc::new(AtomicUsize::new(0));
     let counted = counter.clone();
-    fail::cfg_callback("effect", move || {
+    fail::cfg_callback(point, move || {
         counted.fetch_add(1, Ordering::SeqCst);
     })
     .unwrap();
-    let done = operation();
-    fail::remove("effect");
-    done.unwrap();
+    operation();
+    fail::remove(point);
     counter.load(Ordering::SeqCst)
 }
 

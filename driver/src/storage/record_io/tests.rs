@@ -3,7 +3,7 @@ use std::sync::Arc;
 use rstest::rstest;
 
 use super::*;
-use crate::storage::{About, VolumeHandle};
+use crate::storage::{About, Stage, VolumeHandle};
 use crate::testkit::{Site, new};
 
 mod frozen;
@@ -125,6 +125,41 @@ fn records_read_back_as_written() {
     assert_eq!(read, record);
 }
 
+fn stage(path: &Path) -> Stage {
+    Stage {
+        path: path.to_owned(),
+        capability: crate::testkit::mounted(),
+        minor: None,
+        read_only_loops: Default::default(),
+    }
+}
+
+/// The blocked file, and what a change of record and state leaves on disk and in the index.
+#[rstest]
+#[case::record(".volume.json.new", (true, None))]
+#[case::state(".state.json.new", (false, None))]
+#[case::nothing("notes", (false, Some(stage("/stage".as_ref()))))]
+fn a_record_is_written_before_its_state(
+    #[case] blocked: &str,
+    #[case] expected: (bool, Option<Stage>),
+) {
+    let mut site = Site::fake(&["a"]);
+    let (made, path) = made(&site, "one");
+    std::fs::create_dir(path.with_file_name(blocked)).unwrap();
+    let updated = site.pools().update_volume(&made.id, |record| {
+        record.fresh = false;
+        record.stage = Some(stage("/stage".as_ref()));
+    });
+    assert_eq!(updated.is_ok(), expected.1.is_some(), "{updated:?}");
+    let now = site.volume(made.id);
+    assert_eq!((now.fresh, now.stage.clone()), expected);
+    site.close();
+    let pools = site.start();
+    let layout = &pools.named(None).unwrap().layout;
+    let stored = read_one::<VolumeRecord>(layout, made.id).unwrap();
+    assert_eq!(stored, now.durable());
+}
+
 #[test]
 fn a_record_that_cannot_be_written_leaves_what_was_there() {
     use std::os::unix::ffi::OsStringExt;
@@ -133,12 +168,8 @@ fn a_record_that_cannot_be_written_leaves_what_was_there() {
     let before = read(&path);
     let not_utf8 = PathBuf::from(std::ffi::OsString::from_vec(vec![b'/', 0xff]));
     let updated = site.pools().update_volume(&made.id, |record| {
-        record.stage = Some(crate::storage::Stage {
-            path: not_utf8.clone(),
-            capability: crate::testkit::mounted(),
-            minor: None,
-            read_only_loops: Default::default(),
-        });
+        record.fresh = false;
+        record.stage = Some(stage(&not_utf8));
     });
     refused!(updated, Error::Unwritable { .. });
     assert_eq!(read(&path), before);

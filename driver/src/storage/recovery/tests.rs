@@ -102,6 +102,62 @@ fn a_staged_volume_without_its_mount_is_unstaged_and_detached() {
     }
 }
 
+/// A power cut ends the boot, and leaves anything of a file that was never synced.
+#[test]
+fn the_state_before_a_power_cut_means_nothing() {
+    let cases: [fn(String) -> Option<String>; 4] = [
+        |state| Some(state.replace(&kernel::boot_id().unwrap(), "another")),
+        |state| Some(state[..state.len() / 2].to_owned()),
+        |_| Some(String::new()),
+        |_| None,
+    ];
+    for (case, left) in cases.into_iter().enumerate() {
+        let mut site = Site::fake(&["a"]);
+        let (made, _) = staged(&site);
+        let made = site.update(made.id, |r| r.freeze = Some(INTENT));
+        site.close();
+        site.kernel.reboot();
+        let file = site.path(format!("volumes/{}/state.json", made.id));
+        match left(std::fs::read_to_string(&file).unwrap()) {
+            Some(left) => std::fs::write(&file, left).unwrap(),
+            None => std::fs::remove_file(&file).unwrap(),
+        }
+        let effects = site.kernel.effects().len();
+        assert_eq!(reopened(&mut site), [], "case {case}");
+        assert_eq!(*site.volume(made.id), made.durable(), "case {case}");
+        assert_eq!(site.kernel.effects().len(), effects, "case {case}");
+    }
+}
+
+/// Version 0.1.0 knew no `state.json`: it left the file of a later version as it was.
+#[test]
+fn the_state_in_an_old_record_moves_to_its_own_file() {
+    for state in [None, Some("/stage"), Some("/elsewhere")] {
+        let mut site = Site::fake(&["a"]);
+        let (before, at) = staged(&site);
+        site.close();
+        let entry = site.path(format!("volumes/{}", before.id));
+        let whole = record_io::encode(&*before, "volume.json").unwrap();
+        std::fs::write(entry.join("volume.json"), whole).unwrap();
+        let file = entry.join("state.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        match state {
+            Some(path) => {
+                let text = text.replace(at.to_str().unwrap(), path);
+                std::fs::write(&file, text).unwrap();
+            }
+            None => std::fs::remove_file(&file).unwrap(),
+        }
+        for _ in 0..2 {
+            assert_eq!(reopened(&mut site), [], "{state:?}");
+            assert_eq!(site.volume(before.id), before, "{state:?}");
+            let stored: Result<VolumeRecord> = record_io::read_one(&site.pool().layout, before.id);
+            assert_eq!(stored.unwrap(), before.durable(), "{state:?}");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "{state:?}");
+        }
+    }
+}
+
 #[test]
 fn an_idle_device_is_detached_unless_it_holds_a_foreign_file() {
     let mut site = Site::fake(&["a"]);
@@ -386,6 +442,11 @@ fn an_inline_volume_without_its_pod_is_deleted() {
     };
     let cases = [(true, false), (true, true), (false, false)];
     let made: Vec<VolumeId> = cases.into_iter().enumerate().map(make).collect();
+    for id in &made {
+        // The node was restarted: only the synced records count.
+        let state = site.path(format!("volumes/{id}/state.json"));
+        assert_eq!(std::fs::remove_file(state).is_ok(), *id == made[2], "{id}");
+    }
     site.open();
     assert_eq!(ids(&site), made[1..]);
     std::fs::rename(&pods, site.root().join("hidden")).unwrap();

@@ -4,8 +4,8 @@ use std::fs;
 
 use hostloop_driver::inspect::Error;
 use hostloop_driver::inspect::fsck::{CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, examine};
-use hostloop_driver::kernel::Kernel;
-use hostloop_driver::storage::VolumeId;
+use hostloop_driver::kernel::{self, Kernel};
+use hostloop_driver::storage::{FreezeIntent, VolumeId};
 
 use super::{Site, attach, site};
 
@@ -66,6 +66,22 @@ fn leaves_alone_what_could_be_data() {
     assert_eq!(fs::read_to_string(of(one, "volume.json")).unwrap(), "{");
     assert!(of(one, "image").exists() && of(two, "volume.json").exists());
     assert_eq!(fs::read_to_string(site.path("volumes/notes")).unwrap(), "mine");
+}
+
+#[test]
+fn the_state_of_another_boot_is_no_problem() {
+    let mut site = site("p=DIR/p");
+    let record = site.make("data");
+    let freeze = FreezeIntent { since_ns: 1 };
+    site.pools().update_volume(&record.id, |r| r.freeze = Some(freeze)).unwrap();
+    site.close();
+    let entry = site.path(format!("volumes/{}", record.id));
+    fs::write(entry.join(".state.json.new"), "{").unwrap();
+    assert_eq!(kinds(&look(&site, false).problems), [Kind::FreezeLeft]);
+    let state = fs::read_to_string(entry.join("state.json")).unwrap();
+    let boot = kernel::boot_id().unwrap();
+    fs::write(entry.join("state.json"), state.replace(&boot, "another")).unwrap();
+    assert_eq!(look(&site, false).code(), CLEAN);
 }
 
 #[test]

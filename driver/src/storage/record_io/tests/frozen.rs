@@ -1,7 +1,9 @@
 //! Records that version 0.1.0 wrote (`v0.1.0/`, kept unchanged). This version reads them. As long
-//! as it writes them back unchanged, version 0.1.0 can read the records of this version.
+//! as it writes their fields back unchanged, version 0.1.0 can read the records of this version.
+//! Version 0.1.0 ignores `state.json`, and takes a volume with one for unstaged.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use super::super::*;
@@ -14,7 +16,10 @@ fn frozen() -> PathBuf {
 
 /// The record texts of one kind, by entry name.
 fn entries(shelf: &str, record: &str) -> BTreeMap<String, String> {
-    let shelf = frozen().join("pool").join(shelf);
+    texts(&frozen().join("pool").join(shelf), record)
+}
+
+fn texts(shelf: &Path, record: &str) -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(shelf).unwrap().map(|entry| {
         let entry = entry.unwrap();
         let record = std::fs::read_to_string(entry.path().join(record)).unwrap();
@@ -52,6 +57,29 @@ fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
     assert_eq!(snapshots.iter().filter(|s| s.group.is_some()).count(), 2);
     let groups: Vec<GroupRecord> = read_and_written_back(1);
     assert_eq!(groups[0].snapshots.len(), 2);
+}
+
+/// Three volumes of version 0.1.0, as this version writes them (`with-state/`, kept unchanged).
+#[test]
+fn a_state_beside_its_record_is_read_and_written_back_the_same() {
+    let boot = "6e6c8c2c-5b5a-4b60-8a0e-0f2f8f3b7f10";
+    let shelf = frozen().with_file_name("with-state");
+    let older = entries("volumes", "volume.json");
+    let mut states = 0;
+    for (entry, text) in texts(&shelf, "volume.json") {
+        let decoded = |text: &str| decode::<VolumeRecord>(text.as_bytes(), entry.parse().unwrap());
+        let mut record = decoded(&text).unwrap();
+        let dir = shelf.join(&entry);
+        let open = File::open(&dir).unwrap();
+        record.add_state(open.as_fd(), Path::new("state.json"), boot);
+        assert_eq!(record, decoded(&older[&entry]).unwrap(), "nothing is lost");
+        let written = encode(&record.durable(), "volume.json").unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), text, "{entry}");
+        let state = std::fs::read(dir.join("state.json")).ok();
+        assert_eq!(boot_state::encode(&record, boot).unwrap(), state, "{entry}");
+        states += state.iter().count();
+    }
+    assert_eq!(states, 2);
 }
 
 /// A site with the pool of version 0.1.0 in its first directory, and with this state file.
@@ -96,10 +124,16 @@ fn a_pool_of_version_0_1_0_opens() {
         site.options.node_id = Some("node-1".to_owned());
         let identity = std::fs::read(site.path("pool.json")).unwrap();
         let pools = site.open();
+        let layout = &pools.named(None).unwrap().layout;
         // The inline volume was never published, so recovery deletes it.
         assert_eq!(pools.volumes().len(), 5, "{state}");
         assert_eq!(pools.snapshots().len(), 4, "{state}");
         assert_eq!(pools.groups().len(), 1, "{state}");
+        // Recovery found nothing staged or frozen.
+        for volume in pools.volumes() {
+            let stored = read_one::<VolumeRecord>(layout, volume.id).unwrap();
+            assert_eq!((stored.stage, stored.freeze), (None, None), "{state}");
+        }
         assert!(pools.findings().is_empty(), "{:?}", pools.findings());
         // The identity is unchanged, so version 0.1.0 can still open the pool.
         assert_eq!(std::fs::read(site.path("pool.json")).unwrap(), identity);
