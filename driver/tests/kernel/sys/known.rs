@@ -47,14 +47,18 @@ fn read(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
 #[test]
 fn what_is_known_follows_what_others_change() {
     let s = Scratch::new();
-    let path = |name: &str| s.path().join(name);
+    let mount = |args: &[&str]| drop(run("mount", args));
     let (_image, device) = s.made("image", FsType::Ext4, size(FsType::Ext4));
     let node = device.path();
+    // The kernel moves no mount that lies in a shared one.
+    let private = s.dir("private");
+    mount(&["-t", "tmpfs", "none", arg(&private)]);
+    mount(&["--make-private", arg(&private)]);
+    let path = |name: &str| private.join(name);
     for dir in ["a", "b", "with space", "tab\there", "c"] {
-        s.dir(dir);
+        std::fs::create_dir(path(dir)).unwrap();
     }
     std::fs::write(path("file"), "").unwrap();
-    let mount = |args: &[&str]| drop(run("mount", args));
     let at = |name: &str| arg(&path(name)).to_owned();
     type Change<'a> = (&'a str, Box<dyn Fn() + 'a>);
     let changes: Vec<Change<'_>> = vec![
