@@ -143,8 +143,10 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("unstage block, mounts stay", Ext4, STAGED_BLOCK, DOWN).mounts_stay(),
     scenario("delete snapshot", Xfs, FROM_SNAPSHOT, &[Step::DeleteSnapshot("s")]),
     scenario("delete group", Xfs, A_GROUP, &[Step::DeleteGroup("g")]),
-    // The whole life of a volume on pools that the driver mounts itself.
+    // The whole life of a volume.
     scenario("a life", Image, &[], LIFE),
+    scenario("a life", Ext4, &[], LIFE),
+    scenario("a life", Xfs, &[], LIFE),
     scenario("a life, mounts stay", Device, &[], LIFE).mounts_stay(),
 ];
 

@@ -28,8 +28,8 @@ use hostloop_test::requests::{delete, id_of};
 /// early.
 const AT_LEAST: usize = 1500;
 
-/// Minimum number of kills in a scenario, which has at least one call with several effects.
-const AT_LEAST_EACH: usize = 3;
+/// Minimum number of kills in a scenario, which has at least one call with two effects.
+const AT_LEAST_EACH: usize = 2;
 
 /// How long after the last answer an effect of the act may still run.
 const LATE: Duration = Duration::from_secs(1);

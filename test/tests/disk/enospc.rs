@@ -23,7 +23,7 @@ use crate::walk::{TOO_MANY, Walk, after, walk_all};
 use hostloop_test::requests::{delete, id_of};
 
 /// One scenario per call and per way a pool copies; a crash test walks through the rest.
-const INJECTED: [(&str, PoolKind); 20] = [
+const INJECTED: [(&str, PoolKind); 21] = [
     ("create ext4", PoolKind::Ext4),
     ("create thick", PoolKind::Xfs),
     ("restore", PoolKind::Ext4),
@@ -44,6 +44,7 @@ const INJECTED: [(&str, PoolKind); 20] = [
     ("snapshot", PoolKind::Btrfs),
     ("group, mounts stay", PoolKind::Btrfs),
     ("a life", PoolKind::Image),
+    ("a life", PoolKind::Xfs),
 ];
 
 /// Minimum number of effects that meet a full pool, slightly below the actual one.
