@@ -17,10 +17,11 @@ use kube::ResourceExt;
 use tokio::sync::Notify;
 
 use crate::api::duration;
+use crate::api::pv;
 use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
-use crate::client::Kube;
 use crate::client::lease::lease_name;
+use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller};
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
@@ -29,7 +30,7 @@ pub mod decide;
 mod publish;
 mod reconcile;
 
-use decide::Rules;
+use decide::{Rules, expected_name};
 pub use publish::PublishError;
 pub(crate) use reconcile::{ListError, Published, list};
 
@@ -166,6 +167,27 @@ fn rests(driver: &CSIDriver) -> bool {
     driver.spec.attach_required == Some(false)
 }
 
+/// Finds an attachment of a volume, given the cached ones by volume name. A node's cache lacks an
+/// attachment that has no label yet. So after a miss, the API server is asked for the name that the
+/// attach-detach controller uses.
+pub(crate) async fn attachment_of(
+    context: &Context,
+    by_volume: &Index<VolumeAttachment>,
+    volume: &PersistentVolume,
+) -> Result<Option<Arc<VolumeAttachment>>, ApiError> {
+    let (name, driver) = (volume.name_any(), &context.driver.name);
+    if let Some(known) = by_volume.get(&name).pop() {
+        return Ok(Some(known));
+    }
+    let (Some(node), Some(handle)) = (context.scope.node(), pv::handle(volume, driver)) else {
+        return Ok(None);
+    };
+    let attachments = context.caches.attachments();
+    let expected = expected_name(handle, driver, node);
+    let found = context.kube.find(&attachments, "", &expected).await?;
+    Ok(found.filter(|one| one.spec.source.persistent_volume_name == Some(name)))
+}
+
 impl Attacher {
     fn new(context: Context) -> Self {
         let driver = &context.driver;
@@ -233,13 +255,23 @@ impl Attacher {
         let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {
             return Outcome::Done;
         };
-        let named = !self.of_volume.get(name).is_empty();
-        let Some(patch) = self.rules.unprotect(&volume, named) else {
-            return Outcome::Done;
-        };
-        if !self.rules.attaches || !self.context.acts() {
+        if !self.rules.keeps(&volume) || !self.rules.attaches || !self.context.acts() {
             return Outcome::Done;
         }
+        let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
+            Ok(found) => found.is_some(),
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "its attachments cannot be read");
+                return Outcome::Failed;
+            }
+        };
+        let Some(patch) = self.rules.unprotect(&volume, named) else {
+            return match self.of_volume.get(name).is_empty() {
+                // The watch will not report the end of an attachment without a label.
+                true => Outcome::Failed,
+                false => Outcome::Done,
+            };
+        };
         match self.kube.json(volume.as_ref(), patch).await {
             Ok(written) => {
                 if !written.finalizers().is_empty() {

@@ -6,9 +6,10 @@
 //!   the node's capacity object ([`room`]) minus the assignments since ([`reservations`]). A claim
 //!   with a source gets the node of the source. This also applies to late binding, before the
 //!   scheduler chooses: capacity objects can't say where a snapshot is.
-//! - **Labels.** Claims and volumes get the label `hostloop.csi.dev/node`, contents of snapshots
-//!   `managed-by`, so that nodes can watch their own objects. Labels are filters: the selected node
-//!   and the affinity decide. The resync also labels older and static objects.
+//! - **Labels.** Claims, volumes and attachments get the label `hostloop.csi.dev/node`, contents of
+//!   snapshots `managed-by`, so that nodes can watch their own objects. Labels are filters: the
+//!   selected node, the affinity and `spec.nodeName` decide. The resync also labels older and static
+//!   objects.
 //! - **The placement table.** With it, an admission policy can make the API server place claims
 //!   with immediate binding ([`table`]).
 //!
@@ -92,6 +93,8 @@ pub struct Flags {
 pub struct Options {
     /// True if nodes publish capacity objects.
     pub capacity: bool,
+    /// True if nodes attach volumes: their attachments get labels.
+    pub attachments: bool,
     /// The naming scheme of volumes.
     pub(crate) naming: Naming,
     /// The ConfigMap with the placement table for the API server, if one is kept.
@@ -102,7 +105,13 @@ pub struct Options {
 
 impl Options {
     /// Reads the options from the command line.
-    pub(crate) fn new(flags: &Flags, capacity: bool, naming: Naming, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        flags: &Flags,
+        capacity: bool,
+        attachments: bool,
+        naming: Naming,
+        metrics: Metrics,
+    ) -> Self {
         let table = flags.placement_table.clone();
         let table = table.filter(|name| !name.is_empty()).and_then(|name| {
             let namespace = capacity::namespace();
@@ -111,7 +120,7 @@ impl Options {
             }
             Some(Place { namespace: namespace?, name })
         });
-        Options { capacity, naming, table, metrics }
+        Options { capacity, attachments, naming, table, metrics }
     }
 }
 

@@ -9,8 +9,9 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// This label assigns a snapshot content to a node.
 pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
-/// This label assigns claims and volumes to a node. It only filters watches: the selected node
-/// decides for a claim, and the node affinity for a volume.
+/// This label assigns claims, volumes and attachments to a node. It only filters watches: the
+/// selected node decides for a claim, the node affinity for a volume, and `spec.nodeName` for an
+/// attachment.
 pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
 /// The maximum length of a label value in bytes.
 pub const MAX_LABEL: usize = 63;

@@ -2,10 +2,10 @@
 //! for its kind.
 //!
 //! On a node, the watches select only objects that concern this node: the changes of a hundred
-//! nodes must not reach each of them. A label selects claims, volumes and contents; if no process
-//! writes the label, the watch is widened to all objects. Field selectors narrow pods and nodes.
-//! VolumeAttachments support neither. Work that one process does for all nodes needs cluster-wide
-//! caches, which its controllers share while any of them runs ([`Caches::wide`]).
+//! nodes must not reach each of them. A label selects claims, volumes, attachments and contents; if
+//! no process writes the label, the watch is widened to all objects. Field selectors narrow pods and
+//! nodes. Work that one process does for all nodes needs cluster-wide caches, which its controllers
+//! share while any of them runs ([`Caches::wide`]).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -174,7 +174,7 @@ watches! {
     /// StorageClasses.
     classes: StorageClass;
     /// VolumeAttachments.
-    attachments: VolumeAttachment;
+    attachments: VolumeAttachment, by_label;
     /// VolumeAttributesClasses.
     attributes_classes: VolumeAttributesClass;
     /// VolumeSnapshots.

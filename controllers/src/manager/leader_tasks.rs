@@ -30,8 +30,10 @@ pub(crate) async fn run(
     if picked.has(Role::Placement) {
         let capacity =
             args.capacity.enable_capacity.unwrap_or(true) && args.controllers.has(Role::Capacity);
+        let attachments = picked.has(Role::Attacher);
         let naming = Naming::new(&args.provisioner);
-        let options = placement::Options::new(&args.placement, capacity, naming, placing);
+        let options =
+            placement::Options::new(&args.placement, capacity, attachments, naming, placing);
         let capacities = capacities.clone();
         parts.spawn(placement::run(context.clone(), options, capacities));
     }

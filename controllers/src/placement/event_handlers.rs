@@ -1,4 +1,4 @@
-//! Watch events that queue claims, volumes and contents for a reconcile.
+//! Watch events that queue claims, volumes, attachments and contents for a reconcile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use super::labels::of_attachment;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitness, room};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
@@ -35,6 +36,8 @@ pub(super) struct Queues {
     classes: Queue<String>,
     /// PersistentVolumes, by name.
     volumes: Queue<String>,
+    /// VolumeAttachments without the right label, by name.
+    attachments: Queue<String>,
     /// Handles of PersistentVolumes that are new.
     handles: Queue<String>,
     /// VolumeSnapshotContents, by name.
@@ -51,6 +54,14 @@ impl Placement {
         caches.claims().on_change(move |change| to.claim(change));
         let (to, driver) = (queues.clone(), self.context.driver.name.clone());
         caches.volumes().on_change(move |change| to.volume(change, &driver));
+        if self.options.attachments {
+            let (to, driver) = (queues.attachments.clone(), self.context.driver.name.clone());
+            caches.attachments().on_change(move |change| {
+                if of_attachment(change.object(), &driver).is_some() {
+                    to.add(change.object().name_any());
+                }
+            });
+        }
         let classes = queues.classes.clone();
         caches.classes().on_change(move |change| classes.add(change.object().name_any()));
         if self.restores() {
@@ -155,6 +166,12 @@ impl Placement {
                 labellers,
                 |this, name: String| async move { this.volume_label(&name).await },
             )
+            .work(
+                "placement-attachments",
+                &queues.attachments,
+                labellers,
+                |this, name: String| async move { this.attachment_label(&name).await },
+            )
             .work("placement-handles", &queues.handles, 1, |this, handle: String| async move {
                 this.on_handle(&handle).await
             })
@@ -227,6 +244,10 @@ impl Placement {
         let driver = &self.context.driver.name;
         let ours = |volume: &Arc<_>| pv::handle(volume, driver).is_some();
         add_names(&self.queues.volumes, caches.volumes().each().filter(ours));
+        if self.options.attachments {
+            let unlabelled = |one: &Arc<_>| of_attachment(one, driver).is_some();
+            add_names(&self.queues.attachments, caches.attachments().each().filter(unlabelled));
+        }
         if self.contents.is_some() {
             add_names(&self.queues.contents, caches.contents().each());
         }
@@ -259,6 +280,7 @@ impl Queues {
             sources: context.queue(),
             classes: context.queue(),
             volumes: context.queue(),
+            attachments: context.queue(),
             handles: context.queue(),
             contents: context.queue(),
             groups: context.queue(),

@@ -1,8 +1,9 @@
-//! Node labels of PersistentVolumes and VolumeSnapshotContents.
+//! Node labels of PersistentVolumes, VolumeAttachments and VolumeSnapshotContents.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -21,6 +22,13 @@ fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Opt
     let node = node?;
     pv::handle(volume, driver)?;
     (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
+}
+
+/// The node to label an attachment with. `None` if the label is right already.
+pub(super) fn of_attachment<'a>(attachment: &'a VolumeAttachment, driver: &str) -> Option<&'a str> {
+    let spec = &attachment.spec;
+    let is_right = is_labelled(attachment.labels(), &spec.node_name);
+    (spec.attacher == driver && !is_right).then_some(&spec.node_name)
 }
 
 /// The `managed-by` label for a content on one node. `None` if the content has any.
@@ -54,6 +62,21 @@ impl Placement {
             Some(node) => {
                 let value = node_label(&node);
                 self.label(&watch, &*volume, NODE_LABEL, &value, false).await
+            }
+        }
+    }
+
+    /// Labels a VolumeAttachment, by its name.
+    pub(super) async fn attachment_label(&self, name: &str) -> Outcome {
+        let watch = self.context.caches.attachments();
+        let Some(attachment) = watch.get(name) else {
+            return Outcome::Done;
+        };
+        match of_attachment(&attachment, &self.context.driver.name) {
+            None => Outcome::Done,
+            Some(node) => {
+                let value = node_label(node);
+                self.label(&watch, &*attachment, NODE_LABEL, &value, false).await
             }
         }
     }

@@ -35,6 +35,7 @@ impl Rig {
         world.context.driver = Arc::new(driver);
         let options = Options {
             capacity: true,
+            attachments: true,
             naming: Naming::new(&crate::testing::options()),
             table: None,
             metrics: Metrics::default(),

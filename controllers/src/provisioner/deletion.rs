@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::api::pv;
+use crate::attacher;
 use crate::client::ApiError;
 use crate::controller::owner::Ownership;
 use crate::queue::Outcome;
@@ -163,7 +164,7 @@ impl Provisioner {
         let Some(volume_id) = pv::handle(&volume, &driver.name).map(str::to_owned) else {
             return Ok(false);
         };
-        if let Some(node) = self.attached_to(&name) {
+        if let Some(node) = self.attached_to(&volume).await? {
             return Err(Obstacle::Attached { volume: name, node });
         }
         let secrets = self.deletion_secrets(&volume).await;
@@ -203,9 +204,12 @@ impl Provisioner {
         }
     }
 
-    fn attached_to(&self, volume: &str) -> Option<String> {
-        let attached = self.attachments.as_ref()?.get(volume);
-        attached.first().map(|one| one.spec.node_name.clone())
+    async fn attached_to(&self, volume: &PersistentVolume) -> Result<Option<String>, ApiError> {
+        let Some(by_volume) = &self.attachments else {
+            return Ok(None);
+        };
+        let found = attacher::attachment_of(&self.context, by_volume, volume).await?;
+        Ok(found.map(|one| one.spec.node_name.clone()))
     }
 
     /// Reads the secrets for DeleteVolume.

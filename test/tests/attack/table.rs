@@ -99,7 +99,7 @@ pub(crate) fn reads() -> Vec<Read> {
         read("csidrivers", &["list", "watch"]),
         read("nodes", &["get"]),
         read("pods", &["list", "watch"]),
-        read("volumeattachments", &["list", "watch"]),
+        read("volumeattachments", &["get", "list", "watch"]),
         read("volumesnapshots", &["get"]),
         read("volumesnapshotcontents", ALL),
         read("volumesnapshotclasses", &["list", "watch"]),

@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
+use crate::api::scope::{NODE_LABEL, Scope};
+use crate::cache::store::Selector;
 use crate::csi::driver::ControllerCapability::{self, *};
 use crate::queue::Outcome;
 use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, volume, with};
@@ -22,7 +24,10 @@ fn attaching() -> Setup {
 }
 
 fn setup(capabilities: &[ControllerCapability]) -> Setup {
-    let world = World::new(capabilities);
+    of_world(World::new(capabilities))
+}
+
+fn of_world(world: World) -> Setup {
     let attacher = Attacher::new(world.context.clone());
     let source = json!({
         "volumeAttributes": {"a": "b"},
@@ -162,6 +167,31 @@ async fn an_attachment_with_another_finalizer_is_marked_as_detached() {
     // Without our finalizer, the attachment needs no further work.
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls().len(), 1);
+}
+
+/// An attachment without a label is not in the node's cache, but it is on the server.
+#[tokio::test]
+async fn the_finalizer_of_a_volume_outlives_an_attachment_outside_the_watch() {
+    let mut world = World::new(&[PublishUnpublishVolume]);
+    world.context.scope = Scope::Node { name: "n1".to_owned(), segments: Default::default() };
+    let setup = of_world(world);
+    setup.attacher.attachments.note_selected(Selector::label(NODE_LABEL, "n1".to_owned()));
+    let mut volume = setup.volume();
+    volume["metadata"]["finalizers"] = json!(["x", FINALIZER]);
+    volume["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    setup.world.add(&setup.attacher.volumes, volume);
+    let attachment = |volume: &str| {
+        json!({"kind": "VolumeAttachment", "metadata": {"name": expected_name("h", DRIVER, "n1")},
+               "spec": {"attacher": DRIVER, "nodeName": "n1",
+                        "source": {"persistentVolumeName": volume}}})
+    };
+    setup.world.api.put(attachment("pv"));
+    // The watch does not report its deletion, so the volume is tried again.
+    assert_eq!(setup.attacher.volume("pv").await, Outcome::Failed);
+    assert_eq!(setup.world.api.writes(), [""; 0]);
+    setup.world.api.put(attachment("another"));
+    assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
+    assert_eq!(setup.world.api.writes().len(), 1);
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ async fn a_node_is_shown_its_own() {
         "csinodes fieldSelector=metadata.name=n1".to_owned(),
         format!("volumesnapshotcontents {manager}"),
         format!("volumegroupsnapshotcontents {manager}"),
-        "volumeattachments".to_owned(),
+        "volumeattachments labelSelector=hostloop.csi.dev/node=n1".to_owned(),
     ];
     assert_eq!(asked, expected.into());
 }

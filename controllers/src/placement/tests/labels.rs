@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::scope::node_label;
 
 #[tokio::test]
 async fn volumes_get_their_node_s_label() {
@@ -13,6 +14,33 @@ async fn volumes_get_their_node_s_label() {
     }
     let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node}}});
     let expected = [format!("v {}", label("n2")), format!("free {}", label("n1"))];
+    assert_eq!(rig.world.api.writes(), expected);
+}
+
+#[tokio::test]
+async fn attachments_get_their_node_s_label() {
+    let rig = Rig::new(&["n1", "n2"]);
+    let attachments = rig.world.context.caches.attachments();
+    let long = "n".repeat(80);
+    for (name, attacher, node, label) in [
+        ("new", DRIVER, "n1", Value::Null),
+        ("wrong", DRIVER, "n1", json!("n2")),
+        ("long", DRIVER, &long, Value::Null),
+        ("right", DRIVER, "n1", json!("n1")),
+        ("another-driver-s", "other.csi.dev", "n1", Value::Null),
+    ] {
+        let labels = label.is_string().then(|| json!({NODE_LABEL: label}));
+        let attachment = json!({"kind": "VolumeAttachment",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"attacher": attacher, "nodeName": node, "source": {}}});
+        rig.world.add(&attachments, attachment);
+    }
+    for name in ["new", "new", "wrong", "long", "right", "another-driver-s", "never"] {
+        assert_eq!(rig.at_work.attachment_label(name).await, Outcome::Done);
+    }
+    let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node_label(node)}}});
+    let expected = [("new", "n1"), ("wrong", "n1"), ("long", &*long)];
+    let expected = expected.map(|(name, node)| format!("{name} {}", label(node)));
     assert_eq!(rig.world.api.writes(), expected);
 }
 

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::api::names::VOLUME_FINALIZER;
+use crate::api::scope::NODE_LABEL;
+use crate::attacher::decide::expected_name;
+use crate::cache::store::Selector;
 use crate::csi::Pools;
 
 /// A released PersistentVolume, in the cache and on the server.
@@ -31,6 +34,26 @@ async fn the_policy_on_the_server_decides() {
     rig.world.api.put(volume);
     assert_eq!(rig.delete().await, Outcome::Done);
     assert_eq!(rig.log(), [get(PV)]);
+}
+
+/// The attachment has no label yet, so the node's cache lacks it.
+#[tokio::test]
+async fn a_volume_with_an_attachment_outside_the_watch_is_not_deleted() {
+    for (of, outcome) in [("pvc-u-1", Outcome::Failed), ("another", Outcome::Done)] {
+        let mut rig = rig(here(), false);
+        let label = Selector::label(NODE_LABEL, "n1".to_owned());
+        rig.world.context.caches.attachments().note_selected(label);
+        release(&rig, "handle", Value::Null);
+        let name = expected_name("handle", "d", "n1");
+        rig.world.api.put(json!({"kind": "VolumeAttachment", "metadata": {"name": name}, "spec": {
+            "attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": of}}}));
+        assert_eq!(rig.delete().await, outcome, "{of}");
+        let deleted = rig.log().contains(&DELETE.to_owned());
+        assert_eq!(deleted, outcome == Outcome::Done, "{of}");
+        if outcome == Outcome::Failed {
+            assert!(rig.last_message().contains("still attached to node n1"));
+        }
+    }
 }
 
 /// Neither the affinity nor the driver shows the volume's node. Nodes report it even if another

@@ -12,6 +12,7 @@ fn on_node(source: &Value) -> Rig {
     let label = || Selector::label(NODE_LABEL, "n1".to_owned());
     caches.claims().note_selected(label());
     caches.volumes().note_selected(label());
+    caches.attachments().note_selected(label());
     let mut claim = claim_value(Some("n1"), source);
     claim["metadata"]["labels"] = json!({NODE_LABEL: "n1"});
     rig.put_claim(&claim);

@@ -1,4 +1,4 @@
-//! Attachments: a watch cannot select them by a label, so each instance sees all of them.
+//! Attachments: from their creation to `attached`, and until they are gone.
 
 use std::collections::HashSet;
 use std::pin::pin;
