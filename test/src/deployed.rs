@@ -33,8 +33,8 @@ spec:
   paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
 ";
 
-/// The policy with which the API server places and labels claims, and its empty ConfigMap: for this
-/// driver, with this name, in this namespace.
+/// The policies with which the API server places and labels claims and labels attachments, and their
+/// empty ConfigMap: for this driver, with this name, in this namespace.
 pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     let policy = read("components/place-claims/policy.yaml");
     let policy = replaced(
@@ -42,6 +42,7 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
         &[
             ("'hostloop.csi.dev'", &format!("'{driver}'")),
             ("hostloop-claims", &format!("{name}-claims")),
+            ("hostloop-attachments", &format!("{name}-attachments")),
             ("namespace: hostloop\n", &format!("namespace: {namespace}\n")),
         ],
     );

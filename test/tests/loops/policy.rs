@@ -142,6 +142,36 @@ async fn the_api_server_labels_claims_that_are_placed() {
     policed.down().await;
 }
 
+/// An attachment is labelled in the write that creates it. Those of other drivers and to nodes with
+/// overlong names are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_labels_attachments() {
+    let policed = Policed::up("attachments", &[]).await;
+    let rig = &policed.rig;
+    let (long, driver) = ("n".repeat(64), rig.driver_name.as_str());
+    let attachment = |name: &str, attacher: &str, node: &str, label: Value| {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": format!("{}-{name}", rig.name), "labels": label},
+            "spec": {
+                "attacher": attacher, "nodeName": node, "source": {"persistentVolumeName": "none"},
+            },
+        })
+    };
+    for (name, attacher, node, before, after) in [
+        ("bare", driver, "n2", json!({"app": "x"}), json!({"app": "x", LABEL: "n2"})),
+        ("wrong", driver, "n2", json!({LABEL: "n3"}), json!({LABEL: "n2"})),
+        ("at-most", driver, &long[1..], Value::Null, json!({LABEL: &long[1..]})),
+        ("too-long", driver, &long, Value::Null, Value::Null),
+        ("another-drivers", "other.csi.dev", "n2", Value::Null, Value::Null),
+    ] {
+        let made = rig.create(attachment(name, attacher, node, before)).await;
+        assert_eq!(made["metadata"]["labels"], after, "{name}");
+        rig.objects.delete(&objects::Place::of_object(&made)).await;
+    }
+    policed.down().await;
+}
+
 /// A matching claim is placed from the table by its UID, in that same write. Others are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_places_claims_by_the_table() {
