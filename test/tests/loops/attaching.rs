@@ -1,15 +1,19 @@
 //! Attaches volumes to nodes, with VolumeAttachments as the controller manager makes them.
 
+use std::time::Duration;
+
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::client::map;
+use hostloop_test::fleet::{Binding, Fleet, FleetSpec, Member};
 use hostloop_test::front::objects::{Place, attachment_name};
+use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, annotation, handle, has_finalizer, in_class, name, quick, text, without};
+use crate::{LABEL, Rig, annotation, handle, has_finalizer, in_class, name, quick, text, without};
 
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
@@ -184,4 +188,130 @@ async fn another_drivers_attachment_is_left_alone() {
     rig.delete(other).await;
     rig.delete(ours).await;
     rig.down().await;
+}
+
+/// A fleet with a separate leader, and with volumes on its nodes in turn.
+async fn fleet(name: &str, nodes: usize, volumes: usize) -> Fleet {
+    let plane = crate::plane(false).await;
+    let fleet = FleetSpec::new(name, nodes).attach(true).leader_apart();
+    let fleet = fleet.up(&plane.kubeconfig()).await;
+    fleet.controller.as_ref().expect("it is apart").start();
+    fleet.start(Duration::ZERO).await;
+    fleet.ready(PATIENCE).await;
+    fleet.storm(Binding::Wait, 0..volumes).await;
+    fleet.bound(volumes, PATIENCE).await;
+    fleet
+}
+
+/// Attaches the fleet's volumes on a node with attachments that have these labels.
+async fn attach_all(fleet: &Fleet, node: &str, labels: Value) -> Vec<Place> {
+    let mut made = Vec::new();
+    for volume in fleet.all_volumes().await {
+        if fleet.node_of(&volume).as_deref() != Some(node) {
+            continue;
+        }
+        let volume = serde_json::to_value(volume).expect("an object");
+        let attachment = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {
+                "name": attachment_name(handle(&volume), &fleet.driver_name, node),
+                "labels": labels,
+            },
+            "spec": {
+                "attacher": fleet.driver_name, "nodeName": node,
+                "source": {"persistentVolumeName": name(&volume)},
+            },
+        });
+        made.push(Place::of_object(&fleet.objects.create(attachment).await));
+    }
+    made
+}
+
+/// Waits until an attachment is like this, or gone.
+async fn until_attachment(
+    fleet: &Fleet,
+    at: &Place,
+    limit: Duration,
+    so: impl Fn(Option<&Value>) -> bool,
+) {
+    let ask = || async { so(fleet.objects.get(at).await.as_ref()).then_some(()) };
+    until(limit, ask).await.unwrap_or_else(|| panic!("{at} did not change"));
+}
+
+async fn detach_all(fleet: &Fleet, attachments: &[Place]) {
+    for at in attachments {
+        fleet.objects.delete(at).await;
+    }
+    for at in attachments {
+        until_attachment(fleet, at, PATIENCE, |found| found.is_none()).await;
+    }
+}
+
+/// The number of changes of attachments that a node's watch has reported.
+fn watched(member: &Member) -> usize {
+    let counted = r#"hostloop_watch_events_total{kind="VolumeAttachment"} "#;
+    let metrics = member.metrics();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
+    line.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// A node's watch reports three changes of each of its own attachments and none of others: the
+/// leader's label, the finalizer, the status. A label with another node's name is corrected.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_watch_only_their_own_attachments() {
+    let fleet = fleet("attach-own", 3, 9).await;
+    let [first, second, third] = &fleet.members[..] else { panic!("three nodes") };
+    let mut attachments = attach_all(&fleet, &first.node, Value::Null).await;
+    attachments.extend(attach_all(&fleet, &second.node, Value::Null).await);
+    assert_eq!(attachments.len(), 6);
+    for at in &attachments {
+        until_attachment(&fleet, at, PATIENCE, |found| found.is_some_and(attached)).await;
+    }
+    let counts = || fleet.members.iter().map(watched).collect::<Vec<_>>();
+    let reported = || async { (counts() == [9, 9, 0]).then_some(()) };
+    let reported = until(PATIENCE, reported).await;
+    reported.unwrap_or_else(|| panic!("{:?} changes were reported", counts()));
+
+    let of = |node: &str| json!({"metadata": {"labels": {LABEL: node}}});
+    for label in [of(&third.node), json!({"metadata": {"labels": {LABEL: null}}})] {
+        fleet.objects.merge(&attachments[0], label).await;
+        let right = |found: Option<&Value>| {
+            found.is_some_and(|one| one["metadata"]["labels"][LABEL] == *first.node)
+        };
+        until_attachment(&fleet, &attachments[0], PATIENCE, right).await;
+    }
+    let wrong = attach_all(&fleet, &third.node, json!({LABEL: second.node})).await;
+    for at in &wrong {
+        until_attachment(&fleet, at, PATIENCE, |found| found.is_some_and(attached)).await;
+    }
+    for member in &fleet.members {
+        assert_eq!(member.driver.left().publications, 3, "{}", member.node);
+    }
+    attachments.extend(wrong);
+    detach_all(&fleet, &attachments).await;
+    fleet.clear(PATIENCE).await;
+    fleet.down().await;
+}
+
+/// Without a leader, nodes watch all attachments after one to two minutes. Then the labels do not
+/// matter.
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments_need_no_leader() {
+    let fleet = fleet("attach-alone", 2, 4).await;
+    let controller = fleet.controller.as_ref().expect("it is apart");
+    controller.stop();
+    let (first, second) = (&fleet.members[0].node, &fleet.members[1].node);
+    let mut attachments = attach_all(&fleet, first, Value::Null).await;
+    attachments.extend(attach_all(&fleet, second, json!({LABEL: first})).await);
+    let limit = Duration::from_secs(180);
+    for at in &attachments {
+        until_attachment(&fleet, at, limit, |found| found.is_some_and(attached)).await;
+    }
+    for member in &fleet.members {
+        assert_eq!(member.driver.left().publications, 2, "{}", member.node);
+    }
+    controller.start();
+    detach_all(&fleet, &attachments).await;
+    fleet.clear(PATIENCE).await;
+    fleet.down().await;
 }
