@@ -5,8 +5,10 @@ use std::time::Duration;
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::client::map;
+
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec, Member};
 use hostloop_test::front::objects::{Place, attachment_name};
+use hostloop_test::front::plane::Plane;
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
@@ -190,9 +192,8 @@ async fn another_drivers_attachment_is_left_alone() {
     rig.down().await;
 }
 
-/// A fleet with a separate leader, and with volumes on its nodes in turn.
-async fn fleet(name: &str, nodes: usize, volumes: usize) -> Fleet {
-    let plane = crate::plane(false).await;
+/// A fleet with a separate leader on this control plane, and with volumes on its nodes in turn.
+async fn fleet(plane: &Plane, name: &str, nodes: usize, volumes: usize) -> Fleet {
     let fleet = FleetSpec::new(name, nodes).attach(true).leader_apart();
     let fleet = fleet.up(&plane.kubeconfig()).await;
     fleet.controller.as_ref().expect("it is apart").start();
@@ -259,7 +260,8 @@ fn watched(member: &Member) -> usize {
 /// leader's label, the finalizer, the status. A label with another node's name is corrected.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_watch_only_their_own_attachments() {
-    let fleet = fleet("attach-own", 3, 9).await;
+    let plane = crate::plane(false).await;
+    let fleet = fleet(&plane, "attach-own", 3, 9).await;
     let [first, second, third] = &fleet.members[..] else { panic!("three nodes") };
     let mut attachments = attach_all(&fleet, &first.node, Value::Null).await;
     attachments.extend(attach_all(&fleet, &second.node, Value::Null).await);
@@ -297,7 +299,8 @@ async fn nodes_watch_only_their_own_attachments() {
 /// matter.
 #[tokio::test(flavor = "multi_thread")]
 async fn attachments_need_no_leader() {
-    let fleet = fleet("attach-alone", 2, 4).await;
+    let plane = crate::plane(false).await;
+    let fleet = fleet(&plane, "attach-alone", 2, 4).await;
     let controller = fleet.controller.as_ref().expect("it is apart");
     controller.stop();
     let (first, second) = (&fleet.members[0].node, &fleet.members[1].node);

@@ -158,6 +158,15 @@ async fn the_api_server_labels_attachments() {
             },
         })
     };
+    // The policy for attachments may come into force after the one for claims.
+    let tries = AtomicUsize::new(0);
+    let ask = || async {
+        let name = format!("first-{}", tries.fetch_add(1, Ordering::Relaxed));
+        let made = rig.create(attachment(&name, driver, "n1", Value::Null)).await;
+        rig.objects.delete(&objects::Place::of_object(&made)).await;
+        made["metadata"]["labels"][LABEL].is_string().then_some(())
+    };
+    until(PATIENCE, ask).await.expect("attachments are labelled before long");
     for (name, attacher, node, before, after) in [
         ("bare", driver, "n2", json!({"app": "x"}), json!({"app": "x", LABEL: "n2"})),
         ("wrong", driver, "n2", json!({LABEL: "n3"}), json!({LABEL: "n2"})),
