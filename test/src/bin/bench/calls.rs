@@ -7,18 +7,30 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_test::client::{Csi, mounted, new_volume};
 use hostloop_test::machine::text;
 
-/// CreateVolume of this size; returns the ID.
+/// CreateVolume of this size, as ext4; returns the ID.
 pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
-    let answer = csi.ok(new_volume(name, bytes)).await;
+    create_as(csi, name, bytes, "ext4").await
+}
+
+/// CreateVolume of this size with this filesystem; returns the ID.
+pub(crate) async fn create_as(csi: &Csi, name: &str, bytes: u64, fs: &str) -> String {
+    let volume_capabilities = vec![mounted(fs, Mode::SingleNodeWriter)];
+    let request = csi::CreateVolumeRequest { volume_capabilities, ..new_volume(name, bytes) };
+    let answer = csi.ok(request).await;
     answer.volume.expect("CreateVolume answers a volume").volume_id
 }
 
 /// NodeStageVolume as ext4.
 pub(crate) async fn stage(csi: &Csi, id: &str, staging: &Path) {
+    stage_as(csi, id, staging, "ext4").await;
+}
+
+/// NodeStageVolume with this filesystem.
+pub(crate) async fn stage_as(csi: &Csi, id: &str, staging: &Path, fs: &str) {
     csi.ok(csi::NodeStageVolumeRequest {
         volume_id: id.to_owned(),
         staging_target_path: text(staging).to_owned(),
-        volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
+        volume_capability: Some(mounted(fs, Mode::SingleNodeWriter)),
         ..Default::default()
     })
     .await;

@@ -1,5 +1,5 @@
-//! NodeStageVolume of a fresh ext4 volume, against losetup, mkfs.ext4 and mount by hand on a file
-//! beside it.
+//! NodeStageVolume: the first one of an ext4 volume against losetup, mkfs.ext4 and mount by hand on a
+//! file beside it, and the first one against the next, by filesystem and size.
 
 use std::path::Path;
 
@@ -8,14 +8,52 @@ use hostloop_test::machine::{run, text};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
-use crate::calls::{create, delete, stage, unstage};
+use crate::calls::{create, create_as, delete, stage, stage_as, unstage};
 use crate::measure::{Aim, Figure, timed, timed_async};
 use crate::runtime::Runtime;
 
 const ROUNDS: usize = 15;
 
+/// Rounds of each filesystem and size.
+const ROUNDS_OF_SIZES: usize = 9;
+
+const SIZES: [(&str, u64); 3] = [("1 GiB", GIB), ("100 GiB", 100 * GIB), ("1 TiB", 1024 * GIB)];
+
 /// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+    let mut figures = vec![against_by_hand(runtime)];
+    figures.extend(first_against_next(runtime));
+    figures
+}
+
+fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 2048 * GIB);
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let staging = scratch.dir("staging");
+    let mut figures = Vec::new();
+    for fs in ["ext4", "xfs", "btrfs"] {
+        for (size, bytes) in SIZES {
+            let (mut first, mut next) = (Vec::new(), Vec::new());
+            for round in 0..ROUNDS_OF_SIZES {
+                runtime.block_on(async {
+                    let csi = driver.csi().await;
+                    let id = create_as(&csi, &format!("{fs}-{bytes}-{round}"), bytes, fs).await;
+                    for runs in [&mut first, &mut next] {
+                        runs.push(timed_async(stage_as(&csi, &id, &staging, fs)).await);
+                        unstage(&csi, &id, &staging).await;
+                    }
+                    delete(&csi, &id).await;
+                });
+            }
+            let what = format!("first stage of {size} {fs}, against the next");
+            figures.push(Figure::beside(what, first, next, "ms", Aim::RatioAtMost(1.5)));
+        }
+    }
+    figures
+}
+
+fn against_by_hand(runtime: &Runtime) -> Figure {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 40 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
@@ -25,7 +63,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
         floor.push(by_hand(pool.root(), &scratch));
     }
     let what = "stage a fresh ext4, against mkfs + mount by hand";
-    vec![Figure::beside(what, ours, floor, "ms", Aim::RatioAtMost(1.2))]
+    Figure::beside(what, ours, floor, "ms", Aim::RatioAtMost(1.2))
 }
 
 async fn stage_once(driver: &Driver, scratch: &Scratch, round: usize) -> f64 {
