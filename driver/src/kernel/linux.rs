@@ -17,6 +17,7 @@ mod ioctl;
 mod known;
 mod loopdev;
 mod mount;
+mod private_mounts;
 mod statmount;
 mod superblock;
 mod uevents;

@@ -90,11 +90,11 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
             .run(spec.device)?
             .expect_zero()?;
     }
-    Tool::new(name, MAKE)
-        .args(mkfs_arguments(spec))
-        .arg(spec.device)
-        .run(spec.device)?
-        .expect_zero()
+    let tool = match spec.fs {
+        FsType::Btrfs => Tool::new(name, MAKE).without_volumes(),
+        FsType::Ext4 | FsType::Xfs => Tool::new(name, MAKE),
+    };
+    tool.args(mkfs_arguments(spec)).arg(spec.device).run(spec.device)?.expect_zero()
 }
 
 fn mkfs_name(fs: FsType) -> &'static str {

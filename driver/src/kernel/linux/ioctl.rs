@@ -241,3 +241,19 @@ pub(super) fn dies_with_us(command: &mut Command) {
         });
     }
 }
+
+/// Makes the command's process enter a mount namespace, and a directory after that: entering a
+/// namespace changes to its root.
+pub(super) fn enters(command: &mut Command, namespace: &'static File, dir: BorrowedFd<'static>) {
+    let (namespace, dir) = (namespace.as_raw_fd(), dir.as_raw_fd());
+    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing allocates.
+    // Both descriptors stay open for the life of this process.
+    unsafe {
+        command.pre_exec(move || {
+            match libc::setns(namespace, libc::CLONE_NEWNS) == 0 && libc::fchdir(dir) == 0 {
+                true => Ok(()),
+                false => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+}

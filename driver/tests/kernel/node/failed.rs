@@ -53,11 +53,14 @@ fn a_pod_leaves_a_pool_that_failed() {
         let rig = Rig::on(fs, 400 * MI);
         let ids = rig.both_in_use();
         fail(&rig, failure);
-        // Other pools are not affected.
+        // Other pools are not affected. mkfs.btrfs would look up the images of mounted volumes.
         let other = Rig::new();
-        let theirs = other.staged(ext4(), "a", &mount("ext4"));
-        other.unstage(theirs, "a").unwrap();
-        other.assert_clean(theirs);
+        for fs in FsType::ALL {
+            let theirs = other.volume(on(fs), 32 * MI);
+            other.stage(theirs, "a", &mount(fs)).unwrap();
+            other.unstage(theirs, "a").unwrap();
+            other.assert_clean(theirs);
+        }
 
         let what = format!("{fs} {failure:?}");
         rig.end_use(ids, &what);

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount as api;
 
-use crate::kernel::linux::ioctl;
+use crate::kernel::linux::{ioctl, private_mounts};
 use crate::kernel::{Error, Result};
 
 /// Directories of programs, searched after `PATH`.
@@ -27,6 +27,7 @@ pub(super) struct Tool {
     name: &'static str,
     arguments: Vec<OsString>,
     limit: Duration,
+    without_volumes: bool,
 }
 
 /// The result of a program.
@@ -80,7 +81,12 @@ fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
 
 impl Tool {
     pub(super) fn new(name: &'static str, limit: Duration) -> Tool {
-        Tool { name, arguments: Vec::new(), limit }
+        Tool { name, arguments: Vec::new(), limit, without_volumes: false }
+    }
+
+    /// Hides all mounted volumes from the program.
+    pub(super) fn without_volumes(self) -> Tool {
+        Tool { without_volumes: true, ..self }
     }
 
     pub(super) fn arg(mut self, argument: impl Into<OsString>) -> Tool {
@@ -115,6 +121,11 @@ impl Tool {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         ioctl::dies_with_us(&mut command);
+        if self.without_volumes {
+            let namespace = private_mounts::namespace();
+            let namespace = namespace.map_err(|e| failed(format!("no mount namespace: {e}")))?;
+            ioctl::enters(&mut command, namespace, empty.as_fd());
+        }
         let child = command.spawn().map_err(|e| failed(e.to_string()))?;
         match finish(child, self.limit) {
             Ok(Some((status, stdout, stderr))) => Ok(Output {

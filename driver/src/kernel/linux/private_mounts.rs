@@ -1,0 +1,78 @@
+//! A mount namespace without volumes, for a program that looks behind mounted loop devices.
+//!
+//! mkfs.btrfs looks up the backing file of every mounted loop device. If one of them is on a dead
+//! filesystem, mkfs.btrfs fails; if it is on one that hangs, mkfs.btrfs hangs. That would be the
+//! fault of another volume, or of a pod that mounted a device of its own.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::thread;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::kernel::{MountEntry, MountTable};
+
+/// Directories that programs need, with the mounts on the way to them and beneath them.
+const NEEDED: [&str; 9] =
+    ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev"];
+
+/// The namespace, which the first call makes.
+pub(super) fn namespace() -> io::Result<&'static File> {
+    static MADE: OnceLock<File> = OnceLock::new();
+    if let Some(made) = MADE.get() {
+        return Ok(made);
+    }
+    // A thread of its own enters the namespace, because no thread comes back from there.
+    let made = thread::spawn(make).join().map_err(|_| io::Error::other("a thread panicked"))??;
+    Ok(MADE.get_or_init(|| made))
+}
+
+fn make() -> io::Result<File> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    let text = std::fs::read("/proc/thread-self/mountinfo")?;
+    let table = MountTable::parse(&text).map_err(io::Error::other)?;
+    // A copy of a mount keeps its filesystem alive. So nothing stays but what programs need.
+    for entry in table.entries.iter().filter(|entry| !is_needed(entry)) {
+        // It may be beneath a mount that is gone already.
+        let _ = umount2(&entry.mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+    }
+    File::open("/proc/thread-self/ns/mnt")
+}
+
+fn is_needed(entry: &MountEntry) -> bool {
+    let point = &entry.mount_point;
+    let on_the_way = |needed: &Path| needed.starts_with(point) || point.starts_with(needed);
+    point == Path::new("/")
+        || entry.loop_minor().is_none() && NEEDED.iter().any(|needed| on_the_way(needed.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::root("/ / rw - ext4 /dev/vda rw", true)]
+    #[case::root_on_a_loop_device("/ / rw - ext4 /dev/loop0 rw", true)]
+    #[case::programs("/ /usr rw - ext4 /dev/vdb rw", true)]
+    #[case::devices("/ /dev rw - devtmpfs devtmpfs rw", true)]
+    #[case::beneath("/ /sys/fs/cgroup rw - cgroup2 cgroup2 rw", true)]
+    #[case::another_disk("/ /srv rw - xfs /dev/vdc rw", false)]
+    #[case::of_a_pod("/ /var/lib/kubelet/pods/a rw - nfs server:/ rw", false)]
+    fn mounts_that_programs_need(#[case] line: &str, #[case] needed: bool) {
+        let table = MountTable::parse(format!("30 1 8:0 {line}\n").as_bytes()).unwrap();
+        assert_eq!(is_needed(table.entries.iter().next().unwrap()), needed);
+    }
+
+    #[test]
+    fn a_volume_is_never_needed() {
+        let table = MountTable::parse(b"30 1 7:3 / /usr/x rw - ext4 /dev/loop3 rw\n").unwrap();
+        assert!(!is_needed(table.entries.iter().next().unwrap()));
+    }
+}
