@@ -3,7 +3,6 @@
 //! [`kernel_state`] is one look at loop devices and mounts, [`volume`] and [`pool`] compare it with
 //! a record. Recovery, health, `fsck`, `status` and the node service ask here.
 
-pub mod health;
 pub mod kernel_state;
 pub mod pool;
 pub mod volume;

@@ -1,6 +1,7 @@
 //! The Node service, without locks and without a runtime. The gRPC server calls it on blocking
 //! threads and holds the locks of the volume.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hostloop_proto::csi;
@@ -32,7 +33,18 @@ pub use inline_limits::InlineLimits;
 use self::inline_limits::Making;
 use crate::csi::topology::Topology;
 use crate::csi::validate::CapabilityRules;
-use crate::storage::Pools;
+use crate::storage::{Capability, Pools};
+
+/// A requested staging or publication.
+#[derive(Clone, Debug)]
+struct Wanted {
+    /// The staging path or the target path, as the mount table shows it.
+    path: PathBuf,
+    /// The requested capability.
+    capability: Capability,
+    /// True if the mount must not be writable. For a staging, the superblock is read-only too.
+    read_only: bool,
+}
 
 /// Configuration of the node service, from the command line.
 #[derive(Clone, Debug)]

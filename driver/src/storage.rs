@@ -18,15 +18,17 @@ mod content_source;
 pub mod copy_image;
 mod copy_rate;
 mod directory;
+mod encoding;
 pub mod error;
+pub mod file_names;
 pub mod freeze;
 mod groups;
-pub mod id;
+pub mod image_file;
 mod index;
 pub mod issue;
 mod joined;
+mod load;
 mod open;
-pub mod record;
 mod record_io;
 mod recovery;
 mod reservation;
@@ -39,9 +41,10 @@ mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
 pub use error::{Error, Result};
-pub use id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use issue::{About, Issue};
-pub use record::{
+
+pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
+pub use crate::record::{
     Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, Provisioning, Publication,
     Settings, SnapshotRecord, Source, Stage, VolumeRecord,
 };

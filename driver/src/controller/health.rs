@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 
 use super::list::Page;
 use super::{Controller, Error, Result, to_proto};
-use crate::diagnose::health::{self, View};
+use crate::health::{self, View};
 use crate::storage::{self, About, VolumeHandle, VolumeId, VolumeRecord};
 
 /// A volume's record, or why it can't be read.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{Controller, Error, Result, lookup, to_proto};
 use crate::csi::validate::invalid;
-use crate::storage::id::NotAnId;
+use crate::record::id::NotAnId;
 use crate::storage::{self, SnapshotId, VolumeHandle, VolumeId};
 
 /// Maximum size of a page's entries in bytes. By default, gRPC clients refuse messages over 4 MiB,

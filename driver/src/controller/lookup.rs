@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{Controller, Error, Result};
 use crate::csi::validate;
-use crate::storage::id::NotAnId;
+use crate::record::id::NotAnId;
 use crate::storage::{
     self, GroupId, GroupRecord, SnapshotId, SnapshotRecord, VolumeHandle, VolumeRecord,
 };

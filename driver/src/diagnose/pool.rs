@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::kernel::{FileId, FsUsage, LoopInfo};
-use crate::storage::{PoolId, pool_named_in};
+use crate::record::id::{PoolId, pool_named_in};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use super::kernel_state::{KernelState, loop_below};
 use crate::kernel::{self, FileId, Kernel, LoopInfo, MountEntry};
-use crate::storage::{Access, Stage, VolumeId, VolumeRecord};
+use crate::record::id::VolumeId;
+use crate::record::{Access, Stage, VolumeRecord};
 
 mod judge;
 #[cfg(test)]
@@ -42,7 +43,7 @@ impl VolumeIdentity {
     /// Identifies a volume by this image only.
     #[cfg(test)]
     pub(crate) fn over(image: FileId) -> VolumeIdentity {
-        let id = VolumeId::generate(crate::storage::PoolId::generate());
+        let id = VolumeId::generate(crate::record::id::PoolId::generate());
         VolumeIdentity { image: Some(image), ..VolumeIdentity::unrecorded(id) }
     }
 

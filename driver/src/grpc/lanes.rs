@@ -14,7 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use crate::controller::parameters::POOL;
-use crate::storage::{Pools, VolumeHandle, id};
+use crate::record::id;
+use crate::storage::{Pools, VolumeHandle};
 
 /// Changes in one lane at once. More would only wait for the same disk.
 const CHANGES: usize = 32;

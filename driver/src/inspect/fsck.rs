@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::cli::FsckArgs;
 use crate::inspect::inventory::Survey;
-use crate::inspect::status::color::{self, GOOD, QUIET, paint};
+use crate::inspect::status::color::{GOOD, QUIET, paint};
 use crate::inspect::status::humanize::count;
 use crate::inspect::{Error, print};
 use crate::kernel::Kernel;
@@ -148,7 +148,7 @@ fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
         lines.push(headline(problem, paint(GOOD, "repaired")));
     }
     for problem in &outcome.problems {
-        let severity = paint(color::of(problem.severity), problem.severity.as_str());
+        let severity = paint(problem.severity.style(), problem.severity.as_str());
         lines.push(headline(problem, severity));
         let advice = match &problem.repair {
             Repair::Person(how) => format!("to do: {how}"),

@@ -15,7 +15,8 @@ pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 
 use crate::diagnose::KernelState;
 use crate::kernel::Kernel;
-pub use crate::storage::scan::{Area, Contents, Image, Item, Leftover, Unreadable};
+pub use crate::storage::image_file::Image;
+pub use crate::storage::scan::{Area, Contents, Item, Leftover, Unreadable};
 use crate::storage::{PoolKind, PoolSpec};
 
 /// The whole state, at about one moment.

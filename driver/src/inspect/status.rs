@@ -4,12 +4,12 @@
 
 use std::io;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
+use crate::record::now_ns;
 
 pub mod color;
 pub mod humanize;
@@ -32,10 +32,4 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
 fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| usize::from(size.ws_col))
-}
-
-/// Now, in nanoseconds since the epoch.
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

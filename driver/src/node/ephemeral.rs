@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
+use super::Wanted;
 use super::capability::of_volume;
 use super::publish::mounted_read_only;
-use super::stage::Wanted;
 use super::{Error, InlineLimits, Node, Result, target_path};
 use crate::controller::parameters::{Changes, METADATA};
 use crate::csi::capability::Asked;

@@ -1,4 +1,4 @@
-//! NodeGetVolumeHealth and NodeGetStorageHealth: the problems that [`crate::diagnose::health`]
+//! NodeGetVolumeHealth and NodeGetStorageHealth: the problems that [`crate::health`]
 //! finds, and what is at the paths of the request.
 
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use hostloop_proto::csi::{self, VolumeHealthErrorType};
 
 use super::{Node, Result, target_path};
 use crate::csi::validate;
-use crate::diagnose::health::{self, Condition};
 use crate::diagnose::{Found, VolumeState};
+use crate::health::{self, Condition};
 use crate::storage::{Access, VolumeRecord};
 
 /// An optional path of a health request; `None` if it is empty.

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use super::format::{self, FormatStep};
 use super::loop_device::{self, Purpose};
-use super::stage::Wanted;
-use super::{Error, Node, Result, fs_group, mount_options, target_path};
+use super::{Error, Node, Result, Wanted, fs_group, mount_options, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};

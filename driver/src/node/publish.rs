@@ -5,8 +5,9 @@ use std::path::Path;
 
 use hostloop_proto::csi;
 
+use super::Wanted;
 use super::capability::{self, Publish, Published};
-use super::stage::{Wanted, already};
+use super::stage::already;
 use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, mount_options, target_path};
 use crate::csi::validate;

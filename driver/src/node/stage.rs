@@ -15,23 +15,12 @@ use super::capability::of_volume;
 use super::loop_device::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Result, target_path};
+use super::{Error, Node, Result, Wanted, target_path};
 use crate::csi::capability::Asked;
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
-use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
-
-/// A requested staging or publication.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    /// The staging path or the target path, as the mount table shows it.
-    pub(super) path: PathBuf,
-    /// The requested capability.
-    pub(super) capability: Capability,
-    /// True if the mount must not be writable. For a staging, the superblock is read-only too.
-    pub(super) read_only: bool,
-}
+use crate::storage::{Access, Format, Stage, VolumeRecord};
 
 /// The action of NodeStageVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

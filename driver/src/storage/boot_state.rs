@@ -10,10 +10,10 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::record::SCHEMA;
-use super::record_io::{self, decode_versioned};
+use super::encoding::{self, decode_versioned};
 use super::{FreezeIntent, Result, Stage, VolumeRecord};
 use crate::kernel::{self, file};
+use crate::record::SCHEMA;
 
 #[cfg(test)]
 mod tests;
@@ -68,7 +68,7 @@ pub(super) fn encode(record: &VolumeRecord, boot: &str) -> Result<Option<Vec<u8>
     }
     let boot = boot.to_owned();
     let state = BootState { schema: SCHEMA, boot, stage: stage.cloned(), freeze };
-    record_io::encode(&state, FILE).map(Some)
+    encoding::encode(&state, FILE).map(Some)
 }
 
 /// Writes an encoded state into the entry's directory.
@@ -85,7 +85,7 @@ pub(super) fn add(record: &mut VolumeRecord, dir: BorrowedFd<'_>, path: &Path, b
     let mut bytes = Vec::new();
     // A FIFO at the path must not block `fsck`.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let state = match record_io::read_with(dir, path, flags, &mut bytes) {
+    let state = match encoding::read_with(dir, path, flags, &mut bytes) {
         Ok(()) => decode(&bytes, boot),
         Err(kernel::Error::NotFound { .. }) => Ok(None),
         Err(e) => Err(e.to_string()),

@@ -8,11 +8,12 @@ use super::capacity::SpaceRequest;
 use super::copy_image::{self, CopyRequest};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, Intents, Limits, Target};
-use super::volumes::{length, now_ns};
+use super::image_file::length;
 use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file::{self, Copied};
 use crate::kernel::{self, FileId};
+use crate::record::now_ns;
 
 /// An opened copy source.
 #[derive(Debug)]

@@ -13,41 +13,14 @@ use std::sync::Mutex;
 use rustix::fs::{AtFlags, OFlags};
 
 use super::boot_state;
-use super::record_io::{self, Record};
-use super::scan::Image;
+use super::encoding;
+use super::file_names::{EntryKind, IMAGE, INCOMING, TRASH};
+use super::image_file::Image;
+use super::record_io::Record;
 use super::sync::lock;
 use super::{GroupId, Result, VolumeRecord};
 use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, file};
-
-/// The name of the image file in an entry's directory.
-pub(super) const IMAGE: &str = "image";
-
-/// The kind of an entry, which selects its parent directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryKind {
-    Volumes,
-    Snapshots,
-    Groups,
-}
-
-impl EntryKind {
-    /// All kinds of entries.
-    pub(super) const ALL: [EntryKind; 3] =
-        [EntryKind::Volumes, EntryKind::Snapshots, EntryKind::Groups];
-
-    /// The name of the kind's directory in the pool.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            EntryKind::Volumes => "volumes",
-            EntryKind::Snapshots => "snapshots",
-            EntryKind::Groups => "groups",
-        }
-    }
-}
-
-pub(super) const INCOMING: &str = "incoming";
-pub(super) const TRASH: &str = "trash";
 
 /// The open directories of a pool.
 #[derive(Debug)]
@@ -187,7 +160,7 @@ impl Layout {
 
     /// Replaces a volume's record on disk, without its state in the running kernel.
     pub(super) fn replace(&self, record: &VolumeRecord) -> Result<()> {
-        let content = record_io::encode(&record.durable(), VolumeRecord::FILE)?;
+        let content = encoding::encode(&record.durable(), VolumeRecord::FILE)?;
         let dir = self.entry_dir(record)?;
         Ok(file::replace(dir.as_fd(), VolumeRecord::FILE, &content)?)
     }
@@ -333,7 +306,7 @@ impl Incoming<'_> {
     /// Writes the record into the entry, and syncs the record and the names of all files in the
     /// entry. The image must be synced already.
     pub(super) fn write<R: Record>(&self, record: &R) -> Result<()> {
-        let content = record_io::encode(record, R::FILE)?;
+        let content = encoding::encode(record, R::FILE)?;
         file::write_new(self.dir.as_fd(), R::FILE, &content)?;
         let path = self.layout.path.join(INCOMING).join(&self.entry);
         Ok(file::sync(&self.dir, &path)?)
@@ -397,4 +370,24 @@ pub(super) fn block_size(dir: BorrowedFd<'_>) -> kernel::Result<u64> {
     let stat =
         rustix::fs::fstatvfs(dir).map_err(|e| kernel::Error::io("statvfs", "pool", e.into()))?;
     Ok(stat.f_bsize)
+}
+
+/// Opens a directory of a pool or of its surroundings.
+pub(super) fn open_dir(path: &Path) -> Result<File> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        .map_err(|e| kernel::Error::io("open", path, e.into()))?;
+    Ok(dir.into())
+}
+
+/// Opens a lock file. Two processes may create it at once; the lock decides between them.
+pub(super) fn open_or_create(dir: BorrowedFd<'_>, name: &str) -> kernel::Result<File> {
+    let open = || file::open_beneath(dir, Path::new(name), OFlags::RDWR);
+    match open() {
+        Err(kernel::Error::NotFound { .. }) => {
+            let made = file::create_beneath(dir, Path::new(name));
+            open().or(made)
+        }
+        other => other,
+    }
 }

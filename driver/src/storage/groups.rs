@@ -9,11 +9,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::directory::{EntryKind, Left};
-use super::record::SCHEMA;
+use super::directory::Left;
+use super::file_names::EntryKind;
 use super::snapshots::{Committed, Facts, Shot};
 use super::sync::{read, write};
 use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, VolumeId};
+use crate::record::SCHEMA;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::directory::open_dir;
 use super::recovery;
 use super::{Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
@@ -20,10 +21,9 @@ pub(super) mod registry;
 #[cfg(test)]
 mod tests;
 
-pub(super) use owner::OWNER;
 use pool_device::Device;
+pub(super) use pool_directory::identity;
 use pool_directory::{Ground, flock, refused, unavailable};
-pub(super) use pool_directory::{identity, open_dir};
 use registry::{Entry, Known};
 
 impl Pools {

@@ -12,11 +12,13 @@ use std::sync::Arc;
 
 use super::boot_state;
 use super::directory::Left;
+use super::encoding;
 use super::freeze;
+use super::image_file::Image;
 use super::index::{Index, Named};
 use super::issue::Holds;
-use super::record_io::{self, Loaded, Record};
-use super::scan::Image;
+use super::load::{self, Loaded};
+use super::record_io::{self, Record};
 use super::sync::{lock, read, write};
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
@@ -113,7 +115,7 @@ fn sweep(pool: &Pool) -> Result<()> {
 fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
     let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
     let mut bytes = Vec::new();
-    record_io::read_whole(dir, &path, &mut bytes).ok()?;
+    encoding::read_whole(dir, &path, &mut bytes).ok()?;
     record_io::decode(&bytes, id).ok()
 }
 
@@ -146,7 +148,7 @@ fn read_shelf<R: Named>(
     table: &mut super::index::Table<R>,
     about: impl Fn(R::Id) -> About,
 ) -> Result<Vec<Arc<R>>> {
-    let loaded: Loaded<R> = record_io::load(&pool.layout, pool.id)?;
+    let loaded: Loaded<R> = load::load(&pool.layout, pool.id)?;
     for (id, broken) in loaded.broken {
         // Holds even after a repair: the record is not read again before the next start.
         pool.note(about(id), Holds::Open, format!("its record {}", broken.why));
@@ -168,7 +170,7 @@ fn split_old_records(pool: &Pool) {
     let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
     for volume in volumes.iter().filter(|volume| volume.durable() != ***volume) {
         let split = || {
-            let stored: VolumeRecord = record_io::read_one(&pool.layout, volume.id)?;
+            let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
             if stored == volume.durable() {
                 return Ok(());
             }

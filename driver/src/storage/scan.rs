@@ -5,19 +5,18 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 
 use super::boot_state;
-use super::directory::{EntryKind, IMAGE, INCOMING, TRASH};
-use super::open::OWNER;
-use super::record::SCHEMA;
+use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, OWNER, TRASH};
+use super::image_file::Image;
 use super::record_io::Record;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
-use crate::kernel::{self, Error, FileId, FsUsage, Result, file};
+use crate::kernel::{self, Error, FsUsage, Result, file};
+use crate::record::SCHEMA;
 
 /// Maximum size of a record in bytes; no more is read into memory.
 const RECORD_LIMIT: u64 = 16 << 20;
@@ -25,9 +24,6 @@ const RECORD_LIMIT: u64 = 16 << 20;
 /// Further files that the driver or mkfs creates in a pool's directory.
 const OWN_FILES: [&str; 6] =
     ["pool.json", ".pool.json.new", OWNER, ".node.json.new", LOCK, "lost+found"];
-
-/// The lock file of the process that has the pool open.
-pub const LOCK: &str = "lock";
 
 /// The content of a pool's directory.
 #[derive(Clone, Debug)]
@@ -79,17 +75,6 @@ pub enum Unreadable {
     Broken(String),
 }
 
-/// The file status of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Image {
-    /// Device and inode.
-    pub file: FileId,
-    /// The length in bytes.
-    pub bytes: u64,
-    /// Allocated bytes, including extents shared with other files.
-    pub allocated: u64,
-}
-
 /// The directory of an entry that is not in its final place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
@@ -117,27 +102,6 @@ pub struct Leftover {
     pub name: String,
     /// The entry's image, if it has one.
     pub image: Option<Image>,
-}
-
-impl Image {
-    /// Reads the status of an open file; `None` if it is not a regular file.
-    pub fn of(open: &File, what: &Path) -> Result<Option<Image>> {
-        let m = open.metadata().map_err(|e| Error::io("fstat", what, e))?;
-        Ok(m.is_file().then(|| Image {
-            file: FileId { dev: m.dev(), ino: m.ino() },
-            bytes: m.len(),
-            allocated: m.blocks() * 512,
-        }))
-    }
-
-    /// Reads the status of the file at a path; `None` if it is missing or not a regular file.
-    pub fn at(path: &Path) -> Result<Option<Image>> {
-        match File::open(path) {
-            Ok(open) => Image::of(&open, path),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io("open", path, e)),
-        }
-    }
 }
 
 impl Contents {

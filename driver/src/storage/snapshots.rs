@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::capacity::SpaceRequest;
 use super::content_source::{CopyJob, Origin};
-use super::directory::{EntryKind, Incoming};
-use super::record::SCHEMA;
+use super::directory::Incoming;
+use super::file_names::EntryKind;
 use super::reservation::Reservation;
 use super::sync::{read, write};
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId, SnapshotRecord};
 use super::{VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file;
+use crate::record::SCHEMA;
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use super::capacity::{self, Image, SpaceRequest, SpaceUsage};
-use super::directory::EntryKind;
+use super::file_names::EntryKind;
 use super::sync::{lock, read};
 use super::{Pool, PoolKind, PoolSpec, Result, Source, scan};
 use crate::kernel::{self, FsUsage, Kernel, file};
@@ -78,7 +78,7 @@ impl Filesystems {
         let own = self.of(File::from(root))?;
         let host = match pool.kind {
             PoolKind::Image => {
-                let dir = super::open::open_dir(&pool.spec.path)?;
+                let dir = super::directory::open_dir(&pool.spec.path)?;
                 let image = PoolSpec::image_name(pool.name());
                 // Kept open: a disk mounted over the directory later would hide the image.
                 let image = file::open_beneath(dir.as_fd(), Path::new(&image), OFlags::RDONLY)?;

@@ -3,31 +3,24 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::boot_state;
 use super::capacity::SpaceRequest;
 use super::content_source::CopyJob;
 use super::copy_image;
-use super::directory::{EntryKind, IMAGE};
-use super::record::SCHEMA;
-use super::record_io;
-use super::scan::Image;
+use super::file_names::{EntryKind, IMAGE};
+use super::image_file::{Image, length};
+use super::load;
 use super::sync::{read, write};
 use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::KernelState;
 use crate::kernel::file::Copied;
 use crate::kernel::{self, Detached, FileId, LoopInfo, extents, file};
+use crate::record::{SCHEMA, now_ns};
 
 #[cfg(test)]
 mod tests;
-
-/// Nanoseconds since the epoch.
-pub(super) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
-}
 
 impl Pools {
     /// Creates a volume in this pool. It reserves the space, builds and fills the image under
@@ -272,7 +265,7 @@ impl Pool {
         let replaced = self.layout.replace(&record);
         if replaced.is_err() {
             // Only the last fsync may have failed, so the index follows the record on disk.
-            match record_io::read_one::<VolumeRecord>(&self.layout, record.id) {
+            match load::read_one::<VolumeRecord>(&self.layout, record.id) {
                 Ok(on_disk) if on_disk == record.durable() => {}
                 _ => return replaced,
             }
@@ -285,7 +278,7 @@ impl Pool {
     /// a thick image returns its space. Does nothing if the record already has the new size,
     /// because only the last fsync of its replacement failed.
     fn take_back(&self, before: &VolumeRecord, image: &File, len: u64) {
-        let on_disk = record_io::read_one::<VolumeRecord>(&self.layout, before.id);
+        let on_disk = load::read_one::<VolumeRecord>(&self.layout, before.id);
         let undone = match on_disk {
             Ok(record) if record.capacity_bytes == before.capacity_bytes => {
                 file::set_len(image, len).map_err(Error::from)
@@ -351,11 +344,6 @@ impl Pool {
 }
 
 /// The length of an open image in bytes.
-pub(super) fn length(image: &File) -> Result<u64> {
-    let failed = |e| kernel::Error::io("fstat", file::name_of(image), e);
-    Ok(image.metadata().map_err(failed)?.len())
-}
-
 fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {
     match provisioning {
         // The image is longer already: an earlier expansion was interrupted before its record.

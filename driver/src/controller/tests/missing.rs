@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::VolumeHealthErrorType::Inaccessible;
 
 use super::bench::*;
-use crate::diagnose::health;
+use crate::health;
 use crate::testkit::{code, inline};
 
 /// Restarts the driver without the pool "default".

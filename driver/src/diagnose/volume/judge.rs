@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::VolumeState;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::kernel::{BLOCK_SIZE, FsType, LoopInfo};
-use crate::storage::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
+use crate::record::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
 
 /// A volume's image file.
 #[derive(Clone, Debug, PartialEq, Eq)]

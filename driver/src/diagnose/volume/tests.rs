@@ -5,7 +5,7 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::*;
-use crate::diagnose::health::{Condition, VolumeFacts, of_volume};
+use crate::health::{Condition, VolumeFacts, of_volume};
 use crate::inspect::fsck::problem_of_volume;
 use crate::inspect::fsck::scene::volume;
 use crate::inspect::inventory::PoolSurvey;

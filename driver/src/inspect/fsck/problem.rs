@@ -1,6 +1,9 @@
 //! The problems that `fsck` can find, and how each is repaired.
 
+use anstyle::Style;
 use serde::Serialize;
+
+use crate::inspect::status::color::{BAD, QUIET, WARNING};
 
 /// How bad a problem is. The order is from harmless to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -21,6 +24,15 @@ impl Severity {
             Severity::Note => "note",
             Severity::Warning => "warning",
             Severity::Error => "error",
+        }
+    }
+
+    /// The style of the severity on a terminal.
+    pub fn style(self) -> Style {
+        match self {
+            Severity::Note => QUIET,
+            Severity::Warning => WARNING,
+            Severity::Error => BAD,
         }
     }
 }

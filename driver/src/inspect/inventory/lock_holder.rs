@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::kernel::FileId;
-use crate::storage::scan::{Image, LOCK};
+use crate::storage::file_names::LOCK;
+use crate::storage::image_file::Image;
 
 /// A process that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

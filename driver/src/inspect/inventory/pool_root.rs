@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::kernel::{LOOP_MAJOR, LoopInfo, MountEntry, MountTable, SharedList};
-use crate::storage::scan::Image;
+use crate::storage::image_file::Image;
 use crate::storage::{PoolKind, PoolSpec};
 
 /// The kind of the configured pool.

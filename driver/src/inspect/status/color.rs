@@ -3,8 +3,6 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::inspect::fsck::Severity;
-
 /// A heading.
 pub const TITLE: Style = Style::new().bold();
 /// An explanation.
@@ -19,13 +17,4 @@ pub const BAD: Style = AnsiColor::Red.on_default().bold();
 /// Puts a text in a style.
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
-}
-
-/// The style of a problem.
-pub fn of(severity: Severity) -> Style {
-    match severity {
-        Severity::Error => BAD,
-        Severity::Warning => WARNING,
-        Severity::Note => QUIET,
-    }
 }

@@ -1,6 +1,6 @@
 //! Formats a report as tables for a terminal.
 
-use super::color::{self, BAD, QUIET, TITLE, paint};
+use super::color::{BAD, QUIET, TITLE, paint};
 use super::humanize::{age, bytes, count};
 use super::report::{Report, VolumeReport};
 use super::table::{Column, lines, long, numbers, words};
@@ -242,7 +242,7 @@ fn orphans(report: &Report, page: &mut Page) {
     let heading = count(report.orphans.len(), "orphan");
     page.heading(&format!("{heading} (hostloop fsck explains them)"));
     for orphan in &report.orphans {
-        let object = paint(color::of(orphan.severity), &orphan.object);
+        let object = paint(orphan.severity.style(), &orphan.object);
         page.lines.push(format!("  {object} {}", orphan.what));
     }
 }

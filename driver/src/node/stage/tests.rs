@@ -1,5 +1,6 @@
 use super::*;
 use crate::kernel::FsType;
+use crate::storage::Capability;
 use crate::testkit::{code, mounted, on, raw, stage_at};
 use tonic::Code;
 

@@ -11,11 +11,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::file;
-use crate::storage::record::SCHEMA;
-use crate::storage::{Error, PoolOptions, PoolSpec, Result, record_io};
-
-/// The name of the owner file. Version 0.1.0 neither writes nor reads it.
-pub(in crate::storage) const OWNER: &str = "node.json";
+use crate::record::SCHEMA;
+use crate::storage::file_names::OWNER;
+use crate::storage::{Error, PoolOptions, PoolSpec, Result, encoding};
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +41,7 @@ pub(super) fn claim(
     let note = path.join(OWNER).display().to_string();
     if let Some(node) = judge(spec, options, &note, root)? {
         let owner = Owner { schema: SCHEMA, node: node.to_owned() };
-        file::replace(root, OWNER, &record_io::encode(&owner, OWNER)?)?;
+        file::replace(root, OWNER, &encoding::encode(&owner, OWNER)?)?;
     }
     Ok(())
 }
@@ -58,7 +56,7 @@ fn judge<'a>(
     let Some(node) = &options.node_id else {
         return Ok(None);
     };
-    let owner = match record_io::read_versioned::<Owner>(root, OWNER)? {
+    let owner = match encoding::read_versioned::<Owner>(root, OWNER)? {
         Some(owner) if owner.node == *node => return Ok(None),
         Some(owner) => owner.node,
         None => return Ok(Some(node)),

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::owner;
-use super::pool_directory::{Ground, identity, open_dir, refused, unavailable};
+use super::pool_directory::{Ground, identity, refused, unavailable};
 use super::registry::{Entry, Known};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe};
+use crate::storage::directory::open_dir;
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
 
 /// A block device for a pool.

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::owner;
 use super::registry::Entry;
 use crate::kernel::{self, BLOCK_SIZE, file};
+use crate::record::SCHEMA;
 use crate::storage::capacity::{Limits, SpaceRequest};
-use crate::storage::directory::{self, Layout};
+use crate::storage::directory::{self, Layout, open_dir, open_or_create};
+use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
 use crate::storage::issue::Holds;
-use crate::storage::record::SCHEMA;
-use crate::storage::scan::LOCK;
 use crate::storage::{
-    About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, record_io,
+    About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, encoding,
 };
 
 /// The file in the pool's directory that holds its identity.
@@ -71,16 +71,9 @@ pub(super) fn unavailable(spec: &PoolSpec, why: impl Into<String>) -> Error {
     Error::Unavailable { name: spec.name.clone(), why: why.into() }
 }
 
-pub(in crate::storage) fn open_dir(path: &Path) -> Result<File> {
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
-        .map_err(|e| kernel::Error::io("open", path, e.into()))?;
-    Ok(dir.into())
-}
-
 /// Reads a pool's identity; `None` if the directory has no `pool.json`.
 pub(in crate::storage) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId>> {
-    let identity: Option<Identity> = record_io::read_versioned(root, IDENTITY)?;
+    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY)?;
     Ok(identity.map(|identity| identity.id))
 }
 
@@ -195,18 +188,6 @@ fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File>
     Ok(file)
 }
 
-/// Opens a lock file. Two processes may create it at once; the lock decides between them.
-pub(super) fn open_or_create(dir: BorrowedFd<'_>, name: &str) -> kernel::Result<File> {
-    let open = || file::open_beneath(dir, Path::new(name), OFlags::RDWR);
-    match open() {
-        Err(kernel::Error::NotFound { .. }) => {
-            let made = file::create_beneath(dir, Path::new(name));
-            open().or(made)
-        }
-        other => other,
-    }
-}
-
 /// How long to wait for a lock. A killed process gives its lock up within that time, and udev
 /// locks a device only briefly while it probes it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -235,6 +216,6 @@ fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
         return Ok(id);
     }
     let identity = Identity { schema: SCHEMA, id: PoolId::generate(), name: spec.name.clone() };
-    file::replace(root, IDENTITY, &record_io::encode(&identity, IDENTITY)?)?;
+    file::replace(root, IDENTITY, &encoding::encode(&identity, IDENTITY)?)?;
     Ok(identity.id)
 }

@@ -7,10 +7,11 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::pool_device::Device;
-use super::pool_directory::{flock, open_dir, refused, unavailable};
+use super::pool_directory::{flock, refused, unavailable};
 use super::registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file};
-use crate::storage::volumes::length;
+use crate::storage::directory::open_dir;
+use crate::storage::image_file::length;
 use crate::storage::{PoolSpec, Result, directory};
 
 /// A pool image attached to its loop device.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use super::pool_directory::{open_dir, open_or_create};
 use crate::kernel::{self, file};
-use crate::storage::record::SCHEMA;
-use crate::storage::{PoolId, Result, record_io};
+use crate::record::SCHEMA;
+use crate::storage::directory::{open_dir, open_or_create};
+use crate::storage::{PoolId, Result, encoding};
 
 pub(super) const FILE: &str = "pools.json";
 /// Locked while the file is read and replaced: two drivers may share a state directory.
@@ -72,13 +72,13 @@ impl Known {
         if *entry == before {
             return Ok(());
         }
-        let content = record_io::encode(&content, FILE)?;
+        let content = encoding::encode(&content, FILE)?;
         Ok(file::replace(self.dir.as_fd(), FILE, &content)?)
     }
 
     fn read(&self) -> Result<Content> {
         let empty = || Content { schema: SCHEMA, pools: BTreeMap::new() };
-        let content = record_io::read_versioned(self.dir.as_fd(), FILE)?;
+        let content = encoding::read_versioned(self.dir.as_fd(), FILE)?;
         Ok(content.unwrap_or_else(empty))
     }
 

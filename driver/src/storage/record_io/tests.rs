@@ -3,6 +3,8 @@ use std::sync::Arc;
 use rstest::rstest;
 
 use super::*;
+use crate::storage::encoding::encode;
+use crate::storage::load::read_one;
 use crate::storage::{About, Stage, VolumeHandle};
 use crate::testkit::{Site, new};
 

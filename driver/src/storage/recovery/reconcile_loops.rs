@@ -12,7 +12,7 @@ use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec};
-use crate::storage::directory::EntryKind;
+use crate::storage::file_names::EntryKind;
 use crate::storage::issue::Holds;
 use crate::storage::{About, Access, Pool, Result, Stage, VolumeRecord};
 

@@ -137,7 +137,7 @@ fn the_state_in_an_old_record_moves_to_its_own_file() {
         let (before, at) = staged(&site);
         site.close();
         let entry = site.path(format!("volumes/{}", before.id));
-        let whole = record_io::encode(&*before, "volume.json").unwrap();
+        let whole = encoding::encode(&*before, "volume.json").unwrap();
         std::fs::write(entry.join("volume.json"), whole).unwrap();
         let file = entry.join("state.json");
         let text = std::fs::read_to_string(&file).unwrap();
@@ -151,7 +151,7 @@ fn the_state_in_an_old_record_moves_to_its_own_file() {
         for _ in 0..2 {
             assert_eq!(reopened(&mut site), [], "{state:?}");
             assert_eq!(site.volume(before.id), before, "{state:?}");
-            let stored: Result<VolumeRecord> = record_io::read_one(&site.pool().layout, before.id);
+            let stored: Result<VolumeRecord> = load::read_one(&site.pool().layout, before.id);
             assert_eq!(stored.unwrap(), before.durable(), "{state:?}");
             assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "{state:?}");
         }

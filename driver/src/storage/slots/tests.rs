@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::*;
-use crate::diagnose::health;
+use crate::health;
 use crate::storage::VolumeHandle;
 use crate::testkit::{Site, new, tend};
 

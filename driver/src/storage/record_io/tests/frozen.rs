@@ -3,10 +3,13 @@
 //! Version 0.1.0 ignores `state.json`, and takes a volume with one for unstaged.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use super::super::*;
+use crate::storage::encoding::encode;
+use crate::storage::load::read_one;
 use crate::storage::{Format, Source};
 use crate::testkit::Site;
 

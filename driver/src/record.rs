@@ -1,12 +1,18 @@
-//! The records of volumes, snapshots and groups, stored as JSON beside the images. Records have a
-//! schema version. Unknown fields of a newer version are an error, so that no data is lost.
+//! The records of volumes, snapshots and groups, and their IDs.
+//!
+//! Records are JSON files beside the images. They have a schema version. Unknown fields of a newer
+//! version are an error, so that no data is lost.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::id::{GroupId, SnapshotId, VolumeId};
+pub mod id;
+
+use id::{GroupId, SnapshotId, VolumeId};
+
 use crate::kernel::FsType;
 
 /// The schema version that this build writes, and the newest that it reads.
@@ -238,4 +244,10 @@ pub struct GroupRecord {
     pub parameters: BTreeMap<String, String>,
     /// The common point in time, nanoseconds since the epoch.
     pub created_ns: u64,
+}
+
+/// The current time for records, in nanoseconds since the epoch.
+pub fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }

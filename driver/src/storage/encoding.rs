@@ -1,0 +1,100 @@
+//! Encoding and decoding of JSON files with a schema version.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use crate::kernel::{self, file};
+use crate::record::SCHEMA;
+
+/// Encodes a record as JSON that people can read. A value that JSON can't hold (a path that is not
+/// UTF-8) is an error.
+pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec<u8>, Error> {
+    let mut bytes =
+        serde_json::to_vec_pretty(record).map_err(|source| Error::Unwritable { file, source })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Reads a file of versioned JSON that is not a [`Record`]; `None` if it does not exist.
+pub(super) fn read_versioned<T: DeserializeOwned>(
+    dir: BorrowedFd<'_>,
+    file: &str,
+) -> Result<Option<T>, Error> {
+    let mut bytes = Vec::new();
+    match read_whole(dir, Path::new(file), &mut bytes) {
+        Ok(()) => {}
+        Err(kernel::Error::NotFound { .. }) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    }
+    let decoded = decode_versioned(&bytes)
+        .map_err(|why| Error::Corrupt { path: file::name_of(dir).join(file), why });
+    decoded.map(Some)
+}
+
+/// Checks the schema first: the fields of a newer schema mean nothing here.
+pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u64,
+    }
+    let unreadable = |e| format!("is not readable: {e}");
+    let version: Version = serde_json::from_slice(bytes).map_err(unreadable)?;
+    match version.schema {
+        newer if newer > u64::from(SCHEMA) => Err(newer_schema(newer)),
+        older if older < u64::from(SCHEMA) => Err(format!("has the unknown schema {older}")),
+        _ => serde_json::from_slice(bytes).map_err(unreadable),
+    }
+}
+
+pub(super) fn newer_schema(newer: u64) -> String {
+    format!(
+        "has schema {newer}; this build reads up to {SCHEMA}: a newer version of hostloop wrote \
+         it; install that version again"
+    )
+}
+
+pub(super) fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    value.get(key).cloned()
+}
+
+/// Reads a file beneath a directory into the buffer, which it empties first.
+pub(super) fn read_whole(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    buffer: &mut Vec<u8>,
+) -> kernel::Result<()> {
+    read_with(dir, path, OFlags::RDONLY, buffer)
+}
+
+/// [`read_whole`] with flags for the opening of the file.
+pub(super) fn read_with(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    buffer: &mut Vec<u8>,
+) -> kernel::Result<()> {
+    buffer.clear();
+    let file = file::open_beneath(dir, path, flags)?;
+    // `File::read_to_end` queries size and position first: two more calls for each record.
+    let mut reader = Plain(&file);
+    reader.read_to_end(buffer).map_err(|e| kernel::Error::io("read", path, e))?;
+    Ok(())
+}
+
+/// A file that implements only [`Read`].
+struct Plain<'a>(&'a File);
+
+impl Read for Plain<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut file = self.0;
+        file.read(buffer)
+    }
+}

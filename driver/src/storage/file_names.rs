@@ -1,0 +1,39 @@
+//! The names of files and directories in a pool.
+
+/// The name of the image file in an entry's directory.
+pub(super) const IMAGE: &str = "image";
+
+/// The lock file of the process that has the pool open.
+pub const LOCK: &str = "lock";
+
+/// The file that names the pool's node. Version 0.1.0 neither writes nor reads it.
+pub(super) const OWNER: &str = "node.json";
+
+/// The directory of entries under construction.
+pub(super) const INCOMING: &str = "incoming";
+
+/// The directory of deleted entries that are not freed yet.
+pub(super) const TRASH: &str = "trash";
+
+/// The kind of an entry, which selects its parent directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryKind {
+    Volumes,
+    Snapshots,
+    Groups,
+}
+
+impl EntryKind {
+    /// All kinds of entries.
+    pub(super) const ALL: [EntryKind; 3] =
+        [EntryKind::Volumes, EntryKind::Snapshots, EntryKind::Groups];
+
+    /// The name of the kind's directory in the pool.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            EntryKind::Volumes => "volumes",
+            EntryKind::Snapshots => "snapshots",
+            EntryKind::Groups => "groups",
+        }
+    }
+}
