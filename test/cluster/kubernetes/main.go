@@ -1,5 +1,5 @@
-// Kubernetes' programs in one file, so that their common code is linked once. The name of the call
-// selects the program.
+// Kubernetes' servers in one file, so that their common code is linked once. The name of the call
+// selects the server.
 package main
 
 import (
@@ -10,13 +10,10 @@ import (
 	_ "time/tzdata"
 
 	"github.com/spf13/cobra"
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -34,13 +31,8 @@ func main() {
 		command = scheduler.NewSchedulerCommand()
 	case "kubelet":
 		command = kubelet.NewKubeletCommand(context.Background())
-	case "kubectl":
-		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-			util.CheckErr(err)
-		}
-		return
 	default:
-		fmt.Fprintf(os.Stderr, "%s: call it by the name of one of Kubernetes' programs\n", name)
+		fmt.Fprintf(os.Stderr, "%s: call it by the name of one of Kubernetes' servers\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))
