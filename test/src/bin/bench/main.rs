@@ -74,8 +74,8 @@ struct Args {
     /// density, scale: runs of all numbers of volumes or instances; three decide an aim of scale
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "quick")]
     runs: std::num::NonZeroUsize,
-    /// scale: attach so many volumes, too
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
+    /// scale: volumes to attach, 0 for none
+    #[arg(long, value_name = "N")]
     attach: Option<usize>,
     /// scale: without the policy that makes the API server place and label claims
     #[arg(long)]
@@ -106,7 +106,6 @@ impl Args {
 
     fn scale(&self) -> scale::Settings {
         let mut settings = scale::Settings {
-            attachments: self.attach.unwrap_or(0),
             policy: !self.without_policy,
             runs: self.runs.get(),
             ..Default::default()
@@ -119,6 +118,9 @@ impl Args {
         }
         if let Some(claims) = self.claims {
             settings.claims = claims;
+        }
+        if let Some(attachments) = self.attach {
+            settings.attachments = attachments;
         }
         settings
     }

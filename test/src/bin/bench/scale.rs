@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) instances: Vec<usize>,
     /// Claims of each kind for each number.
     pub(crate) claims: usize,
-    /// Volumes that are attached, too.
+    /// Volumes that are attached afterwards; at most as many as there are claims.
     pub(crate) attachments: usize,
     /// Whether the API server places and labels claims.
     pub(crate) policy: bool,
@@ -52,7 +52,7 @@ impl Default for Settings {
         Settings {
             instances: vec![1, 10, 30, 100],
             claims: 3_000,
-            attachments: 0,
+            attachments: 500,
             policy: true,
             runs: 1,
             rest: Duration::from_secs(15),
@@ -63,7 +63,8 @@ impl Default for Settings {
 impl Settings {
     /// Enough to see that it works.
     pub(crate) fn quick(self) -> Settings {
-        Settings { instances: vec![1, 5], claims: 100, rest: Duration::from_secs(3), ..self }
+        let rest = Duration::from_secs(3);
+        Settings { instances: vec![1, 5], claims: 100, attachments: 20, rest, ..self }
     }
 }
 

@@ -1,7 +1,8 @@
 //! NodeStageVolume: the first one of an ext4 volume against losetup, mkfs.ext4 and mount by hand on a
-//! file beside it, and the first one against the next, by filesystem and size.
+//! file beside it, and by filesystem and size, the first one against the next, and what mkfs by hand
+//! takes of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::machine::{run, text};
@@ -34,7 +35,7 @@ fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = Vec::new();
     for fs in ["ext4", "xfs", "btrfs"] {
         for (size, bytes) in SIZES {
-            let (mut first, mut next) = (Vec::new(), Vec::new());
+            let (mut first, mut next, mut mkfs) = (Vec::new(), Vec::new(), Vec::new());
             for round in 0..ROUNDS_OF_SIZES {
                 runtime.block_on(async {
                     let csi = driver.csi().await;
@@ -45,12 +46,39 @@ fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
                     }
                     delete(&csi, &id).await;
                 });
+                mkfs.push(mkfs_by_hand(pool.root(), fs, bytes));
             }
             let what = format!("first stage of {size} {fs}, against the next");
-            figures.push(Figure::beside(what, first, next, "ms", Aim::RatioAtMost(1.5)));
+            let aim = Aim::RatioAtMost(1.5);
+            figures.push(Figure::beside(what, first.clone(), next, "ms", aim));
+            let what = format!("mkfs of {size} {fs} by hand, against its first stage");
+            figures.push(Figure::beside(what, mkfs, first, "ms", Aim::None));
         }
     }
     figures
+}
+
+/// mkfs with the driver's options, on a device that nothing was written to.
+fn mkfs_by_hand(pool: &Path, fs: &str, bytes: u64) -> f64 {
+    let image = image_beside(pool, bytes);
+    let device = losetup(&image);
+    let options: &[&str] = match fs {
+        "ext4" => &["-q", "-F", "-b", "4096", "-E", "nodiscard"],
+        _ => &["-q", "-K"],
+    };
+    let program = format!("mkfs.{fs}");
+    let elapsed = timed(|| drop(run(&program, &[options, &[&device]].concat())));
+    run("losetup", &["--detach", &device]);
+    std::fs::remove_file(image).expect("the image can be removed");
+    elapsed
+}
+
+/// A sparse file beside the pool's own folders, on the same filesystem.
+fn image_beside(pool: &Path, bytes: u64) -> PathBuf {
+    let image = pool.parent().expect("a pool has a parent").join("by-hand");
+    let made = std::fs::File::create(&image).and_then(|file| file.set_len(bytes));
+    made.expect("an image can be made");
+    image
 }
 
 fn against_by_hand(runtime: &Runtime) -> Figure {
@@ -77,10 +105,8 @@ async fn stage_once(driver: &Driver, scratch: &Scratch, round: usize) -> f64 {
 }
 
 fn by_hand(dir: &Path, scratch: &Scratch) -> f64 {
-    // Beside the pool's own folders, on the same filesystem.
-    let image = dir.parent().expect("a pool has a parent").join("by-hand");
+    let image = image_beside(dir, GIB);
     let at = scratch.dir("by-hand");
-    std::fs::File::create(&image).and_then(|f| f.set_len(GIB)).expect("an image can be made");
     let mut device = String::new();
     let elapsed = timed(|| {
         device = losetup(&image);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::{Aim, Figure, median};
 use crate::page::{Report, chart, head, row};
 
-/// The aims are about so many attached volumes, or the most that there were.
+/// The aims are about at least so many attached volumes, or the most that there were.
 const MANY: usize = 1_000;
 /// A call takes at most so many times as long as with one volume.
 const FLAT: f64 = 1.25;
@@ -234,10 +234,17 @@ impl Report for Density {
     /// Those beside many volumes.
     fn figures(&self) -> Vec<Figure> {
         let counts = self.counts();
-        let many = counts.iter().rfind(|count| **count <= MANY).or(counts.last());
-        let (Some(&fewest), Some(&many)) = (counts.first(), many) else {
+        let (Some(&fewest), Some(&most)) = (counts.first(), counts.last()) else {
             return Vec::new();
         };
+        let many = counts.into_iter().filter(|count| *count >= MANY.min(most));
+        many.flat_map(|many| self.aims(fewest, many)).collect()
+    }
+}
+
+impl Density {
+    /// The figures beside so many volumes, against those beside the fewest.
+    fn aims(&self, fewest: usize, many: usize) -> Vec<Figure> {
         // With one number of volumes, the figure would be its own floor.
         let flat = if fewest == many { Aim::None } else { Aim::RatioAtMost(FLAT) };
         let figure = |call: Call| {
@@ -246,13 +253,8 @@ impl Report for Density {
             Figure::beside(what, driver, floor, "ms", flat)
         };
         let mut figures = Vec::from(Call::ALL.map(figure));
-        let what = format!("{many} volumes: stats");
-        figures.push(Figure::alone(
-            what,
-            self.calls(many, Call::Stats),
-            "ms",
-            Aim::LessThan(STATS),
-        ));
+        let (what, stats) = (format!("{many} volumes: stats"), self.calls(many, Call::Stats));
+        figures.push(Figure::alone(what, stats, "ms", Aim::LessThan(STATS)));
         figures
     }
 }
@@ -298,9 +300,28 @@ mod tests {
                 beside(2_000, 100.0, 1.0),
             ];
             let figures = Density { numbers }.figures();
+            let (of_1000, of_2000) = figures.split_at(Call::ALL.len() + 1);
             let at = Call::ALL.iter().position(|c| *c == call).expect("it is there");
-            assert_eq!(figures[at].verdict(), verdict, "{name}");
-            assert_eq!(figures[at].what, format!("1000 volumes: {}, against 1", call.name()));
+            assert_eq!(of_1000[at].verdict(), verdict, "{name}");
+            assert_eq!(of_1000[at].what, format!("1000 volumes: {}, against 1", call.name()));
+            assert_eq!(of_2000[at].verdict(), Missed, "{name}");
+            assert_eq!(of_2000[at].what, format!("2000 volumes: {}, against 1", call.name()));
+        }
+    }
+
+    #[test]
+    fn the_aims_are_about_the_most_volumes_if_there_are_few() {
+        for (counts, about) in [
+            (&[20][..], &[20][..]),
+            (&[1, 20], &[20]),
+            (&[1, 300, 999], &[999]),
+            (&[1, 500, 1_000, 2_000], &[1_000, 2_000]),
+        ] {
+            let numbers = counts.iter().map(|count| beside(*count, 4.0, 1.0)).collect();
+            let stats = Density { numbers }.figures().into_iter().map(|figure| figure.what);
+            let stats: Vec<_> = stats.filter(|what| what.ends_with(": stats")).collect();
+            let expected: Vec<_> = about.iter().map(|c| format!("{c} volumes: stats")).collect();
+            assert_eq!(stats, expected, "{counts:?}");
         }
     }
 }

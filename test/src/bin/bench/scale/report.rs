@@ -13,6 +13,9 @@ use hostloop_test::fleet::Binding;
 
 /// The memory of an instance is less than this, in MiB.
 const MOST_MEMORY: f64 = 25.0;
+/// With the most instances, a volume or an attachment costs at most so many times as much as with
+/// the fewest.
+const FLAT: f64 = 1.2;
 
 /// All that was measured, in the order of the runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -152,6 +155,8 @@ impl page::Report for Report {
         let (Some(fewest), Some(most)) = (counts.first(), counts.last()) else {
             return Vec::new();
         };
+        // With one number of instances, the figure would be its own floor.
+        let flat = if fewest == most { Aim::None } else { Aim::RatioAtMost(FLAT) };
         let mut figures = Vec::new();
         for binding in Binding::ALL {
             let what = |what: &str| format!("{most} nodes, {}: {what}", binding.mode());
@@ -173,8 +178,6 @@ impl page::Report for Report {
             for (each, of) in each {
                 let against = what(&format!("{each}, against {fewest} nodes"));
                 let (many, few) = (runs(most, of), runs(fewest, of));
-                // With one number of instances, the figure would be its own floor.
-                let flat = if fewest == most { Aim::None } else { Aim::RatioAtMost(1.2) };
                 figures.push(Figure::beside(against, many, few, "a volume", flat));
             }
             let peaks: [Of<Round>; 2] =
@@ -184,6 +187,14 @@ impl page::Report for Report {
                 let small = Aim::LessThan(MOST_MEMORY);
                 figures.push(Figure::alone(memory, runs(most, of), "MiB", small));
             }
+        }
+        let each: [Of<Attached>; 2] =
+            [("API requests", |a| a.requests), ("watch events", |a| a.traffic.events)];
+        for (each, of) in each {
+            let what = format!("{most} nodes, attach: {each}, against {fewest} nodes");
+            let [many, few] =
+                [most, fewest].map(|count| self.runs(*count, |n| n.attached.as_ref().map(of)));
+            figures.push(Figure::beside(what, many, few, "an attachment", flat));
         }
         figures.retain(|figure| !figure.ours.is_empty());
         figures
@@ -253,7 +264,7 @@ mod tests {
         let (once, page) = documented::<Report>();
         let verdicts = |report: &Report| report.figures().iter().map(Figure::verdict).collect();
         let few: Vec<Verdict> = verdicts(&once);
-        assert_eq!(few, [Verdict::FewRuns(1); 12]);
+        assert_eq!(few, [Verdict::FewRuns(1); 14]);
         let thrice = Report { numbers: [&*once.numbers; 3].concat(), ..once };
         let drawn = thrice.table();
         let (head, table) = drawn.split_once('\n').expect("it has lines");
@@ -261,5 +272,29 @@ mod tests {
         assert!(page.contains(table));
         let enough: Vec<Verdict> = verdicts(&thrice);
         assert!(enough.iter().all(|v| !v.undecided()), "{enough:?}");
+    }
+
+    #[test]
+    fn an_attachment_may_not_cost_more_with_more_nodes() {
+        let (mut report, _) = documented::<Report>();
+        report.numbers.retain(|n| [1, 100].contains(&n.count));
+        for (more, requests, events) in [
+            (0.0, Verdict::Met, Verdict::Met),
+            (0.1, Verdict::Met, Verdict::Met),
+            (0.3, Verdict::Missed, Verdict::Missed),
+        ] {
+            for instances in &mut report.numbers {
+                let attached = instances.attached.as_mut().expect("volumes were attached");
+                let grown = if instances.count == 100 { 1.0 + more } else { 1.0 };
+                (attached.requests, attached.traffic.events) = (3.0 * grown, 19.0 * grown);
+            }
+            let thrice = Report { numbers: [&*report.numbers; 3].concat(), ..report.clone() };
+            let figures = thrice.figures();
+            let attach = figures.iter().filter(|figure| figure.what.contains("attach: "));
+            let verdicts: Vec<_> = attach.map(Figure::verdict).collect();
+            assert_eq!(verdicts, [requests, events], "{more}");
+        }
+        report.numbers.iter_mut().for_each(|n| n.attached = None);
+        assert!(report.figures().iter().all(|figure| !figure.what.contains("attach")));
     }
 }
