@@ -1,6 +1,7 @@
 //! The node service on the machine's own kernel: real loop devices, filesystems and mounts.
 //! Needs root, loop devices and the tools of all three filesystems.
 
+mod behind;
 mod copies;
 mod failed;
 mod lifecycle;

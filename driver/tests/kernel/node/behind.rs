@@ -1,0 +1,293 @@
+//! Other programs change mounts and loop devices between any two calls. A driver that follows the
+//! kernel's notices must do the same as one that reads everything for each call.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{Kernel, LoopInfo};
+use hostloop_driver::storage::{Access, VolumeId};
+use hostloop_proto::csi;
+
+use super::Rig;
+use crate::testkit::{Configs, MI, TestKernel, assert_written, block, code, ext4, mount, write};
+use crate::tools::{arg, sparse};
+
+/// A call of a volume's life.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Call {
+    Stage,
+    Publish,
+    PublishReadOnly,
+    Stats,
+    Unpublish,
+    UnpublishReadOnly,
+    Unstage,
+}
+
+const LIFE: [Call; 7] = [
+    Call::Stage,
+    Call::Publish,
+    Call::PublishReadOnly,
+    Call::Stats,
+    Call::Unpublish,
+    Call::UnpublishReadOnly,
+    Call::Unstage,
+];
+
+/// A volume that is staged at "a" and published at "p", and read-only at "r".
+struct World {
+    rig: Rig,
+    id: VolumeId,
+    capability: csi::VolumeCapability,
+}
+
+/// The answer of a call, and what the kernel shows afterwards.
+type Lived = Vec<(Call, String, Vec<String>)>;
+
+/// A change by another program. It fails where there is nothing to change.
+type Change = (&'static str, fn(&World));
+
+const CHANGES: [Change; 13] = [
+    ("unmount the staging path", |w| attempt("umount", &["-l", arg(&w.staging())])),
+    ("unmount the target", |w| attempt("umount", &["-l", arg(&w.target())])),
+    ("mount over the staging path", |w| {
+        attempt("mount", &["-t", "tmpfs", "foreign", arg(&w.staging())]);
+    }),
+    ("mount over the target", |w| {
+        if !w.target().exists() {
+            std::fs::create_dir(w.target()).unwrap();
+        }
+        attempt("mount", &["-t", "tmpfs", "foreign", arg(&w.target())]);
+        attempt("mount", &["--bind", arg(&w.foreign()), arg(&w.target())]);
+    }),
+    ("remount read-only", |w| {
+        attempt("mount", &["-o", "remount,ro", arg(&w.staging())]);
+    }),
+    ("remount the target's bind read-only", |w| {
+        attempt("mount", &["-o", "remount,bind,ro", arg(&w.target())]);
+    }),
+    ("bind elsewhere", |w| {
+        attempt("mount", &["--bind", arg(&w.staging()), arg(&w.elsewhere())]);
+        attempt("mount", &["--bind", arg(&w.target()), arg(&w.foreign())]);
+    }),
+    ("another device over the image", |w| attempt("losetup", &["-f", arg(&w.image())])),
+    ("a device of another program", |w| attempt("losetup", &["-f", arg(&w.foreign())])),
+    ("detach the device", |w| {
+        for device in w.devices() {
+            attempt("losetup", &["-d", &device]);
+        }
+    }),
+    ("another file at the device's number", |w| {
+        for path in [w.target(), w.rig.target("r"), w.staging()] {
+            attempt("umount", &["-l", arg(&path)]);
+        }
+        for device in w.devices() {
+            attempt("losetup", &["-d", &device]);
+            attempt("losetup", &[&device, arg(&w.foreign())]);
+        }
+    }),
+    ("the device's settings", |w| {
+        for device in w.devices() {
+            attempt("losetup", &["--direct-io=off", &device]);
+        }
+    }),
+    ("grow the image and the device", |w| {
+        let image = std::fs::File::options().write(true).open(w.image()).unwrap();
+        image.set_len(image.metadata().unwrap().len() + MI).unwrap();
+        for device in w.devices() {
+            attempt("losetup", &["-c", &device]);
+        }
+    }),
+];
+
+fn attempt(program: &str, args: &[&str]) {
+    Command::new(program).args(args).output().unwrap();
+}
+
+impl World {
+    fn new(kernel: Linux, access: Access) -> World {
+        let mut site = Rig::site(&["default=DIR/pool"]);
+        site.kernel = Arc::new(kernel);
+        let rig = Rig::over(site, Configs::default());
+        let capability = match access {
+            Access::Block => block(),
+            Access::Mount { .. } => mount("ext4"),
+        };
+        let id = rig.volume(access, 16 * MI);
+        let world = World { rig, id, capability };
+        std::fs::create_dir(world.elsewhere()).unwrap();
+        sparse(&world.foreign(), MI);
+        world
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.rig.staging("a")
+    }
+
+    fn target(&self) -> PathBuf {
+        self.rig.target("p")
+    }
+
+    fn elsewhere(&self) -> PathBuf {
+        self.rig.root().join("elsewhere")
+    }
+
+    /// A file of another program.
+    fn foreign(&self) -> PathBuf {
+        self.rig.root().join("foreign")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.rig.root().join(format!("pool/volumes/{}/image", self.id))
+    }
+
+    /// The devices over the image, without a question to the driver's kernel.
+    fn devices(&self) -> Vec<String> {
+        let mut list = Command::new("losetup");
+        list.args(["-n", "-O", "NAME", "-j"]).arg(self.image());
+        let listed = list.output().unwrap().stdout;
+        String::from_utf8(listed).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn call(&self, call: Call) -> String {
+        let World { rig, id, capability } = self;
+        let answer = match call {
+            Call::Stage => rig.stage(id, "a", capability),
+            Call::Publish => rig.publish(id, "a", "p", capability, false),
+            Call::PublishReadOnly => rig.publish(id, "a", "r", capability, true),
+            Call::Stats => rig.stats(id, &self.target()).map(drop),
+            Call::Unpublish => rig.unpublish(id, "p"),
+            Call::UnpublishReadOnly => rig.unpublish(id, "r"),
+            Call::Unstage => rig.unstage(id, "a"),
+        };
+        format!("{:?}", code(answer))
+    }
+
+    /// What the kernel shows beneath the rig, without what differs from one rig to the next.
+    fn seen(&self) -> Vec<String> {
+        let id = self.id.to_string();
+        let root = self.rig.root();
+        let name = |path: &Path| {
+            let path = path.strip_prefix(root).unwrap_or(path);
+            path.display().to_string().replace(&id, "ID")
+        };
+        let backing = |device: &LoopInfo| match device.backing_rdev {
+            0 => name(Path::new(&device.backing_path)),
+            _ => "a loop device".to_owned(),
+        };
+        let loops = self.rig.devices();
+        let device = |minor: u32| loops.iter().find(|l| l.minor == minor).map(backing);
+        let table = self.rig.kernel.mounts().unwrap();
+        let ours = table.entries.iter().filter(|entry| entry.mount_point.starts_with(root));
+        let mounts = ours.map(|entry| {
+            let of = entry.loop_minor().or(entry.loop_node).map(device);
+            let (at, options) = (name(&entry.mount_point), &entry.options);
+            let read_only = entry.super_options.iter().any(|option| option == "ro");
+            format!("{} at {at} {options:?} ro={read_only} of {of:?}", entry.fs_type)
+        });
+        let devices = loops.iter().map(|l| {
+            let LoopInfo { read_only, direct_io, size_bytes, .. } = l;
+            let over = backing(l);
+            format!("loop over {over}: ro={read_only} dio={direct_io} {size_bytes} bytes")
+        });
+        let mut seen: Vec<String> = mounts.chain(devices).collect();
+        let stage = self.rig.record(self.id).stage.clone();
+        seen.push(format!("recorded: {:?}", stage.map(|stage| stage.minor.is_some())));
+        seen.sort();
+        seen
+    }
+
+    /// Lives until this call, has another program make the change, and lives on. `None` if the
+    /// change did nothing.
+    fn lives(&self, before: usize, change: fn(&World)) -> Option<Lived> {
+        for call in &LIFE[..before] {
+            assert_eq!(self.call(*call), "Ok(())", "{call:?}");
+        }
+        let unchanged = self.seen();
+        change(self);
+        let changed = self.seen();
+        let foreign = |seen: &[String]| -> Vec<String> {
+            let foreign =
+                seen.iter().filter(|what| what.contains("foreign") || what.starts_with("tmpfs"));
+            foreign.cloned().collect()
+        };
+        let lived = (changed != unchanged).then(|| {
+            let lived = LIFE[before..].iter().map(|call| {
+                let answer = self.call(*call);
+                let seen = self.seen();
+                assert_eq!(foreign(&seen), foreign(&changed), "{call:?}: it is another program's");
+                (*call, answer, seen)
+            });
+            lived.collect()
+        });
+        self.reset();
+        lived
+    }
+
+    /// Ends all use of the volume.
+    fn reset(&self) {
+        let rig = &self.rig;
+        rig.kernel.clean(rig.root());
+        for target in std::fs::read_dir(rig.root().join("pods")).unwrap() {
+            let target = target.unwrap().path();
+            let removed = match target.is_dir() {
+                true => std::fs::remove_dir(&target),
+                false => std::fs::remove_file(&target),
+            };
+            removed.unwrap();
+        }
+        rig.update(self.id, |record| record.stage = None);
+    }
+}
+
+fn changes_between_any_two_calls(access: &Access) {
+    let following = World::new(Linux::following(), access.clone());
+    let reading = World::new(Linux::new(), access.clone());
+    let data = |world: &World| world.staging().join("data");
+    let is_mount = *access != Access::Block;
+    for world in [&following, &reading] {
+        assert_eq!(world.call(Call::Stage), "Ok(())");
+        if is_mount {
+            write(&data(world), 1, 100_000);
+        }
+        world.reset();
+    }
+    let (mut tried, mut effective) = (0, 0);
+    for (what, change) in CHANGES {
+        for (before, call) in LIFE.iter().enumerate() {
+            let live = || [&following, &reading].map(|world| world.lives(before, change));
+            let [mut known, mut read] = live();
+            // Other tests open loop devices for a moment, and a device detaches only after that.
+            for _ in 0..3 {
+                if known == read {
+                    break;
+                }
+                [known, read] = live();
+            }
+            tried += 1;
+            effective += usize::from(read.is_some());
+            assert_eq!(known, read, "{what}, before {call:?}");
+        }
+    }
+    println!("{effective} of {tried} changes between calls had an effect");
+    assert!(effective > tried / 2);
+    for world in [&following, &reading] {
+        assert_eq!(world.call(Call::Stage), "Ok(())");
+        if is_mount {
+            assert_written(&data(world), 1, 100_000);
+        }
+        world.reset();
+    }
+}
+
+#[test]
+fn mounted_volumes_are_changed_behind_the_drivers_back() {
+    changes_between_any_two_calls(&ext4());
+}
+
+#[test]
+fn block_volumes_are_changed_behind_the_drivers_back() {
+    changes_between_any_two_calls(&Access::Block);
+}
