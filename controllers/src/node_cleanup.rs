@@ -22,10 +22,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
-use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::api::duration;
+use crate::api::{duration, pv};
 use crate::cache::{Index, Store};
 use crate::client::Kube;
 use crate::controller::Context;
@@ -176,8 +175,8 @@ impl Tidier {
         }
         if !claims.is_empty() {
             let is_of = |volume: &Arc<PersistentVolume>| {
-                let uid = decide::claim_of(volume);
-                uid.is_some() && claims.iter().any(|claim| claim.uid() == uid)
+                let uid = pv::claim_uid(volume);
+                uid.is_some() && claims.iter().any(|claim| claim.metadata.uid.as_deref() == uid)
             };
             volumes.extend(self.context.caches.volumes().each().filter(is_of));
         }

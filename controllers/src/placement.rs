@@ -35,7 +35,7 @@ use kube::ResourceExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::api::pvc;
+use crate::api::{pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::capacity;
 use crate::client::Kube;
@@ -232,7 +232,8 @@ impl Placement {
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),
             awaited: claims.index(source_protection::awaited),
-            volumes: volumes.index(|volume| cluster_view::claim_of(volume).into_iter().collect()),
+            volumes: volumes
+                .index(|volume| pv::claim_uid(volume).map(str::to_owned).into_iter().collect()),
             contents: takes_snapshots(&context.driver).then(|| {
                 let of =
                     |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();

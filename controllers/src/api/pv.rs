@@ -30,6 +30,11 @@ pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
+/// The UID of the claim that a volume names.
+pub(crate) fn claim_uid(volume: &PersistentVolume) -> Option<&str> {
+    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
+}
+
 /// Combines all access modes of a volume into one CSI mode. `multi_writer` is the driver's
 /// capability SINGLE_NODE_MULTI_WRITER.
 pub(crate) fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessModesError> {

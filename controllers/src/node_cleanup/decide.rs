@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::node::is_ready;
-use crate::api::pvc;
+use crate::api::{pv, pvc};
 use crate::client::Resource;
 use crate::provisioner::naming::Naming;
 use crate::snapshots::content::Content;
@@ -223,13 +223,8 @@ impl Rules {
 
     /// The UIDs of claims that these PVs reference.
     fn with_volume(&self, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<String> {
-        volumes.iter().filter_map(|volume| claim_of(volume)).collect()
+        volumes.iter().filter_map(|volume| pv::claim_uid(volume).map(str::to_owned)).collect()
     }
-}
-
-/// The UID of the claim that a PV references.
-pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
-    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
 }
 
 /// True if an administrator has set the out-of-service taint, and the node is not ready.

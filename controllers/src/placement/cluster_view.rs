@@ -33,11 +33,6 @@ pub(super) enum Publication {
     No,
 }
 
-/// The UID of the claim that a volume names.
-pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
-    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
-}
-
 impl Placement {
     /// A claim's volume: the one it is bound to, or the one made for it.
     pub(super) fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {

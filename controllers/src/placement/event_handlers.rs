@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::labels::of_attachment;
-use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitness, room};
+use super::{LABELLERS, Placement, RESYNC, WORKERS, lock, node_fitness, room};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::cache::Change;
@@ -312,9 +312,8 @@ impl Queues {
             return;
         }
         let volume = change.object();
-        let uid = cluster_view::claim_of(volume);
-        if let Some(uid) = uid {
-            self.claims.add(uid);
+        if let Some(uid) = pv::claim_uid(volume) {
+            self.claims.add(uid.to_owned());
         }
         let Some(handle) = pv::handle(volume, driver) else {
             return;

@@ -34,6 +34,8 @@ struct Asked {
     query: BTreeMap<String, String>,
     /// The body, or null.
     body: Value,
+    /// True if the client accepts a list of metadata instead of objects.
+    metadata: bool,
 }
 
 impl Asked {
@@ -51,7 +53,7 @@ impl Asked {
         self.path.ends_with("?watch")
     }
 
-    /// The list with its selectors: `pods fieldSelector=a=b`.
+    /// The list with its selectors: `pods fieldSelector=a=b`, or `metadata of pods`.
     fn list(&self) -> Option<String> {
         let target = Target::of(&self.path)?;
         if self.method != "GET" || self.is_watch() || target.name.is_some() {
@@ -62,7 +64,8 @@ impl Asked {
             let value = self.query.get(*selector)?;
             Some(format!(" {selector}={value}"))
         });
-        Some(format!("{}{}", target.plural, given.collect::<String>()))
+        let part = if self.metadata { "metadata of " } else { "" };
+        Some(format!("{part}{}{}", target.plural, given.collect::<String>()))
     }
 
     /// The request as `GET path` or `PATCH path <body>`, or the note.
@@ -242,11 +245,16 @@ impl Api {
         let query = select::query(head.uri.query().unwrap_or_default());
         let watch = query.get("watch").is_some_and(|watch| watch == "true");
         let suffix = if watch { "?watch" } else { "" };
+        let header = |name| {
+            let value = head.headers.get(name);
+            value.map_or("", |value| value.to_str().expect("a type"))
+        };
         let asked = Asked {
             method: head.method.to_string(),
             path: format!("{}{suffix}", head.uri.path()),
             query,
             body: serde_json::from_slice(&bytes).unwrap_or_default(),
+            metadata: header("accept").contains("as=PartialObjectMetadataList"),
         };
         let fault = {
             let mut state = self.lock();
@@ -259,13 +267,12 @@ impl Api {
             Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
             None => {}
         }
-        let content = head.headers.get("content-type");
-        let content = content.map_or("", |content| content.to_str().expect("a type"));
         let mut state = self.lock();
         if watch {
             return Response::new(state.store.watch(&asked));
         }
-        match state.store.answer(&asked, content) {
+        match state.store.answer(&asked, header("content-type")) {
+            Ok((code, list)) if asked.metadata => watch::response(code, &metadata_of(&list)),
             Ok((code, object)) => watch::response(code, &object),
             Err(failure) => failure.response(),
         }
@@ -292,6 +299,17 @@ impl State {
         rule.left = rule.left.map(|left| left - 1);
         Some(rule.fault)
     }
+}
+
+/// The list of the objects' metadata.
+fn metadata_of(list: &Value) -> Value {
+    let items = list["items"].as_array().into_iter().flatten();
+    let item = |object: &Value| {
+        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": object["metadata"]})
+    };
+    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+        "metadata": list["metadata"], "items": items.map(item).collect::<Vec<_>>()})
 }
 
 /// Removes UID and version from a body.

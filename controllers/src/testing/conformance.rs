@@ -42,6 +42,7 @@ pub(crate) async fn conforms(client: &Client, namespace: &str) {
         a_create_without_a_name_gets_one
         what_is_missing_is_not_found
         a_list_follows_its_selectors
+        a_list_of_metadata_has_nothing_else
         pages_show_one_version
         every_change_has_a_version_and_no_change_has_none
         a_write_names_the_version_it_depends_on
@@ -106,9 +107,18 @@ impl Site {
 
     /// Sends a request; `content` is the content type of its body.
     async fn ask(&self, method: &str, path: &str, content: &str, body: Value) -> Answer {
+        self.send(method, path, ("content-type", content), body).await
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        (header, value): (&str, &str),
+        body: Value,
+    ) -> Answer {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = Request::builder().method(method).uri(path);
-        let request = request.header("content-type", content);
+        let request = Request::builder().method(method).uri(path).header(header, value);
         let request = request.body(Body::from(body)).expect("a request");
         let answer = self.client.send(request).await.expect("an answer");
         let code = answer.status().as_u16();
@@ -257,6 +267,17 @@ async fn a_list_follows_its_selectors(site: &Site) {
     let field = format!("fieldSelector=metadata.name={}-b", site.prefix);
     let list = site.get(&format!("{}?labelSelector=of=select&{field}", site.maps)).await.code(200);
     assert_eq!(names(&list), ["b"]);
+}
+
+async fn a_list_of_metadata_has_nothing_else(site: &Site) {
+    let (_, made) = site.map("a", json!({"labels": {"of": "metadata"}})).await;
+    let path = format!("{}?labelSelector=of=metadata", site.maps);
+    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let list = site.send("GET", &path, ("accept", accept), Value::Null).await.code(200);
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    let expected = json!([{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": made["metadata"]}]);
+    assert_eq!(list["items"], expected);
 }
 
 async fn pages_show_one_version(site: &Site) {

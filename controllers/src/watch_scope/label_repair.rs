@@ -1,13 +1,16 @@
 //! Finds and labels objects that belong to this node but lack its label. With the label, the node's
 //! watches see them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
+use kube::api::PartialObjectMeta;
 use serde_json::json;
 
+use crate::api::pv;
 use crate::api::pvc::is_assigned;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::store::fraction;
@@ -126,16 +129,34 @@ impl Search<'_> {
         }
     }
 
-    /// Labels claims that are bound to this node's volumes, or that get volumes here.
+    /// Labels claims that are bound to this node's volumes, or that get volumes here. Other
+    /// drivers' claims never have the label, so the list has only metadata. Claims that may be own
+    /// are then read in full.
     async fn claims(&self) -> Result<(), ApiError> {
         let volumes = self.context.caches.volumes();
-        let own = |claim: &PersistentVolumeClaim| {
-            let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-            let volume = name.and_then(|name| volumes.get(&name));
-            owns_claim(self.context, self.node, claim, volume)
+        let claim = |volume: Arc<PersistentVolume>| pv::claim_uid(&volume).map(str::to_owned);
+        let bound: HashSet<String> = volumes.each().filter_map(claim).collect();
+        let driver = &self.context.driver.name;
+        let mut names = Vec::new();
+        let take = |found: PartialObjectMeta<PersistentVolumeClaim>| {
+            let claim = PersistentVolumeClaim { metadata: found.metadata, ..Default::default() };
+            let is_bound = claim.uid().is_some_and(|uid| bound.contains(&uid));
+            if is_bound || is_assigned(&claim, driver, self.node) {
+                names.push((claim.namespace().unwrap_or_default(), claim.name_any()));
+            }
         };
-        let watch = self.context.caches.claims();
-        self.labelled(NODE_LABEL, &watch, own).await
+        let all = self.kube.list_metadata(&format!("!{NODE_LABEL}"), PAGES, take).await?;
+        note_limit::<PersistentVolumeClaim>(all);
+        let mut own = Vec::new();
+        for (namespace, name) in names {
+            let claim = self.kube.get::<PersistentVolumeClaim>(&namespace, &name).await?;
+            own.extend(claim.filter(|claim| {
+                let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+                let volume = name.and_then(|name| volumes.get(name));
+                owns_claim(self.context, self.node, claim, volume)
+            }));
+        }
+        self.label(NODE_LABEL, &self.context.caches.claims(), own).await
     }
 
     /// Labels this node's objects of a kind.
@@ -162,9 +183,7 @@ impl Search<'_> {
             }
         };
         let all = self.kube.list(&format!("!{key}"), PAGES, take).await?;
-        if !all {
-            tracing::debug!(kind = %K::kind(&()), "more objects lack the label than one search reads");
-        }
+        note_limit::<K>(all);
         Ok(own)
     }
 
@@ -199,6 +218,12 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+}
+
+fn note_limit<K: Resource>(all: bool) {
+    if !all {
+        tracing::debug!(kind = %K::kind(&()), "more objects lack the label than one search reads");
     }
 }
 

@@ -13,7 +13,7 @@ impl Kube {
     /// Passes every object of a kind to `take`.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
-        self.pages("", usize::MAX, page, take).await?;
+        self.pages(ListParams::default(), usize::MAX, page, take).await?;
         Ok(())
     }
 
@@ -23,7 +23,7 @@ impl Kube {
         take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
-        self.pages("", usize::MAX, page, take).await?;
+        self.pages(ListParams::default(), usize::MAX, page, take).await?;
         Ok(())
     }
 
@@ -40,23 +40,44 @@ impl Kube {
             object.managed_fields_mut().clear();
             take(object);
         };
-        self.pages(labels, pages, page, take).await
+        self.pages(ListParams::default().labels(labels), pages, page, take).await
+    }
+
+    /// Gives the objects with this value of a field (`name=value`) to `take`, of all namespaces.
+    pub async fn list_by_field<K: Resource>(
+        &self,
+        field: &str,
+        take: impl FnMut(K),
+    ) -> Result<(), ApiError> {
+        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
+        self.pages(ListParams::default().fields(field), usize::MAX, page, take).await?;
+        Ok(())
+    }
+
+    /// Like [`Kube::list`], but reads only the metadata.
+    pub async fn list_metadata<K: Resource>(
+        &self,
+        labels: &str,
+        pages: usize,
+        take: impl FnMut(PartialObjectMeta<K>),
+    ) -> Result<bool, ApiError> {
+        let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
+        self.pages(ListParams::default().labels(labels), pages, page, take).await
     }
 
     async fn pages<K: Resource, O: Clone>(
         &self,
-        labels: &str,
+        params: ListParams,
         pages: usize,
         page: impl AsyncFn(&Api<K>, &ListParams) -> kube::Result<ObjectList<O>>,
         mut take: impl FnMut(O),
     ) -> Result<bool, ApiError> {
         let api = K::everywhere(self.client.clone());
-        let mut params = ListParams::default().limit(PAGE);
-        if !labels.is_empty() {
-            params = params.labels(labels);
-        }
+        let mut params = params.limit(PAGE);
+        let selector = [&params.label_selector, &params.field_selector];
+        let selector = selector.into_iter().flatten().next().cloned().unwrap_or_default();
         for _ in 0..pages {
-            let call = Call::new::<K>("list", "", labels);
+            let call = Call::new::<K>("list", "", &selector);
             let page = self.timely(call, page(&api, &params)).await?;
             page.items.into_iter().for_each(&mut take);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {

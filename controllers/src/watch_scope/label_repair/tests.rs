@@ -69,7 +69,15 @@ async fn a_node_labels_what_is_its_own() {
         node: "n1",
         contents: true,
     };
+    world.api.lists();
     search.round().await;
+    // Of other drivers' claims there may be any number.
+    let lists = [
+        format!("persistentvolumes labelSelector=!{NODE_LABEL}"),
+        format!("metadata of persistentvolumeclaims labelSelector=!{NODE_LABEL}"),
+        format!("volumesnapshotcontents labelSelector=!{MANAGED_BY}"),
+    ];
+    assert_eq!(world.api.lists(), lists);
     let label = |key: &str| json!({"metadata": {"labels": {key: "n1"}}});
     let expected = [
         format!("ours {}", label(NODE_LABEL)),
