@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::decide::Volume;
 use super::ticks;
 use crate::api::node::is_ready;
-use crate::client::EventKind;
+use crate::client::{ApiError, EventKind};
 use crate::controller::Context;
 
 /// How long a node must be down before it is reported. Restarts of nodes take less time.
@@ -41,8 +41,8 @@ enum Change {
 /// Checks the nodes while this process leads. Never returns.
 pub(super) async fn run(context: &Context) {
     let caches = &context.caches;
-    let (nodes, pods, volumes) = (caches.nodes(), caches.pods(), caches.volumes());
-    tokio::join!(nodes.synced(), pods.synced(), volumes.synced());
+    let (nodes, volumes) = (caches.nodes(), caches.volumes());
+    tokio::join!(nodes.synced(), volumes.synced());
     let mut known = BTreeMap::new();
     let mut tick = ticks(LOOK);
     loop {
@@ -55,8 +55,15 @@ pub(super) async fn run(context: &Context) {
         for change in decide(&mut known, &seen, Instant::now()) {
             match change {
                 Change::Failed(node) => {
-                    let driver = &context.driver.name;
-                    let claims = in_use(&node, &pods.all(), volumes.each(), driver);
+                    let pods = match pods_on(context, &node).await {
+                        Ok(pods) => pods,
+                        // The next check finds the node failed again.
+                        Err(error) => {
+                            tracing::warn!(node, %error, "cannot list the pods of a failed node");
+                            continue;
+                        }
+                    };
+                    let claims = in_use(&pods, volumes.each(), &context.driver.name);
                     let message =
                         format!("Node {node}, on which pods use the volume, is not ready");
                     emit(context, EventKind::Warning, "NodeFailed", &claims, &message);
@@ -71,6 +78,14 @@ pub(super) async fn run(context: &Context) {
             }
         }
     }
+}
+
+/// The pods on this node. They are listed when they are needed: a cluster has many pods, and nodes
+/// rarely fail.
+async fn pods_on(context: &Context, node: &str) -> Result<Vec<Pod>, ApiError> {
+    let mut pods = Vec::new();
+    context.kube.list_by_field(&format!("spec.nodeName={node}"), |pod| pods.push(pod)).await?;
+    Ok(pods)
 }
 
 fn emit(
@@ -109,17 +124,13 @@ fn decide(
     changes
 }
 
-/// Claims on the driver's volumes that pods on this node use.
+/// Claims on the driver's volumes that these pods use.
 fn in_use(
-    node: &str,
-    pods: &[Arc<Pod>],
+    pods: &[Pod],
     volumes: impl IntoIterator<Item = Arc<PersistentVolume>>,
     driver: &str,
 ) -> Vec<ObjectReference> {
-    let on_node = pods
-        .iter()
-        .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
-    let used: BTreeSet<(String, String)> = on_node.flat_map(|pod| claims_of(pod)).collect();
+    let used: BTreeSet<(String, String)> = pods.iter().flat_map(claims_of).collect();
     let bound = volumes.into_iter().filter_map(|volume| Volume::bound(&volume, driver));
     let claims = bound.map(|volume| volume.claim);
     let name = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -143,6 +154,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{DRIVER, Fault, World, read};
 
     fn from<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
         Arc::new(serde_json::from_value(value).unwrap())
@@ -189,43 +201,84 @@ mod tests {
         assert!(known.is_empty());
     }
 
+    fn pod(name: &str, node: &str, volumes: Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "ns"},
+            "spec": {"nodeName": node, "containers": [], "volumes": volumes},
+        })
+    }
+
+    fn volume(claim: &str, driver: &str) -> Arc<PersistentVolume> {
+        from(json!({
+            "metadata": {"name": format!("pv-{claim}"), "uid": claim},
+            "spec": {
+                "csi": {"driver": driver, "volumeHandle": claim},
+                "claimRef": {"namespace": "ns", "name": claim},
+            },
+            "status": {"phase": "Bound"},
+        }))
+    }
+
+    fn using(name: &str) -> Value {
+        json!({"name": "v", "persistentVolumeClaim": {"claimName": name}})
+    }
+
     #[test]
-    fn claims_in_use_are_those_of_the_nodes_pods() {
-        let pod = |name: &str, node: &str, volumes: Value| {
-            from::<Pod>(json!({
-                "metadata": {"name": name, "namespace": "ns"},
-                "spec": {"nodeName": node, "containers": [], "volumes": volumes},
-            }))
+    fn claims_in_use_are_those_of_pods() {
+        let volumes = ["one", "p-tmp", "two", "unused"].map(|claim| volume(claim, "d"));
+        let volumes = volumes.into_iter().chain([volume("others", "else")]);
+        let ephemeral = json!([using("one"), {"name": "tmp", "ephemeral": {}}, {"name": "e"}]);
+        for (volumes_of_pods, expected) in [
+            (vec![ephemeral, json!([using("one"), using("others")])], vec!["one", "p-tmp"]),
+            (vec![json!([using("two")])], vec!["two"]),
+            (vec![], vec![]),
+        ] {
+            let pods = volumes_of_pods.into_iter().map(|volumes| read(pod("p", "a", volumes)));
+            let pods: Vec<Pod> = pods.collect();
+            let claims = in_use(&pods, volumes.clone(), "d");
+            let found: Vec<_> = claims.into_iter().map(|claim| claim.name.unwrap()).collect();
+            assert_eq!(found, expected);
+        }
+    }
+
+    /// Only the failed node's pods are listed, and no pods are watched.
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_nodes_pods_are_listed_when_it_fails() {
+        let mut world = World::new(&[]);
+        let (nodes, volumes) = (world.context.caches.nodes(), world.context.caches.volumes());
+        let node = |name: &str, ready: &str| {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+                "status": {"conditions": conditions}})
         };
-        let volume = |claim: &str, driver: &str| {
-            from::<PersistentVolume>(json!({
-                "metadata": {"name": format!("pv-{claim}"), "uid": claim},
-                "spec": {
-                    "csi": {"driver": driver, "volumeHandle": claim},
-                    "claimRef": {"namespace": "ns", "name": claim},
-                },
-                "status": {"phase": "Bound"},
-            }))
-        };
-        let claim = |name: &str| json!({"name": "v", "persistentVolumeClaim": {"claimName": name}});
-        let pods = [
-            pod("p", "a", json!([claim("one"), {"name": "tmp", "ephemeral": {}}, {"name": "e"}])),
-            pod("q", "a", json!([claim("one"), claim("others")])),
-            pod("r", "b", json!([claim("two")])),
-        ];
-        let volumes = [
-            volume("one", "d"),
-            volume("two", "d"),
-            volume("p-tmp", "d"),
-            volume("unused", "d"),
-            volume("others", "else"),
-        ];
-        let found = |node| {
-            let claims = in_use(node, &pods, volumes.iter().cloned(), "d");
-            claims.into_iter().map(|claim| claim.name.unwrap()).collect::<Vec<_>>()
-        };
-        assert_eq!(found("a"), ["one", "p-tmp"]);
-        assert_eq!(found("b"), ["two"]);
-        assert!(found("c").is_empty());
+        world.add(&nodes, node("a", "False"));
+        world.add(&nodes, node("b", "True"));
+        for claim in ["one", "two"] {
+            volumes.apply_write((*volume(claim, DRIVER)).clone());
+        }
+        nodes.note_synced();
+        volumes.note_synced();
+        for (name, on) in [("one", "a"), ("two", "b")] {
+            world.api.put(pod(name, on, json!([using(name)])));
+        }
+        world.api.fault(&["GET"], "pods", Some(1), Fault::Refuse(500));
+        let context = world.context.clone();
+        let running = tokio::spawn(async move { run(&context).await });
+        tokio::time::sleep(DOWN - LOOK / 2).await;
+        assert!(world.api.lists().is_empty());
+        let list = ["pods fieldSelector=spec.nodeName=a"];
+        tokio::time::sleep(LOOK).await;
+        assert_eq!(world.api.lists(), list);
+        assert!(world.events().is_empty());
+        tokio::time::sleep(LOOK).await;
+        assert_eq!(world.api.lists(), list, "it is tried again");
+        let message = "Warning NodeFailed: Node a, on which pods use the volume, is not ready";
+        assert_eq!(world.events(), [message]);
+        world.add(&nodes, node("a", "True"));
+        tokio::time::sleep(10 * LOOK).await;
+        assert_eq!(world.events(), ["Normal NodeRecovered: Node a is ready again"]);
+        assert!(world.api.lists().is_empty());
+        running.abort();
     }
 }
