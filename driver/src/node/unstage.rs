@@ -47,7 +47,7 @@ impl Node {
         if !elsewhere.is_empty() {
             return Err(published(owner.id(), &elsewhere));
         }
-        match self.release(owner, path)? {
+        match self.release_seen(&view, path)? {
             // The kernel detaches the device at the last unmount.
             left if mounted => {
                 held_elsewhere(owner.id(), &left);
@@ -68,7 +68,7 @@ impl Node {
             // left.
             return match view.mount_at(path) {
                 Some(_) if record.stage.is_none() => {
-                    loop_device::still_held(&self.release(&owner, path)?).map(|()| false)
+                    loop_device::still_held(&self.release_seen(&view, path)?).map(|()| false)
                 }
                 Some(_) => Err(published(record.id, &[path.to_owned()])),
                 None => Ok(false),
@@ -87,7 +87,11 @@ impl Node {
                 thawed => thawed?,
             }
         }
-        let left = self.release(&owner, path)?;
+        let left = match record.freeze {
+            None => self.release_seen(&view, path)?,
+            // The thaw may have mounted and unmounted the filesystem.
+            Some(_) => self.release(&owner, path)?,
+        };
         match stage.capability.access {
             Access::Block => loop_device::still_held(&left)?,
             // The kernel detaches it when the last mount namespace unmounts it. A new staging
@@ -97,11 +101,16 @@ impl Node {
         Ok(true)
     }
 
-    /// Unmounts the volume's filesystem at a path and detaches its devices, read-only ones first.
-    /// Returns the devices that are still in use.
+    /// Looks at the volume, unmounts its filesystem at a path and detaches its devices, read-only
+    /// ones first. Returns the devices that are still in use.
     pub(super) fn release(&self, owner: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
+        let view = VolumeState::look(self.pools.kernel().as_ref(), owner, &[path])?;
+        self.release_seen(&view, path)
+    }
+
+    /// Does the same after a look that nothing in this call has outdated.
+    fn release_seen(&self, view: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::look(kernel, owner, &[path])?;
         let stacked = view.mounts().filter(|e| e.mount_point == path).count();
         if view.mount_at(path).is_some() {
             for _ in 0..stacked {
