@@ -101,13 +101,22 @@ pub(crate) enum Found {
     Foreign(String),
 }
 
-/// The kernel's view of one volume.
+/// The kernel's view of one volume. Loop devices and mounts are searched once, because a node may
+/// have thousands of them.
 #[derive(Debug)]
 pub(crate) struct VolumeState {
     identity: VolumeIdentity,
     kernel: KernelState,
     /// Minors of the devices over the volume's image.
-    own: BTreeSet<u32>,
+    own_minors: BTreeSet<u32>,
+    /// Places of these devices in the kernel's state.
+    own: Vec<usize>,
+    /// Places of the devices over these devices.
+    over: Vec<usize>,
+    /// Places of the mounts of these devices.
+    mounts: Vec<usize>,
+    /// The places of the topmost mounts at the paths of the request.
+    tops: Vec<(PathBuf, Option<usize>)>,
 }
 
 impl VolumeState {
@@ -119,12 +128,18 @@ impl VolumeState {
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
         for _ in 0..kernel::LOOKS {
-            let seen = VolumeState::of(&KernelState::known(kernel)?, identity.clone());
+            let seen = VolumeState::at_paths(&KernelState::known(kernel)?, identity, paths);
             if seen.is_confirmed(kernel, paths) {
                 return Ok(seen);
             }
         }
-        Ok(VolumeState::of(&KernelState::read(kernel)?, identity.clone()))
+        Ok(VolumeState::at_paths(&KernelState::read(kernel)?, identity, paths))
+    }
+
+    fn at_paths(kernel: &KernelState, identity: &VolumeIdentity, paths: &[&Path]) -> VolumeState {
+        let top = |path: &&Path| (path.to_path_buf(), kernel.mounts.place_at(path));
+        let tops = paths.iter().map(top).collect();
+        VolumeState { tops, ..VolumeState::of(kernel, identity.clone()) }
     }
 
     fn is_confirmed(&self, kernel: &dyn Kernel, paths: &[&Path]) -> bool {
@@ -132,15 +147,24 @@ impl VolumeState {
         let minors: BTreeSet<u32> = minors.chain(self.identity.recorded.iter().copied()).collect();
         let loops: Vec<_> = minors.iter().filter_map(|minor| self.kernel.device(*minor)).collect();
         let mounts: Vec<_> = self.mounts().collect();
-        let at: Vec<_> = paths.iter().map(|path| (*path, self.kernel.mounts.at(path))).collect();
+        let at: Vec<_> = paths.iter().map(|path| (*path, self.top(path))).collect();
         kernel.confirm(&loops, &mounts, &at)
     }
 
     /// Selects the volume's part of a kernel state.
     pub(crate) fn of(kernel: &KernelState, identity: VolumeIdentity) -> VolumeState {
-        let own = kernel.loops.iter().filter(|l| identity.owns(l));
-        let own = own.map(|l| l.minor).collect();
-        VolumeState { identity, kernel: kernel.clone(), own }
+        let own = places(kernel.loops.iter(), |l| identity.owns(l));
+        let own_minors: BTreeSet<u32> = own.iter().map(|at| kernel.loops[*at].minor).collect();
+        let is_own = |minor: Option<u32>| minor.is_some_and(|minor| own_minors.contains(&minor));
+        let (over, mounts) = match own.is_empty() {
+            true => Default::default(),
+            false => (
+                places(kernel.loops.iter(), |l| is_own(loop_below(l))),
+                places(kernel.mounts.entries.iter(), |e| is_own(e.loop_minor())),
+            ),
+        };
+        let (kernel, tops) = (kernel.clone(), Vec::new());
+        VolumeState { identity, kernel, own_minors, own, over, mounts, tops }
     }
 
     /// All loop devices and mounts.
@@ -150,14 +174,12 @@ impl VolumeState {
 
     /// The devices over the volume's image.
     pub(crate) fn own(&self) -> impl Iterator<Item = &LoopInfo> {
-        let loops = self.kernel.loops.iter();
-        loops.filter(|l| self.own.contains(&l.minor))
+        self.own.iter().map(|at| &self.kernel.loops[*at])
     }
 
     /// Loop devices over the volume's loop devices: the driver's read-only ones, and kubelet's.
     pub(crate) fn over(&self) -> impl Iterator<Item = &LoopInfo> {
-        let loops = self.kernel.loops.iter();
-        loops.filter(|l| loop_below(l).is_some_and(|below| self.own.contains(&below)))
+        self.over.iter().map(|at| &self.kernel.loops[*at])
     }
 
     /// The read-only devices among [`VolumeState::over`] that this driver attached.
@@ -193,13 +215,19 @@ impl VolumeState {
 
     /// Mounts of the volume's filesystem.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = &MountEntry> {
-        let own = |e: &&MountEntry| e.loop_minor().is_some_and(|m| self.own.contains(&m));
-        self.kernel.mounts.entries.iter().filter(own)
+        self.mounts.iter().map(|at| &self.kernel.mounts.entries[*at])
+    }
+
+    /// The topmost mount at exactly this path.
+    fn top(&self, path: &Path) -> Option<&MountEntry> {
+        let known = self.tops.iter().find(|(known, _)| known == path);
+        let place = known.map_or_else(|| self.kernel.mounts.place_at(path), |(_, place)| *place);
+        place.map(|at| &self.kernel.mounts.entries[at])
     }
 
     /// The mount of the volume's filesystem at a path, if it is the topmost one there.
     pub(crate) fn mount_at(&self, path: &Path) -> Option<&MountEntry> {
-        let top = self.kernel.mounts.at(path)?;
+        let top = self.top(path)?;
         self.mounts().find(|e| e.id == top.id)
     }
 
@@ -229,12 +257,12 @@ impl VolumeState {
 
     /// Finds what is mounted or bound at a path.
     pub(crate) fn at(&self, path: &Path) -> Found {
-        let Some(entry) = self.kernel.mounts.at(path) else {
+        let Some(entry) = self.top(path) else {
             return Found::Nothing;
         };
         let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
         match (entry.loop_minor(), entry.loop_node) {
-            (Some(minor), _) if self.own.contains(&minor) => {
+            (Some(minor), _) if self.own_minors.contains(&minor) => {
                 Found::Filesystem { minor, read_only: entry.read_only() }
             }
             (None, Some(minor)) => self.device(minor),
@@ -243,7 +271,7 @@ impl VolumeState {
     }
 
     fn device(&self, minor: u32) -> Found {
-        if self.own.contains(&minor) {
+        if self.own_minors.contains(&minor) {
             return Found::Device { minor, read_only: false };
         }
         if self.over().any(|l| l.minor == minor && l.read_only) {
@@ -292,4 +320,9 @@ impl VolumeState {
         all.retain(|path| !parts.contains(&path.as_path()));
         all
     }
+}
+
+/// The places of the items with this property.
+fn places<'a, T: 'a>(items: impl Iterator<Item = &'a T>, so: impl Fn(&T) -> bool) -> Vec<usize> {
+    items.enumerate().filter(|(_, item)| so(item)).map(|(place, _)| place).collect()
 }

@@ -70,6 +70,12 @@ impl MountEntry {
         loop_name(&format!("/dev/{}", root.file_name()?.to_str()?))
     }
 
+    /// True if the mount is at exactly this path. Comparing bytes is much faster than comparing the
+    /// components of paths; both sides are in the kernel's notation.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        self.mount_point.as_os_str() == path.as_os_str()
+    }
+
     /// True if the mount itself is read-only.
     pub fn read_only(&self) -> bool {
         self.options.iter().any(|o| o == "ro")
@@ -88,14 +94,16 @@ pub(crate) fn loop_name(path: &str) -> Option<u32> {
 pub struct MountTable {
     /// The mounts; a later one at the same path hides an earlier one.
     pub entries: SharedList<MountEntry>,
+    /// Where this namespace's device nodes are.
+    nodes: Option<DeviceNodes>,
 }
 
 /// An entry of the table that follows another.
 pub(super) enum Followed {
     /// It was in the earlier table.
     Known(Arc<MountEntry>),
-    /// It is new, and its loop node is not known yet.
-    New(MountEntry),
+    /// It is new, and its loop node is not known yet. Boxed, because a long table has few new ones.
+    New(Box<MountEntry>),
 }
 
 /// The directory of this namespace's own device nodes: `/dev`.
@@ -125,7 +133,8 @@ impl MountTable {
     /// nodes in this namespace's own `/dev`. A node on another filesystem proves nothing: a pod may
     /// create one with any name and number, and have kubelet bind it.
     pub(super) fn of(entries: Vec<MountEntry>) -> MountTable {
-        MountTable::default().followed_by(entries.into_iter().map(Followed::New).collect())
+        MountTable::default()
+            .followed_by(entries.into_iter().map(|entry| Followed::New(Box::new(entry))).collect())
     }
 
     /// Makes the table that follows this one.
@@ -134,18 +143,23 @@ impl MountTable {
             Followed::Known(entry) => &**entry,
             Followed::New(entry) => entry,
         }));
-        let same_nodes = nodes == device_nodes(self.entries.iter());
+        let same_nodes = nodes == self.nodes;
         let finished = entries.into_iter().map(|entry| match entry {
             Followed::Known(entry) if same_nodes => entry,
             Followed::Known(entry) => Arc::new((*entry).clone().in_table(nodes.as_ref())),
-            Followed::New(entry) => Arc::new(entry.in_table(nodes.as_ref())),
+            Followed::New(entry) => Arc::new((*entry).in_table(nodes.as_ref())),
         });
-        MountTable { entries: finished.collect() }
+        MountTable { entries: finished.collect(), nodes }
     }
 
     /// The topmost mount at exactly this path.
     pub fn at(&self, path: &Path) -> Option<&MountEntry> {
-        topmost(self.entries.iter(), path)
+        self.place_at(path).map(|place| &self.entries[place])
+    }
+
+    /// The place of the topmost mount at exactly this path.
+    pub(crate) fn place_at(&self, path: &Path) -> Option<usize> {
+        self.entries.iter().rposition(|entry| entry.is_at(path))
     }
 
     /// Bind mounts of a loop device's node, oldest first.
@@ -160,13 +174,12 @@ impl MountTable {
     }
 }
 
-/// The topmost mount at exactly this path. Comparing bytes is much faster than comparing the
-/// components of paths; both sides are in the kernel's notation.
+/// The topmost mount at exactly this path.
 fn topmost<'a>(
     entries: impl DoubleEndedIterator<Item = &'a MountEntry>,
     path: &Path,
 ) -> Option<&'a MountEntry> {
-    entries.rev().find(|e| e.mount_point.as_os_str() == path.as_os_str())
+    entries.rev().find(|entry| entry.is_at(path))
 }
 
 fn device_nodes<'a>(

@@ -176,7 +176,7 @@ fn by_id(known: &MountTable, known_ids: &[u64]) -> Option<(Vec<u64>, MountTable)
             entries.push(Followed::Known(entry.clone()));
         } else if let Some(mount) = statmount::stat(id).ok()? {
             has_source |= mount.has_source;
-            entries.push(Followed::New(mount.entry));
+            entries.push(Followed::New(Box::new(mount.entry)));
         } else {
             continue;
         }
