@@ -162,7 +162,11 @@ impl Kernel for Linux {
     }
 
     fn unmount(&self, target: &Path) -> Result<()> {
-        mount::unmount(target)
+        mount::unmount(target)?;
+        if let Some(known) = &self.known {
+            known.unmounted(target);
+        }
+        Ok(())
     }
 
     fn probe(&self, device: &Path) -> Result<Probe> {

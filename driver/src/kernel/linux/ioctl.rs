@@ -31,6 +31,7 @@ mod ioctls {
     );
     nix::ioctl_none_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
 
+    nix::ioctl_read_bad!(mnt_get_info, libc::NS_MNT_GET_INFO, libc::mnt_ns_info);
     nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
     nix::ioctl_readwrite!(btrfs_dev_stats, 0x94, 52, super::BtrfsStats);
 }
@@ -67,6 +68,15 @@ pub(super) struct Configure<'a> {
     pub(super) block_size: u32,
     pub(super) flags: u32,
     pub(super) label: &'a str,
+}
+
+/// The number of mounts of a mount namespace (Linux 6.12).
+pub(super) fn count_mounts(namespace: &File) -> io::Result<u32> {
+    let size = size_of::<libc::mnt_ns_info>() as u32;
+    let mut info = libc::mnt_ns_info { size, nr_mounts: 0, mnt_ns_id: 0 };
+    // SAFETY: the structure is whole and has its size.
+    done(unsafe { ioctls::mnt_get_info(namespace.as_raw_fd(), &raw mut info) })?;
+    Ok(info.nr_mounts)
 }
 
 fn done<T>(result: nix::Result<T>) -> io::Result<T> {

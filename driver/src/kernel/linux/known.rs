@@ -4,19 +4,22 @@
 //! The kernel announces each attached and detached loop device (uevents), and each change of the
 //! mount table (poll on mountinfo). Only what changed is read. Some changes have no notice: a
 //! remount, a moved mount, the settings of a loop device. So callers confirm what they rely on.
+//!
+//! Listing thousands of mounts takes longer than most calls. So after a change, only new mounts are
+//! listed. The number of all mounts shows if others went, besides those that this process unmounted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::StatVfsMountFlags;
 
 use super::uevents::{Changes, Uevents};
-use super::{Linux, loopdev, mount, statmount};
+use super::{Linux, ioctl, loopdev, mount, statmount};
 use crate::kernel::mountinfo::Followed;
 use crate::kernel::{Error, LoopInfo, MountEntry, MountTable, Result, SharedList};
 
@@ -28,6 +31,8 @@ pub(super) struct Known {
     uevents: OnceLock<Option<Uevents>>,
     loops: Mutex<Loops>,
     mounts: Mutex<Option<Mounts>>,
+    /// Where this process has unmounted something since the last look.
+    unmounted: Mutex<Vec<PathBuf>>,
 }
 
 /// The known loop devices.
@@ -124,6 +129,12 @@ struct Mounts {
     namespace: u64,
     /// An open mountinfo; poll on it reports a changed mount table once.
     notice: File,
+    /// The open namespace.
+    opened: File,
+    /// How many mounts the namespace has besides the listed ones. They are outside of this process's
+    /// root. `None` if the mount table changed while they were counted, or the kernel does not count
+    /// them: it needs Linux 6.12.
+    unlisted: Option<u32>,
     /// The unique IDs of the entries, in order. `None` if the kernel does not show all fields by
     /// ID: then a changed table is read whole.
     ids: Option<Vec<u64>>,
@@ -133,21 +144,57 @@ struct Mounts {
 impl Mounts {
     fn read(namespace: u64) -> Result<Mounts> {
         // Opened first: poll reports what changes from now on.
-        let notice = File::open(MOUNTINFO).map_err(|e| Error::io("open", MOUNTINFO, e))?;
-        let (ids, table) = match by_id(&MountTable::default(), &[]) {
-            Some((ids, table)) => (Some(ids), table),
-            None => (None, mount::table()?),
-        };
-        Ok(Mounts { namespace, notice, ids, table })
+        let open = |path| File::open(path).map_err(|e| Error::io("open", path, e));
+        let (notice, opened) = (open(MOUNTINFO)?, open(NAMESPACE)?);
+        let (ids, unlisted, table) = (Some(Vec::new()), None, MountTable::default());
+        let mut mounts = Mounts { namespace, notice, opened, unlisted, ids, table };
+        mounts.list()?;
+        Ok(mounts)
     }
 
-    /// Reads what changed since the last time.
-    fn follow(&mut self) -> Result<()> {
-        if !self.has_changed()? {
+    /// Reads what changed since the last time. This process has unmounted something at these paths.
+    fn follow(&mut self, unmounted: &[PathBuf]) -> Result<()> {
+        if !self.has_changed()? || self.follow_new(unmounted).is_some() {
             return Ok(());
         }
+        self.list()
+    }
+
+    /// Lists the new mounts. `None` if other mounts may have gone than those at these paths.
+    fn follow_new(&mut self, unmounted: &[PathBuf]) -> Option<()> {
+        let (known, unlisted) = (self.ids.as_ref()?, self.unlisted?);
+        let is_gone = |(id, entry): &(u64, &Arc<MountEntry>)| {
+            let was_unmounted = unmounted.iter().any(|path| entry.is_at(path));
+            was_unmounted && statmount::stat(*id).is_ok_and(|mount| mount.is_none())
+        };
+        let entries = self.table.entries.shared();
+        let left = known.iter().copied().zip(entries).filter(|mount| !is_gone(mount));
+        let (mut ids, left): (Vec<u64>, Vec<_>) = left.unzip();
+        let mut left: Vec<_> = left.into_iter().cloned().map(Followed::Known).collect();
+        for id in statmount::list(known.last().copied()?).ok()? {
+            ids.push(id);
+            left.push(Followed::New(Box::new(statmount::stat(id).ok()??.entry)));
+        }
+        let all = u32::try_from(ids.len()).ok()?.checked_add(unlisted)?;
+        if ioctl::count_mounts(&self.opened).ok()? != all {
+            return None;
+        }
+        self.table = self.table.followed_by(left);
+        self.ids = Some(ids);
+        Some(())
+    }
+
+    /// Lists all mounts, and reads those that are new.
+    fn list(&mut self) -> Result<()> {
+        let count = || ioctl::count_mounts(&self.opened).ok();
+        let before = count();
         match self.ids.as_ref().and_then(|ids| by_id(&self.table, ids)) {
-            Some((ids, table)) => (self.ids, self.table) = (Some(ids), table),
+            Some((ids, table)) => {
+                let listed = u32::try_from(ids.len()).ok();
+                let all = before.filter(|all| count() == Some(*all));
+                self.unlisted = all.zip(listed).and_then(|(all, listed)| all.checked_sub(listed));
+                (self.ids, self.table) = (Some(ids), table);
+            }
             None => (self.ids, self.table) = (None, mount::table()?),
         }
         Ok(())
@@ -161,11 +208,12 @@ impl Mounts {
 }
 
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
 /// Lists the mounts by ID, and reads those that `known` does not have. `None` if this kernel does
 /// not show all fields by ID: it needs Linux 6.13.
 fn by_id(known: &MountTable, known_ids: &[u64]) -> Option<(Vec<u64>, MountTable)> {
-    let listed = statmount::list().ok()?;
+    let listed = statmount::list(0).ok()?;
     let mut before = known_ids.iter().zip(known.entries.shared()).peekable();
     let (mut ids, mut entries) = (Vec::with_capacity(listed.len()), Vec::new());
     let mut has_source = !known_ids.is_empty();
@@ -219,16 +267,22 @@ impl Known {
 
     /// The mounts of this thread's namespace.
     pub(super) fn mounts(&self) -> Result<MountTable> {
-        let path = "/proc/thread-self/ns/mnt";
-        let namespace = std::fs::metadata(path).map_err(|e| Error::io("stat", path, e))?.ino();
+        let namespace = std::fs::metadata(NAMESPACE);
+        let namespace = namespace.map_err(|e| Error::io("stat", NAMESPACE, e))?.ino();
         let mut known = lock(&self.mounts);
+        let unmounted = std::mem::take(&mut *lock(&self.unmounted));
         match known.as_mut().filter(|mounts| mounts.namespace == namespace) {
             Some(mounts) => {
-                mounts.follow()?;
+                mounts.follow(&unmounted)?;
                 Ok(mounts.table.clone())
             }
             None => Ok(known.insert(Mounts::read(namespace)?).table.clone()),
         }
+    }
+
+    /// Notes that this process has unmounted something.
+    pub(super) fn unmounted(&self, path: &Path) {
+        lock(&self.unmounted).push(path.to_owned());
     }
 
     /// True if the kernel still shows these devices and mounts, and these mounts as the topmost

@@ -42,11 +42,12 @@ fn request(id: u64, param: u64) -> raw::mnt_id_req {
     raw::mnt_id_req { size: size as u32, spare: 0, mnt_id: id, param, mnt_ns_id: 0 }
 }
 
-/// The unique IDs of all mounts of this thread's namespace, in the order of mountinfo.
-pub(super) fn list() -> io::Result<Vec<u64>> {
-    let mut ids = Vec::with_capacity(BATCH);
+/// The unique IDs of the mounts of this thread's namespace that are greater than `after`, in the
+/// order of mountinfo. The kernel gives each new mount a greater ID.
+pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
+    let mut ids = Vec::new();
     loop {
-        let last = ids.last().copied().unwrap_or_default();
+        let last = ids.last().copied().unwrap_or(after);
         let request = request(raw::LSMT_ROOT as i64 as u64, last);
         ids.reserve(BATCH);
         let room = ids.spare_capacity_mut();

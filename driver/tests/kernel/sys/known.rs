@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use hostloop_driver::kernel::{FsType, Kernel, LoopInfo, MountEntry, MountTable};
+use hostloop_driver::kernel::{BindFlags, FsType, Kernel, LoopInfo, MountEntry, MountTable};
 
 use super::scratch::{Scratch, lasting, size};
 use crate::testkit::{MI, loops_beneath};
@@ -74,6 +74,44 @@ fn what_is_known_follows_what_others_change() {
         ("unmount", Box::new(|| drop(run("umount", &[&at("c")])))),
         ("remount read-only", Box::new(|| mount(&["-o", "remount,ro", &at("a")]))),
         ("unmount what hides", Box::new(|| drop(run("umount", &[&at("b")])))),
+        (
+            "unmount and mount at once",
+            Box::new(|| {
+                run("umount", &[&at("b")]);
+                mount(&["--bind", &at("a"), &at("c")]);
+            }),
+        ),
+        ("the driver unmounts", Box::new(|| s.kernel.unmount(&path("c")).unwrap())),
+        (
+            "the driver mounts and unmounts",
+            Box::new(|| {
+                s.kernel.bind(&path("a"), &path("c"), BindFlags::default()).unwrap();
+                s.kernel.bind(&path("a"), &path("b"), BindFlags::default()).unwrap();
+                s.kernel.unmount(&path("c")).unwrap();
+            }),
+        ),
+        (
+            "the driver unmounts, and others mount",
+            Box::new(|| {
+                s.kernel.unmount(&path("b")).unwrap();
+                mount(&["--bind", &at("a"), &at("b")]);
+            }),
+        ),
+        (
+            "the driver mounts, and others unmount",
+            Box::new(|| {
+                s.kernel.bind(&path("a"), &path("c"), BindFlags::default()).unwrap();
+                run("umount", &[&at("b")]);
+            }),
+        ),
+        (
+            "the driver unmounts, and others unmount",
+            Box::new(|| {
+                s.kernel.bind(&path("a"), &path("b"), BindFlags::default()).unwrap();
+                s.kernel.unmount(&path("c")).unwrap();
+                run("umount", &[&at("b")]);
+            }),
+        ),
         ("another device", Box::new(|| drop(run("losetup", &["-f", &at("other")])))),
         (
             "grow it",
