@@ -39,6 +39,9 @@ lasting() {
   if [ "$s" -lt 60 ]; then echo "$s s"; else echo "$((s / 60)) min $((s % 60)) s"; fi
 }
 
+# workspace KEY: prints the value that Cargo.toml has for all packages, such as their version.
+workspace() { sed -n "s/^$1 = \"\(.*\)\"/\1/p" "$ROOT/Cargo.toml" | head -1; }
+
 need_root() {
   [ "$(id -u)" = 0 ] || die "this needs root, for loop devices and mounts: sudo $0 $*"
 }

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Part of scripts/image and scripts/release: builds the program for an architecture. Sourced, never
+# run.
+# shellcheck disable=SC2153 # need_toolchain sets TARGET
+
+# rust_target ARCH LIBC: prints the name that Rust has for it; LIBC is gnu or musl.
+rust_target() {
+  case $1 in
+    amd64) echo "x86_64-unknown-linux-$2" ;;
+    arm64) echo "aarch64-unknown-linux-$2" ;;
+  esac
+}
+
+# cross_tools ARCH TARGET: exports what cargo, cc and bindgen read to compile for another architecture,
+# with Debian's cross compiler. Static programs need it, too: musl comes with Rust's library.
+cross_tools() {
+  local name gcc=gcc triplet=x86_64-linux-gnu under=${2//-/_}
+  if [ "$1" != "$(dpkg --print-architecture)" ]; then
+    [ "$1" = amd64 ] || triplet=aarch64-linux-gnu
+    gcc=$triplet-gcc
+    need_packages "$gcc=gcc-${triplet//_/-}" "/usr/$triplet/lib/libc.so=libc6-dev-$1-cross" \
+      "/usr/$triplet/include/linux/loop.h=linux-libc-dev-$1-cross"
+    export "BINDGEN_EXTRA_CLANG_ARGS_$under=-I/usr/$triplet/include"
+  fi
+  export "CC_$under=$gcc"
+  name=CARGO_TARGET_${under^^}_LINKER
+  export "$name=$gcc"
+}
+
+# need_target TARGET: Rust's standard library for it.
+need_target() {
+  [ ! -d "$(rustc --print target-libdir --target "$1")" ] || return 0
+  command -v rustup >/dev/null ||
+    die "Rust's standard library for $1 is not installed, and rustup, which would install it, neither"
+  say "Installing Rust's standard library for $1"
+  rustup --quiet target add "$1" || die "rustup could not install the standard library for $1"
+}
+
+# program_at PROFILE [TARGET]: prints where cargo puts the program.
+program_at() {
+  local folder=$1
+  [ "$folder" != dev ] || folder=debug
+  echo "$TARGET/${2:+$2/}$folder/hostloop"
+}
+
+CARGO_AUDITABLE_VERSION=0.7.7
+
+build_cargo_auditable() {
+  env -u CARGO_TARGET_DIR cargo install --debug --locked --version "$CARGO_AUDITABLE_VERSION" \
+    cargo-auditable --root "$1"
+}
+
+# released_program ARCH LIBC PROFILE: builds the program and sets `program` to it. It has a list of its
+# crates for scanners, and its bytes do not depend on the folders of the checkout and of cargo.
+released_program() {
+  local target auditable home=${CARGO_HOME:-$HOME/.cargo} folder name flags='' maps=''
+  target=$(rust_target "$1" "$2")
+  auditable=$(build_tool cargo-auditable "$CARGO_AUDITABLE_VERSION" build_cargo_auditable)
+  need_target "$target"
+  cross_tools "$1" "$target"
+  # The last folder that matches counts, and one may be inside another.
+  for folder in "$ROOT=/hostloop" "$TARGET=/target" "$home=/cargo"; do
+    flags+="${flags:+$'\x1f'}--remap-path-prefix=$folder"
+    maps+=" -ffile-prefix-map=$folder"
+  done
+  name=CFLAGS_${target//-/_}
+  (
+    export CARGO_ENCODED_RUSTFLAGS=$flags "$name=${!name:-}$maps" CARGO_PROFILE_DEV_STRIP=symbols
+    cd "$ROOT" || exit
+    "$auditable" auditable build --quiet --locked --profile "$3" --bin hostloop --target "$target"
+  )
+  # shellcheck disable=SC2034 # the caller reads it
+  program=$(program_at "$3" "$target")
+}
