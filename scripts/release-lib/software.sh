@@ -27,7 +27,7 @@ licence_texts() {
 # third_party_licences CRATES FACTS: prints the licence of each crate in the list CRATES, and each text
 # once, after the names of the crates that have it.
 third_party_licences() {
-  local name version licence manifest file sum texts=$work/texts std
+  local name version licence manifest file sum std texts=$work/texts files
   rm -rf "$texts"
   mkdir -p "$texts"
   std=$(rustc --print sysroot)/share/doc/rust/licenses
@@ -39,14 +39,16 @@ third_party_licences() {
     printf 'musl\t%s\t%s\t%s\n' '(static programs)' MIT ''
     awk -F '\t' 'NR == FNR { used[$0]; next } ($1 " " $2) in used' "$1" "$2"
   } | while IFS=$'\t' read -r name version licence manifest; do
-    printf '%s %s: %s\n' "$name" "$version" "$licence"
-    {
-      if [ "$name" = std ]; then
-        find "$std" -name 'MIT*' -o -name 'Apache-2.0*' 2>/dev/null | sort
-      elif [ -n "$manifest" ]; then
-        licence_texts "$(dirname "$manifest")"
-      fi
-    } | while read -r file; do
+    files=()
+    if [ "$name" = std ]; then
+      mapfile -t files < <(find "$std" -name 'MIT*' -o -name 'Apache-2.0*' 2>/dev/null | sort)
+    elif [ -n "$manifest" ]; then
+      mapfile -t files < <(licence_texts "$(dirname "$manifest")")
+    fi
+    printf '%s %s: %s' "$name" "$version" "$licence"
+    [ ${#files[@]} -gt 0 ] || printf ' (its source has no text)'
+    echo
+    for file in ${files[@]+"${files[@]}"}; do
       # Some texts differ only in the ends of their lines.
       tr -d '\r' <"$file" >"$texts/text"
       sum=$(digest "$texts/text")
