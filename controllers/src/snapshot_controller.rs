@@ -21,10 +21,12 @@ use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::queue::{Outcome, Queue};
+use crate::snapshot_controller::classes::ensure_classes;
 use crate::snapshot_controller::crds::ensure_crds;
 use crate::snapshots::content::Content;
 
 mod apply;
+mod classes;
 mod crds;
 mod decide;
 mod gather;
@@ -42,7 +44,7 @@ use group::Groups;
 use kind::Kind;
 use snapshot::Snapshots;
 
-/// The wait before a failed installation of the definitions is repeated.
+/// The wait before a failed creation of definitions or classes is repeated.
 const DEFINITIONS_RETRY: Duration = Duration::from_secs(30);
 
 /// The snapshot-controller's flags.
@@ -86,6 +88,11 @@ pub struct Options {
         action = clap::ArgAction::Set
     )]
     pub ensure_snapshot_crds: bool,
+
+    /// Create a VolumeSnapshotClass and a VolumeGroupSnapshotClass of this name if they are missing,
+    /// as default classes of the driver
+    #[arg(long, env = "HOSTLOOP_ENSURE_SNAPSHOT_CLASS", value_name = "NAME")]
+    pub ensure_snapshot_class: Option<String>,
 }
 
 /// A key of the queue.
@@ -140,6 +147,17 @@ enum Next {
     Look,
     /// The key is done for now.
     End(Outcome),
+}
+
+/// Repeats what fails until it succeeds or the API server rejects it.
+async fn persist<F: Future<Output = Result<(), ApiError>>>(what: &str, ensure: impl Fn() -> F) {
+    while let Err(error) = ensure().await {
+        tracing::warn!(%error, what, "missing objects could not be created");
+        if matches!(error, ApiError::Rejected { .. }) {
+            return;
+        }
+        tokio::time::sleep(DEFINITIONS_RETRY).await;
+    }
 }
 
 /// State that all reconciles share.
@@ -235,29 +253,24 @@ impl Controller {
         let mut leader = self.context.leader.clone();
         loop {
             leader.gained().await;
-            let leads = async {
-                if options.ensure_snapshot_crds {
-                    tokio::join!(self.define(), self.resync(options));
-                } else {
-                    self.resync(options).await;
-                }
-            };
+            let leads = async { tokio::join!(self.define(options), self.resync(options)) };
             let mut leader = leader.clone();
             tokio::select! {
-                () = leads => {}
+                _ = leads => {}
                 () = leader.lost() => {}
             }
             self.metrics.forget();
         }
     }
 
-    async fn define(&self) {
-        while let Err(error) = ensure_crds(&self.kube).await {
-            tracing::warn!(%error, "the snapshot kinds' definitions could not be made sure of");
-            if matches!(error, ApiError::Rejected { .. }) {
-                return;
-            }
-            tokio::time::sleep(DEFINITIONS_RETRY).await;
+    /// Creates what the options require and the cluster lacks.
+    async fn define(&self, options: &Options) {
+        if options.ensure_snapshot_crds {
+            persist("snapshot definitions", || ensure_crds(&self.kube)).await;
+        }
+        if let Some(name) = &options.ensure_snapshot_class {
+            let driver = &self.context.driver.name;
+            persist("snapshot classes", || ensure_classes(&self.kube, name, driver)).await;
         }
     }
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use kube::CustomResource;
+use kube::api::TypeMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -169,6 +170,10 @@ pub struct VolumeSnapshotContentStatus {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotClass {
+    /// Kind and version, which a new object must have.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub types: Option<TypeMeta>,
     /// Kubernetes object metadata.
     #[schemars(skip)]
     pub metadata: ObjectMeta,
@@ -326,6 +331,10 @@ pub struct SnapshotInfo {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotClass {
+    /// Kind and version, which a new object must have.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub types: Option<TypeMeta>,
     /// Kubernetes object metadata.
     #[schemars(skip)]
     pub metadata: ObjectMeta,

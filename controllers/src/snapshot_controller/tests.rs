@@ -162,3 +162,39 @@ async fn a_definition_without_a_field_is_reported() {
     assert_eq!(controller.work(group_key()).await, Outcome::Failed);
     assert_eq!(world.api.writes().len(), 1);
 }
+
+/// The classes of the controller are those of the components `snapshot-class` and
+/// `group-snapshot-class`, except for the label.
+#[tokio::test]
+async fn missing_classes_are_created_and_existing_ones_stay() {
+    let class = include_str!("../../../deploy/components/snapshot-class/class.yaml");
+    let group = include_str!("../../../deploy/components/group-snapshot-class/class.yaml");
+    for (kept, text) in [("volumegroupsnapshotclasses", class), ("volumesnapshotclasses", group)] {
+        let world = World::new(&[]);
+        let mut existing: Value = json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClass",
+            "metadata": {"name": "hostloop"}, "driver": "other", "deletionPolicy": "Retain",
+        });
+        if kept == "volumesnapshotclasses" {
+            existing["apiVersion"] = json!("snapshot.storage.k8s.io/v1");
+            existing["kind"] = json!("VolumeSnapshotClass");
+        }
+        world.api.put(existing);
+        for _ in 0..2 {
+            ensure_classes(&world.context.kube, "hostloop", "hostloop.csi.dev").await.unwrap();
+        }
+        assert_eq!(world.api.all(kept)[0]["driver"], "other");
+        let made: Vec<Value> = ["volumesnapshotclasses", "volumegroupsnapshotclasses"]
+            .into_iter()
+            .filter(|plural| *plural != kept)
+            .flat_map(|plural| world.api.all(plural))
+            .collect();
+        let deployed: Value = serde_saphyr::from_str(text).unwrap();
+        for field in ["apiVersion", "kind", "driver", "deletionPolicy"] {
+            assert_eq!(made[0][field], deployed[field], "{field}");
+        }
+        for field in ["name", "annotations"] {
+            assert_eq!(made[0]["metadata"][field], deployed["metadata"][field], "{field}");
+        }
+    }
+}
