@@ -67,7 +67,9 @@ released_program() {
   (
     export CARGO_ENCODED_RUSTFLAGS=$flags "$name=${!name:-}$maps" CARGO_PROFILE_DEV_STRIP=symbols
     cd "$ROOT" || exit
-    "$auditable" auditable build --quiet --locked --profile "$3" --bin hostloop --target "$target"
+    # Of its package alone: with the whole workspace, crates would have the tests' features, too.
+    "$auditable" auditable build --quiet --locked --profile "$3" --package hostloop-driver \
+      --bin hostloop --target "$target"
   )
   # shellcheck disable=SC2034 # the caller reads it
   program=$(program_at "$3" "$target")
