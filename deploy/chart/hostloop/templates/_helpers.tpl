@@ -1,0 +1,107 @@
+{{- define "hostloop.chart" -}}
+{{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "hostloop.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* A pull of the built-in name would trust any registry that serves it. */}}
+{{- define "hostloop.pullPolicy" -}}
+{{- $loaded := eq .Values.image.repository "hostloop.csi.dev/hostloop" -}}
+{{ .Values.image.pullPolicy | default (ternary "Never" "IfNotPresent" $loaded) }}
+{{- end }}
+
+{{- define "hostloop.pullSecrets" }}
+{{- with .Values.image.pullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+{{- end }}
+{{- end }}
+
+{{/* The options of a pool, as they follow its path. */}}
+{{- define "hostloop.poolOptions" -}}
+{{- range .options }},{{ . }}{{ end }}
+{{- end }}
+
+{{/* The first pool is in the environment, as in the base; the others are arguments. */}}
+{{- define "hostloop.nodeArgs" }}
+{{- range rest .Values.pools }}
+        - {{ printf "--pool=%s=%s%s" .name .path (include "hostloop.poolOptions" .) | quote }}
+{{- end }}
+{{- range .Values.args.node }}
+        - {{ quote . }}
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.controllerArgs" }}
+{{- range .Values.args.controller }}
+        - {{ quote . }}
+{{- end }}
+{{- end }}
+
+{{/* A block device is in /dev, which the pod has already. */}}
+{{- define "hostloop.poolMounts" }}
+{{- range $i, $pool := .Values.pools }}
+{{- if not (hasPrefix "/dev/" $pool.path) }}
+        - mountPath: {{ quote $pool.path }}
+          mountPropagation: HostToContainer
+          name: {{ include "hostloop.poolVolume" $i }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.poolVolumes" }}
+{{- range $i, $pool := .Values.pools }}
+{{- if not (hasPrefix "/dev/" $pool.path) }}
+      - hostPath:
+          path: {{ quote $pool.path }}
+          type: DirectoryOrCreate
+        name: {{ include "hostloop.poolVolume" $i }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.poolVolume" -}}
+pool-dir{{ if . }}-{{ . }}{{ end }}
+{{- end }}
+
+{{- define "hostloop.monitorLabels" }}
+{{- with .Values.podMonitor.labels }}{{ toYaml . | nindent 4 }}{{ end }}
+{{- end }}
+
+{{/* "true" if the cluster serves attributes classes: Kubernetes 1.34 or newer. */}}
+{{- define "hostloop.attributes" -}}
+{{- if .Capabilities.APIVersions.Has "storage.k8s.io/v1/VolumeAttributesClass" }}true{{ end }}
+{{- end }}
+
+{{/* "true" if there is a snapshot API, or this release brings it. */}}
+{{- define "hostloop.snapshots" -}}
+{{- $kind := "snapshot.storage.k8s.io/v1/VolumeSnapshotClass" -}}
+{{- if or .Values.snapshotController (.Capabilities.APIVersions.Has $kind) }}true{{ end }}
+{{- end }}
+
+{{- define "hostloop.groups" -}}
+{{- $kind := "groupsnapshot.storage.k8s.io/v1/VolumeGroupSnapshotClass" -}}
+{{- if or .Values.snapshotController (.Capabilities.APIVersions.Has $kind) }}true{{ end }}
+{{- end }}
+
+{{/* The names of the default classes. */}}
+{{- define "hostloop.defaults" -}}
+{{- $names := list -}}
+{{- range $name, $class := .Values.classes }}
+{{- if and $class $class.default }}{{ $names = append $names $name }}{{ end }}
+{{- end }}
+{{- join " " $names }}
+{{- end }}
+
+{{- define "hostloop.testContainer" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+volumeMounts:
+  - name: data
+    mountPath: /data
+{{- end }}

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The parts of the Helm chart that are made from other files: its templates from deploy/chart, and
+# the table of values in its README. Sourced by scripts/render, never run.
+
+# chart_templates: turns the rendering of deploy/chart, on standard input, into Helm templates.
+# deploy/chart/kustomization.yaml explains the marks.
+chart_templates() {
+  echo "{{- /* Made by scripts/render from deploy/base and deploy/chart/kustomization.yaml. */}}"
+  sed -E \
+    -e "s/^( *)(- )?chart\/lines: '(\{\{-.*\}\})'$/\3/" \
+    -e "s/^ *- '(\{\{-.*\}\})'$/\1/" \
+    -e "s/: '(\{\{)-(.*\}\})'$/: \1\2/" \
+    -e 's/^( *namespace:) hostloop$/\1 {{ .Release.Namespace }}/' \
+    -e 's/system:serviceaccount:hostloop:/system:serviceaccount:{{ .Release.Namespace }}:/' \
+    -e 's/^( *app\.kubernetes\.io\/version:) .*$/\1 {{ quote .Chart.AppVersion }}/' |
+    chart_conditions
+}
+
+# chart_conditions: encloses each object that has the annotation chart/if in its condition.
+chart_conditions() {
+  awk '
+    function flush(  i) {
+      if (condition != "") print "{{- if " condition " }}"
+      print "---"
+      for (i = 1; i <= count; i++) {
+        # An object without another annotation has none.
+        if (lines[i] == "  annotations:" && lines[i + 1] !~ /^    /) continue
+        print lines[i]
+      }
+      if (condition != "") print "{{- end }}"
+      count = 0
+      condition = ""
+    }
+    /^---$/ { flush(); next }
+    /^    chart\/if: / { condition = substr($0, 15); gsub(/^\047|\047$/, "", condition); next }
+    { lines[++count] = $0 }
+    END { flush() }'
+}
+
+# chart_values FILE: prints the table of values: their names, defaults and comments.
+chart_values() {
+  echo '| Value | Default | |'
+  echo '|---|---|---|'
+  awk '
+    # The values of a list or map are not values of the chart.
+    function indent(text) { match(text, /^ */); return RLENGTH }
+    function code(text) { gsub(/\|/, "\\|", text); return "`" text "`" }
+    function row() { if (name != "") print "| `" name "` | " shown " | " text " |"; name = "" }
+    /^ *# -- / { row(); text = $0; sub(/^ *# -- /, "", text); reading = 1; next }
+    reading && /^ *# / { more = $0; sub(/^ *# /, "", more); text = text " " more; next }
+    /^ *[A-Za-z][A-Za-z]*:/ {
+      depth = indent($0)
+      key = $0
+      sub(/^ */, "", key)
+      value = key
+      sub(/:.*/, "", key)
+      sub(/^[^:]*: */, "", value)
+      path[depth] = key
+      if (reading) {
+        name = depth == 0 ? key : path[0] "." key
+        shown = value == "" ? "see values.yaml" : code(value)
+        row()
+      }
+      reading = 0
+      next
+    }
+    { reading = 0 }' "$1"
+}
+
+# chart_readme README VALUES: prints README with a new table between its marks.
+chart_readme() {
+  sed '/^<!-- values -->$/q' "$1"
+  echo
+  chart_values "$2"
+  echo
+  sed -n '/^<!-- end of values -->$/,$p' "$1"
+}
