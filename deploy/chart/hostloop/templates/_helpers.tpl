@@ -2,6 +2,16 @@
 {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* The labels of objects that have templates of their own. */}}
+{{- define "hostloop.labels" -}}
+app.kubernetes.io/instance: {{ quote .Release.Name }}
+app.kubernetes.io/managed-by: {{ quote .Release.Service }}
+app.kubernetes.io/name: hostloop
+app.kubernetes.io/part-of: hostloop
+app.kubernetes.io/version: {{ quote .Chart.AppVersion }}
+helm.sh/chart: {{ include "hostloop.chart" . }}
+{{- end }}
+
 {{- define "hostloop.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- with .Values.image.digest }}@{{ . }}{{ end }}

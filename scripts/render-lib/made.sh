@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The parts of the Helm chart that are made from other files: its templates from deploy/chart, and
-# the table of values in its README. Sourced by scripts/render, never run.
+# Files that are made from others: the templates of the Helm chart from deploy/chart, the table of
+# values in its README, the PrometheusRule. Sourced by scripts/render, never run.
 
 # chart_templates: turns the rendering of deploy/chart, on standard input, into Helm templates.
 # deploy/chart/kustomization.yaml explains the marks.
@@ -74,4 +74,20 @@ chart_readme() {
   chart_values "$2"
   echo
   sed -n '/^<!-- end of values -->$/,$p' "$1"
+}
+
+# prometheus_rule RULES: prints the rules as an object of the Prometheus operator.
+prometheus_rule() {
+  cat <<'YAML'
+# Made by scripts/render from deploy/alerts/rules.yaml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: hostloop
+  namespace: hostloop
+  labels:
+    app.kubernetes.io/name: hostloop
+spec:
+YAML
+  sed -e '/^#/d' -e 's/^./  &/' "$1"
 }
