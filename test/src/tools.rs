@@ -12,6 +12,11 @@ pub fn sidecars() -> PathBuf {
     named("upstream's sidecars", "interop", "HOSTLOOP_SIDECARS")
 }
 
+/// Helm: `HOSTLOOP_HELM`.
+pub fn helm() -> PathBuf {
+    named("helm", "chart", "HOSTLOOP_HELM")
+}
+
 fn named(what: &str, step: &str, variable: &str) -> PathBuf {
     let path = std::env::var_os(variable).map(PathBuf::from);
     path.unwrap_or_else(|| {
