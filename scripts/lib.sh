@@ -162,6 +162,20 @@ build_csi_sanity() {
     github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity)
 }
 
+# go_tool NAME: prints the program NAME, in the version that test/tools/NAME/go.mod names. The sums of
+# its modules are its version in the cache.
+go_tool() {
+  local version
+  version=$(sha256sum <"$ROOT/test/tools/$1/go.sum" | cut -c1-12)
+  build_tool "$1" "$version" build_go_tool "$1"
+}
+
+build_go_tool() {
+  command -v go >/dev/null || die "go is not there: $1 is a Go program, install Go 1.26+"
+  mkdir -p "$2/bin"
+  (cd "$ROOT/test/tools/$1" && nice go build -trimpath -ldflags "-s -w" -o "$2/bin/" tool)
+}
+
 # Upstream's sidecars, in the versions test/interop/go.mod names.
 build_sidecars() {
   command -v go >/dev/null || die "go is not there: the sidecars are Go programs, install Go 1.26+"

@@ -91,3 +91,26 @@ spec:
 YAML
   sed -e '/^#/d' -e 's/^./  &/' "$1"
 }
+
+# chart_archive CHART IMAGE FOLDER FILE: writes the chart as an archive that Helm can install, the
+# same bytes for the same files. Links become files. IMAGE, NAME:TAG[@DIGEST], may be empty.
+chart_archive() {
+  local copy=$3/chart tagged=${2%@*} digest='' file
+  mkdir "$copy"
+  cp --recursive --dereference "$1" "$copy/hostloop"
+  while read -r file; do
+    case $file in '' | '#'*) ;; *) rm "$copy/hostloop/$file" ;; esac
+  done <"$1/.helmignore"
+  if [ -n "$2" ]; then
+    [ "$tagged" = "$2" ] || digest=${2##*@}
+    sed -i -E \
+      -e "s|^(  repository:) .*|\1 ${tagged%:*}|" \
+      -e "s|^(  tag:) .*|\1 \"${tagged##*:}\"|" \
+      -e "s|^(  digest:) .*|\1 \"$digest\"|" "$copy/hostloop/values.yaml"
+    chart_readme "$1/README.md" "$copy/hostloop/values.yaml" >"$copy/hostloop/README.md"
+  fi
+  chmod -R u=rwX,go=rX "$copy/hostloop"
+  tar --create --format=gnu --sort=name --mtime="@${SOURCE_DATE_EPOCH:-0}" --owner=0 --group=0 \
+    --numeric-owner --directory "$copy" hostloop | gzip --no-name >"$3/chart.tgz"
+  cp "$3/chart.tgz" "$4"
+}

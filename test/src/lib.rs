@@ -21,6 +21,7 @@ pub mod machine;
 pub mod memory;
 pub mod namespace;
 pub mod pools;
+pub mod queries;
 pub mod requests;
 pub mod scenarios;
 pub mod scratch;

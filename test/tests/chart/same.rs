@@ -1,0 +1,134 @@
+//! The chart and kustomize describe the same objects.
+
+use serde_json::{Value, json};
+
+use crate::objects::{helm, of_helm, of_kustomize, read};
+
+/// Values of the chart, and the arguments of `scripts/render` that say the same.
+fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
+    vec![
+        ("the defaults", json!({}), vec![]),
+        ("attach", json!({"attach": true}), vec!["--overlay", "attach"]),
+        (
+            "snapshotController",
+            json!({"snapshotController": true}),
+            vec!["--overlay", "snapshot-controller"],
+        ),
+        (
+            "kubeletDir",
+            json!({"kubeletDir": "/var/lib/k0s/kubelet"}),
+            vec!["--kubelet-dir", "/var/lib/k0s/kubelet"],
+        ),
+        (
+            "the values of the overlay k0s",
+            json!({"kubeletDir": "/var/lib/k0s/kubelet", "snapshotController": true}),
+            vec!["--overlay", "k0s"],
+        ),
+        (
+            "the values of the overlay kind",
+            json!({
+                "snapshotController": true,
+                "pools": [{"name": "default", "path": "/var/lib/hostloop", "options": ["image=20Gi"]}],
+            }),
+            vec!["--overlay", "kind"],
+        ),
+        (
+            "a pool",
+            json!({
+                "pools": [{"name": "default", "path": "/srv/p", "options": ["image=1Gi", "inline"]}],
+            }),
+            vec!["--pool-dir", "/srv/p", "--pool-options", ",image=1Gi,inline"],
+        ),
+        (
+            "controllers",
+            json!({"controllers": "*,-health"}),
+            vec!["--controllers", "*,-health"],
+        ),
+        (
+            "an image of a registry",
+            json!({"image": {"repository": "registry.example.com/hostloop", "tag": "9"}}),
+            vec!["--image", "registry.example.com/hostloop:9", "--component", "registry"],
+        ),
+        (
+            "a default class",
+            json!({"classes": {"hostloop-ext4": {"default": true}}}),
+            vec!["--component", "default-class"],
+        ),
+        (
+            "monitoring",
+            json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}}),
+            vec!["--component", "pod-monitor", "--component", "alerts"],
+        ),
+    ]
+}
+
+#[test]
+fn the_chart_renders_what_kustomize_renders() {
+    let (mut compared, cases) = (0, cases());
+    for (what, values, args) in &cases {
+        let (mut ours, theirs) = (of_helm(values), of_kustomize(args));
+        // The chart's own objects have these labels; those of a kustomize component have none.
+        for (key, object) in &mut ours {
+            let Some(other) = theirs.get(key) else { panic!("{what}: only Helm renders {key}") };
+            for label in ["app.kubernetes.io/part-of", "app.kubernetes.io/version"] {
+                let labels = object["metadata"]["labels"].as_object_mut().expect("it has labels");
+                if other["metadata"]["labels"].get(label).is_none() {
+                    labels.remove(label);
+                }
+            }
+            assert_eq!(
+                serde_json::to_string_pretty(object).expect("it is JSON"),
+                serde_json::to_string_pretty(other).expect("it is JSON"),
+                "{what}: {key}, by Helm and by kustomize"
+            );
+            compared += 1;
+        }
+        for key in theirs.keys() {
+            assert!(ours.contains_key(key), "{what}: Helm does not render {key}");
+        }
+    }
+    println!("{compared} objects compared in {} renderings", cases.len());
+}
+
+/// The namespace is in rules, policies and bindings, too.
+#[test]
+fn another_namespace_is_everywhere() {
+    let values = json!({"snapshotController": true, "podMonitor": {"enabled": true},
+        "prometheusRule": {"enabled": true}, "dashboard": {"enabled": true}});
+    let render = |namespace| helm(&values, &["--namespace", namespace]).expect("it renders");
+    let (usual, other) = (render("hostloop"), render("elsewhere"));
+    let places = |text: &str, namespace: &str| {
+        let mark = [
+            format!("namespace: {namespace}\n"),
+            format!("system:serviceaccount:{namespace}:"),
+            format!("          - {namespace}\n"),
+        ];
+        mark.map(|mark| text.matches(&mark).count())
+    };
+    let expected = places(&usual, "hostloop");
+    assert!(expected.iter().all(|n| *n > 0), "{expected:?}");
+    assert_eq!(places(&other, "elsewhere"), expected);
+    assert_eq!(places(&other, "hostloop"), [0; 3]);
+}
+
+/// Helm creates these before the other objects, and leaves them alone if they are there.
+#[test]
+fn the_snapshot_api_comes_with_the_snapshot_controller() {
+    let definitions = |on: bool| {
+        let values = json!({"snapshotController": on});
+        let all = helm(&values, &["--include-crds"]).expect("it renders");
+        let mut all = read(&all);
+        all.retain(|key, _| key.starts_with("CustomResourceDefinition "));
+        all
+    };
+    assert!(definitions(false).is_empty());
+    let files = hostloop_test::machine::root().join("deploy/crds");
+    let mut shipped = String::new();
+    for file in std::fs::read_dir(files).expect("the folder is there").flatten() {
+        if file.file_name() != "kustomization.yaml" {
+            let text = std::fs::read_to_string(file.path()).expect("it can be read");
+            shipped.push_str(&format!("---\n{text}\n"));
+        }
+    }
+    assert_eq!(definitions(true), read(&shipped));
+}

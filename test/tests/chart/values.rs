@@ -1,0 +1,166 @@
+//! The values of the chart: what they do beyond kustomize, and mistakes in them.
+
+use std::process::Command;
+
+use hostloop_test::machine::{root, text};
+use hostloop_test::tools;
+use serde_json::{Value, json};
+
+use crate::objects::{helm, of_helm, pod};
+
+/// Mistakes, and a word of the message that each causes.
+#[test]
+fn a_mistake_is_an_error_that_names_the_value() {
+    let pool = |pool: Value| json!({"pools": [pool]});
+    let cases = [
+        (json!({"kubletDir": "/var/lib/kubelet"}), "kubletDir"),
+        (json!({"kubeletDir": "var/lib/kubelet"}), "kubeletDir"),
+        (json!({"attach": "yes"}), "attach"),
+        (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
+        (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),
+        (json!({"image": {"digest": "0123"}}), "digest"),
+        (json!({"pools": []}), "pools"),
+        (pool(json!({"name": "default"})), "path"),
+        (pool(json!({"name": "default", "path": "/p", "size": "1Gi"})), "size"),
+        (pool(json!({"name": "default", "path": "/p", "options": ["imgae=1Gi"]})), "options"),
+        (pool(json!({"name": "default", "path": "/p", "options": "image=1Gi"})), "options"),
+        (
+            json!({"pools": [{"name": "a", "path": "/p"}, {"name": "a", "path": "/q"}]}),
+            "each needs a name of its own",
+        ),
+        (json!({"classes": {"hostloop-ext4": {"reclaim": "Retain"}}}), "reclaim"),
+        (json!({"classes": {"hostloop-ext4": {"parameters": {"thick": true}}}}), "thick"),
+        (
+            json!({"classes": {"hostloop-ext4": {"default": true}, "hostloop-xfs": {"default": true}}}),
+            "only one may be the default, and hostloop-ext4, hostloop-xfs are",
+        ),
+        (json!({"resources": {"nodes": {}}}), "nodes"),
+        (json!({"resources": {"node": {"limit": {}}}}), "limit"),
+        (json!({"podMonitor": true}), "podMonitor"),
+        (json!({"networkPolicy": {}}), "networkPolicy"),
+        (json!({"args": {"node": ["reserve=5%"]}}), "args"),
+    ];
+    for (values, word) in &cases {
+        let error = helm(values, &[]).expect_err(&values.to_string());
+        assert!(error.contains(word), "{values}: no {word:?} in {error}");
+    }
+    println!("{} mistakes refused", cases.len());
+}
+
+#[test]
+fn further_pools_are_arguments_and_volumes() {
+    let objects = of_helm(&json!({"pools": [
+        {"name": "slow", "path": "/srv/slow"},
+        {"name": "fast", "path": "/srv/fast", "options": ["image=10Gi", "preallocate"]},
+        {"name": "disk", "path": "/dev/vdb"},
+    ]}));
+    let (container, pod) = pod(&objects, "DaemonSet hostloop/hostloop");
+    let args = container["args"].to_string();
+    for arg in [
+        "--pool=slow=$(POOL_DIR)$(POOL_OPTIONS)",
+        "--pool=fast=/srv/fast,image=10Gi,preallocate",
+        "--pool=disk=/dev/vdb",
+    ] {
+        assert!(args.contains(&format!("{arg:?}")), "no {arg} in {args}");
+    }
+    // A device is in /dev, which the container has.
+    let paths = |list: &Value, at: &str| {
+        let paths = list.as_array().expect("a list").iter();
+        paths.map(|item| item.pointer(at).cloned().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let expected = ["/dev", "/var/lib/kubelet", "/srv/slow", "/srv/fast"].map(Value::from);
+    assert_eq!(paths(&pod["volumes"], "/hostPath/path"), expected);
+    assert_eq!(paths(&container["volumeMounts"], "/mountPath"), expected);
+}
+
+#[test]
+fn values_reach_their_objects() {
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    let objects = of_helm(&json!({
+        "image": {"repository": "r.example.com/h", "digest": digest,
+            "pullPolicy": "Always", "pullSecrets": [{"name": "registry"}]},
+        "classes": {"hostloop-xfs": null, "mine": {"reclaimPolicy": "Retain",
+            "volumeBindingMode": "Immediate", "allowVolumeExpansion": false,
+            "parameters": {"pool": "fast"}, "mountOptions": ["noatime"]}},
+        "args": {"node": ["--reserve=10%"], "controller": ["--gone-node-grace=1m"]},
+        "resources": {"controller": {"limits": {"memory": "1Gi"}}},
+        "nodeSelector": {"disks": "many"},
+        "tolerations": [],
+        "networkPolicy": false,
+        "podMonitor": {"enabled": true, "interval": "5s", "labels": {"release": "p"}},
+        "dashboard": {"enabled": true},
+    }));
+    let image = format!("r.example.com/h:0.1.0@{digest}");
+    for key in ["DaemonSet hostloop/hostloop", "Deployment hostloop/hostloop-controller"] {
+        let (container, pod) = pod(&objects, key);
+        assert_eq!(container["image"].as_str().map(|i| i.split(':').next()), Some(Some("r.example.com/h")));
+        assert!(container["image"].as_str().is_some_and(|i| i.ends_with(&digest)), "{image}");
+        assert_eq!(container["imagePullPolicy"], "Always");
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "registry"}]));
+    }
+    let (node, node_pod) = pod(&objects, "DaemonSet hostloop/hostloop");
+    let (controller, _) = pod(&objects, "Deployment hostloop/hostloop-controller");
+    let last = |container: &Value| container["args"].as_array().and_then(|a| a.last().cloned());
+    assert_eq!(last(node), Some(json!("--reserve=10%")));
+    assert_eq!(last(controller), Some(json!("--gone-node-grace=1m")));
+    assert_eq!(controller["resources"]["limits"]["memory"], "1Gi");
+    assert_eq!(node_pod["nodeSelector"]["disks"], "many");
+    assert_eq!(node_pod["tolerations"], json!([]));
+    let class = &objects["StorageClass /mine"];
+    assert_eq!(class["reclaimPolicy"], "Retain");
+    assert_eq!(class["volumeBindingMode"], "Immediate");
+    assert_eq!(class["allowVolumeExpansion"], false);
+    assert_eq!(class["mountOptions"], json!(["noatime"]));
+    assert_eq!(class["parameters"], json!({"pool": "fast"}));
+    assert!(!objects.contains_key("StorageClass /hostloop-xfs"));
+    assert!(!objects.contains_key("NetworkPolicy hostloop/hostloop"));
+    let monitor = &objects["PodMonitor hostloop/hostloop"];
+    assert_eq!(monitor["metadata"]["labels"]["release"], "p");
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["interval"], "5s");
+    let dashboard = &objects["ConfigMap hostloop/hostloop-dashboard"]["data"]["hostloop.json"];
+    let dashboard: Value = serde_json::from_str(dashboard.as_str().expect("a text")).expect("JSON");
+    assert_eq!(dashboard["title"], "hostloop");
+}
+
+#[test]
+fn the_notes_say_what_to_type_next() {
+    let chart = root().join("deploy/chart/hostloop");
+    let notes = |sets: &[&str]| {
+        let out = Command::new(tools::helm())
+            .args(["install", "mine", text(&chart), "--namespace", "store", "--dry-run=client"])
+            .args(sets.iter().flat_map(|set| ["--set", set]))
+            .output()
+            .expect("helm runs");
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        said.split_once("\nNOTES:\n").expect("there are notes").1.to_owned()
+    };
+    let plain = notes(&[]);
+    for line in [
+        "    kubectl --namespace store rollout status daemonset/hostloop",
+        "    helm test mine --namespace store",
+        "    helm upgrade mine … --set snapshotController=true",
+        "    kind load image-archive hostloop.tar",
+        "    kubectl label namespace store pod-security.kubernetes.io/enforce=privileged",
+    ] {
+        assert!(plain.lines().any(|known| known == line), "no {line:?} in\n{plain}");
+    }
+    let complete = notes(&[
+        "snapshotController=true",
+        "classes.hostloop-ext4.default=true",
+        "image.repository=r.example.com/h",
+    ]);
+    assert!(complete.contains("Claims without a class get hostloop-ext4."), "{complete}");
+    for word in ["snapshotController=true", "kind load"] {
+        assert!(!complete.contains(word), "{word} in\n{complete}");
+    }
+}
+
+/// Helm's own checks.
+#[test]
+fn the_chart_has_no_lint() {
+    let chart = root().join("deploy/chart/hostloop");
+    let out = Command::new(tools::helm()).args(["lint", "--strict", text(&chart)]).output();
+    let out = out.expect("helm runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}

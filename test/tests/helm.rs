@@ -1,0 +1,153 @@
+//! The Helm chart on a real cluster: installed, tested by its own test, used, upgraded under a
+//! running pod, and removed. Meanwhile its pods serve the metrics that alerts and dashboard name.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::machine::{self, root, text};
+use hostloop_test::scratch::Scratch;
+use hostloop_test::{deployed, queries, tools};
+use serde_json::json;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Metrics that exist only after something has failed. Unit tests show them.
+const AFTER_FAILURES: [&str; 4] = [
+    "controller_persistentvolumeclaim_provision_failed_total",
+    "hostloop_storage_health_abnormal",
+    "hostloop_volume_health_abnormal",
+    "workqueue_retries_total",
+];
+
+struct Site {
+    cluster: Cluster,
+    values: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Site {
+    /// Runs helm on the release, or returns its error.
+    fn helm(&self, verb: &str, args: &[&str]) -> Result<String, String> {
+        let out = Command::new(tools::helm())
+            .args([verb, "hostloop", "--namespace", "hostloop", "--kubeconfig"])
+            .arg(self.cluster.kubeconfig())
+            .args(args)
+            .output()
+            .expect("helm runs");
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        if out.status.success() {
+            return Ok(said);
+        }
+        Err(format!("helm {verb}: {said}{}", String::from_utf8_lossy(&out.stderr)))
+    }
+
+    /// Installs or upgrades the chart, and waits until its pods are ready.
+    fn apply(&self, verb: &str, args: &[&str]) {
+        let chart = root().join("deploy/chart/hostloop");
+        let usual = [text(&chart), "--values", text(&self.values), "--wait", "--timeout", "3m"];
+        self.helm(verb, &[&usual, args].concat()).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    fn get(&self, path: &str, args: &[&str]) -> String {
+        let output = format!("jsonpath={{{path}}}");
+        self.cluster.kubectl(&[&["get"], args, &["-o", &output]].concat())
+    }
+
+    /// The names of all samples that the release's pods serve.
+    fn served(&self) -> BTreeSet<String> {
+        let pods = ["pods", "--namespace=hostloop", "--selector=app.kubernetes.io/part-of=hostloop"];
+        let mut served = BTreeSet::new();
+        for pod in self.get(".items[*].metadata.name", &pods).split_whitespace() {
+            let path = format!("/api/v1/namespaces/hostloop/pods/{pod}:9809/proxy/metrics");
+            let metrics = self.cluster.kubectl(&["get", "--raw", &path]);
+            let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+            let names = samples.filter_map(|line| line.split(['{', ' ']).next());
+            served.extend(names.map(str::to_owned));
+        }
+        served
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_is_installed_used_upgraded_and_removed() {
+    machine::require();
+    let cluster = Cluster::up(&Options::one_node());
+    let scratch = Scratch::new();
+    let image = scratch.path().join("hostloop.tar");
+    match std::env::var_os("HOSTLOOP_IMAGE") {
+        Some(image) => cluster.load(&PathBuf::from(image)),
+        None => {
+            deployed::image(&image);
+            cluster.load(&image);
+        }
+    }
+    let stock = Stock::take(&cluster, &[]);
+    let values = scratch.path().join("values.yaml");
+    let pool = scratch.path().join("pool");
+    let chosen = json!({
+        "kubeletDir": text(cluster.kubelet_dir()),
+        "pools": [{"name": "default", "path": text(&pool)}],
+        "snapshotController": true,
+        "classes": {"hostloop-ext4": {"default": true}},
+    });
+    std::fs::write(&values, chosen.to_string()).expect("the values can be written");
+    let site = Site { cluster, values, _scratch: scratch };
+    let cluster = &site.cluster;
+
+    site.apply("install", &["--create-namespace"]);
+    let said = site.helm("test", &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert!(said.contains("Succeeded"), "{said}");
+
+    // The definitions came with the release, and the default class is used.
+    let example = root().join("deploy/examples/snapshot.yaml");
+    let example = std::fs::read_to_string(&example).expect("it can be read");
+    let example = example.replace("  storageClassName: hostloop-ext4\n", "");
+    let example = example.replace("storage: 1Gi", "storage: 256Mi").replace("2Gi", "512Mi");
+    cluster.apply(&example);
+    cluster.pod_ready("default", "snapshot-restored");
+    let class = site.get(".spec.storageClassName", &["pvc", "snapshot-restored"]);
+    assert_eq!(class, "hostloop-ext4");
+
+    let named = queries::named();
+    wait_for("the metrics that queries name", PATIENCE, async || {
+        let served = site.served();
+        let missing: Vec<_> = named
+            .iter()
+            .filter(|(metric, _)| !AFTER_FAILURES.contains(&metric.as_str()))
+            .filter(|(metric, _)| !served.contains(*metric))
+            .collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} of {served:?}")) }
+    })
+    .await;
+    println!("{} metrics are named by queries and served", named.len() - AFTER_FAILURES.len());
+
+    // A new driver replaces the old one, and the pod does not notice.
+    let container = ".status.containerStatuses[0].containerID";
+    let before = site.get(container, &["pod", "snapshot-original"]);
+    site.apply("upgrade", &["--set", "args.node={--reserve=6%}"]);
+    let args = site.get(".spec.template.spec.containers[0].args", &["ds", "hostloop", "-nhostloop"]);
+    assert!(args.contains("--reserve=6%"), "{args}");
+    assert_eq!(site.get(container, &["pod", "snapshot-original"]), before);
+    let log = cluster.exec("default", "snapshot-original", &["tail", "-n1", "/data/log"]);
+    assert!(!log.trim().is_empty());
+
+    // A mistake changes nothing.
+    let chart = root().join("deploy/chart/hostloop");
+    let mistake = site.helm("upgrade", &[text(&chart), "--set", "kubletDir=/x"]);
+    assert!(mistake.is_err_and(|why| why.contains("kubletDir")));
+
+    cluster.delete(&example);
+    stock.assert_nothing_left(cluster).await;
+    site.helm("uninstall", &["--wait"]).unwrap_or_else(|why| panic!("{why}"));
+    let kinds = "csidrivers,storageclasses,clusterroles,clusterrolebindings,\
+                 validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas,\
+                 volumesnapshotclasses,volumegroupsnapshotclasses,volumeattributesclasses";
+    let left = cluster.kubectl(&["get", kinds, "--output=name"]);
+    let left: Vec<_> = left.lines().filter(|line| line.contains("hostloop")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let definitions = cluster.kubectl(&["get", "crds", "--output=name"]);
+    assert_eq!(definitions.lines().filter(|line| line.contains("snapshot")).count(), 6);
+}

@@ -1,0 +1,3 @@
+module hostloop.csi.dev/test/tools/helm
+
+go 1.26

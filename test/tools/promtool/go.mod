@@ -1,0 +1,3 @@
+module hostloop.csi.dev/test/tools/promtool
+
+go 1.26
