@@ -2,7 +2,7 @@
 //! running pod, and removed. Meanwhile its pods serve the metrics that alerts and dashboard name.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const AFTER_FAILURES: [&str; 4] = [
 struct Site {
     cluster: Cluster,
     values: PathBuf,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Site {
@@ -58,7 +58,8 @@ impl Site {
 
     /// The names of all samples that the release's pods serve.
     fn served(&self) -> BTreeSet<String> {
-        let pods = ["pods", "--namespace=hostloop", "--selector=app.kubernetes.io/part-of=hostloop"];
+        let pods =
+            ["pods", "--namespace=hostloop", "--selector=app.kubernetes.io/part-of=hostloop"];
         let mut served = BTreeSet::new();
         for pod in self.get(".items[*].metadata.name", &pods).split_whitespace() {
             let path = format!("/api/v1/namespaces/hostloop/pods/{pod}:9809/proxy/metrics");
@@ -94,7 +95,7 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
         "classes": {"hostloop-ext4": {"default": true}},
     });
     std::fs::write(&values, chosen.to_string()).expect("the values can be written");
-    let site = Site { cluster, values, _scratch: scratch };
+    let site = Site { cluster, values, scratch };
     let cluster = &site.cluster;
 
     site.apply("install", &["--create-namespace"]);
@@ -128,7 +129,8 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     let container = ".status.containerStatuses[0].containerID";
     let before = site.get(container, &["pod", "snapshot-original"]);
     site.apply("upgrade", &["--set", "args.node={--reserve=6%}"]);
-    let args = site.get(".spec.template.spec.containers[0].args", &["ds", "hostloop", "-nhostloop"]);
+    let args =
+        site.get(".spec.template.spec.containers[0].args", &["ds", "hostloop", "-nhostloop"]);
     assert!(args.contains("--reserve=6%"), "{args}");
     assert_eq!(site.get(container, &["pod", "snapshot-original"]), before);
     let log = cluster.exec("default", "snapshot-original", &["tail", "-n1", "/data/log"]);
@@ -150,4 +152,31 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     assert!(left.is_empty(), "{left:?}");
     let definitions = cluster.kubectl(&["get", "crds", "--output=name"]);
     assert_eq!(definitions.lines().filter(|line| line.contains("snapshot")).count(), 6);
+
+    let manifest = install_by_the_action(&site, &pool);
+    cluster.apply(&example);
+    cluster.pod_ready("default", "snapshot-restored");
+    cluster.delete(&example);
+    stock.assert_nothing_left(cluster).await;
+    cluster.delete(&manifest);
+}
+
+/// Installs the driver with the script of the GitHub action, and returns the manifest.
+fn install_by_the_action(site: &Site, pool: &Path) -> String {
+    let kubelet_dir = ["--kubelet-dir", text(site.cluster.kubelet_dir())];
+    let manifest =
+        deployed::render(&[&["--overlay", "snapshot-controller"], &kubelet_dir[..]].concat());
+    let crds = machine::run(
+        "sh",
+        &["-c", &format!("cat {}/*.k8s.io_*", text(&root().join("deploy/crds")))],
+    );
+    let file = site.scratch.file("install.yaml", &format!("{manifest}\n{crds}\n"));
+    let kubeconfig = format!("KUBECONFIG={}", text(&site.cluster.kubeconfig()));
+    let script = root().join("deploy/action/install");
+    let default = format!("default={}", text(pool));
+    let further = ["--default-class", "true", "--snapshot-controller", "true"];
+    let args = [&kubeconfig, text(&script), "--manifest", text(&file), "--pool", &default];
+    let said = machine::run("env", &[&args[..], &further].concat());
+    assert!(said.contains("hostloop is installed"), "{said}");
+    manifest
 }

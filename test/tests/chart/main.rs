@@ -1,6 +1,8 @@
 //! The Helm chart renders the objects that kustomize renders, and refuses values with mistakes. The
-//! queries of the alerts and of the dashboard name metrics that the program has.
+//! GitHub action installs these objects, too. The queries of the alerts and of the dashboard name
+//! metrics that the program has.
 
+mod action;
 mod objects;
 mod queries;
 mod same;

@@ -39,11 +39,7 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
             }),
             vec!["--pool-dir", "/srv/p", "--pool-options", ",image=1Gi,inline"],
         ),
-        (
-            "controllers",
-            json!({"controllers": "*,-health"}),
-            vec!["--controllers", "*,-health"],
-        ),
+        ("controllers", json!({"controllers": "*,-health"}), vec!["--controllers", "*,-health"]),
         (
             "an image of a registry",
             json!({"image": {"repository": "registry.example.com/hostloop", "tag": "9"}}),
