@@ -22,6 +22,51 @@ const AFTER_FAILURES: [&str; 4] = [
     "workqueue_retries_total",
 ];
 
+/// A pod that writes to a volume of the default class, a snapshot, and a pod with a restored volume.
+const USE: &str = "\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: original}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: original}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox:1
+      command: [sh, -c, 'while :; do date >>/data/log; sleep 1; done']
+      volumeMounts: [{name: data, mountPath: /data}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: original}}]
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: snapshot}
+spec: {volumeSnapshotClassName: hostloop, source: {persistentVolumeClaimName: original}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: restored}
+spec:
+  accessModes: [ReadWriteOnce]
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: snapshot}
+  resources: {requests: {storage: 512Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: restored}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: busybox:1
+      command: [sh, -c, 'ls -l /data && sleep 1000000']
+      volumeMounts: [{name: data, mountPath: /data}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: restored}}]
+";
+
 struct Site {
     cluster: Cluster,
     values: PathBuf,
@@ -103,13 +148,9 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     assert!(said.contains("Succeeded"), "{said}");
 
     // The definitions came with the release, and the default class is used.
-    let example = root().join("deploy/examples/snapshot.yaml");
-    let example = std::fs::read_to_string(&example).expect("it can be read");
-    let example = example.replace("  storageClassName: hostloop-ext4\n", "");
-    let example = example.replace("storage: 1Gi", "storage: 256Mi").replace("2Gi", "512Mi");
-    cluster.apply(&example);
-    cluster.pod_ready("default", "snapshot-restored");
-    let class = site.get(".spec.storageClassName", &["pvc", "snapshot-restored"]);
+    cluster.apply(USE);
+    cluster.pod_ready("default", "restored");
+    let class = site.get(".spec.storageClassName", &["pvc", "restored"]);
     assert_eq!(class, "hostloop-ext4");
 
     let named = queries::named();
@@ -127,13 +168,13 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
 
     // A new driver replaces the old one, and the pod does not notice.
     let container = ".status.containerStatuses[0].containerID";
-    let before = site.get(container, &["pod", "snapshot-original"]);
+    let before = site.get(container, &["pod", "original"]);
     site.apply("upgrade", &["--set", "args.node={--reserve=6%}"]);
     let args =
         site.get(".spec.template.spec.containers[0].args", &["ds", "hostloop", "-nhostloop"]);
     assert!(args.contains("--reserve=6%"), "{args}");
-    assert_eq!(site.get(container, &["pod", "snapshot-original"]), before);
-    let log = cluster.exec("default", "snapshot-original", &["tail", "-n1", "/data/log"]);
+    assert_eq!(site.get(container, &["pod", "original"]), before);
+    let log = cluster.exec("default", "original", &["tail", "-n1", "/data/log"]);
     assert!(!log.trim().is_empty());
 
     // A mistake changes nothing.
@@ -141,7 +182,7 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     let mistake = site.helm("upgrade", &[text(&chart), "--set", "kubletDir=/x"]);
     assert!(mistake.is_err_and(|why| why.contains("kubletDir")));
 
-    cluster.delete(&example);
+    cluster.delete(USE);
     stock.assert_nothing_left(cluster).await;
     site.helm("uninstall", &["--wait"]).unwrap_or_else(|why| panic!("{why}"));
     let kinds = "csidrivers,storageclasses,clusterroles,clusterrolebindings,\
@@ -154,9 +195,9 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     assert_eq!(definitions.lines().filter(|line| line.contains("snapshot")).count(), 6);
 
     let manifest = install_by_the_action(&site, &pool);
-    cluster.apply(&example);
-    cluster.pod_ready("default", "snapshot-restored");
-    cluster.delete(&example);
+    cluster.apply(USE);
+    cluster.pod_ready("default", "restored");
+    cluster.delete(USE);
     stock.assert_nothing_left(cluster).await;
     cluster.delete(&manifest);
 }

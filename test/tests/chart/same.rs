@@ -58,6 +58,25 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     ]
 }
 
+/// Older API servers do not know all objects, and refuse a field that they do not know.
+#[test]
+fn the_chart_fits_older_servers() {
+    let older = of_kustomize(&["--component", "kubernetes-1.30"]);
+    let render = |version| {
+        let rendered = helm(&json!({}), &["--no-hooks", "--kube-version", version]);
+        read(&rendered.unwrap_or_else(|why| panic!("{why}")))
+    };
+    for version in ["1.30.0", "1.33.9-rc.1"] {
+        let objects = render(version);
+        assert_eq!(objects.keys().collect::<Vec<_>>(), older.keys().collect::<Vec<_>>());
+        let driver = "CSIDriver /hostloop.csi.dev";
+        assert_eq!(objects[driver]["spec"], older[driver]["spec"]);
+    }
+    assert_eq!(render("1.34.0").len(), older.len() + 3);
+    let error = helm(&json!({}), &["--kube-version", "1.29.9"]).expect_err("it is too old");
+    assert!(error.contains("1.29.9"), "{error}");
+}
+
 #[test]
 fn the_chart_renders_what_kustomize_renders() {
     let (mut compared, cases) = (0, cases());

@@ -80,9 +80,15 @@ pool-dir{{ if . }}-{{ . }}{{ end }}
 {{- with .Values.podMonitor.labels }}{{ toYaml . | nindent 4 }}{{ end }}
 {{- end }}
 
-{{/* "true" if the cluster serves attributes classes: Kubernetes 1.34 or newer. */}}
-{{- define "hostloop.attributes" -}}
-{{- if .Capabilities.APIVersions.Has "storage.k8s.io/v1/VolumeAttributesClass" }}true{{ end }}
+{{/* What API servers before 1.34 do not know: see components/kubernetes-1.30. */}}
+{{- define "hostloop.is134" -}}
+{{- if semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version }}true{{ end }}
+{{- end }}
+
+{{- define "hostloop.updatePeriod" }}
+{{- if include "hostloop.is134" . }}
+  nodeAllocatableUpdatePeriodSeconds: 60
+{{- end }}
 {{- end }}
 
 {{/* "true" if there is a snapshot API, or this release brings it. */}}
