@@ -4,7 +4,7 @@
 //! The crate is laid out from the kernel up: [`kernel`] wraps system calls, [`storage`] keeps
 //! volumes and snapshots on disk, [`controller`] and [`node`] are the CSI services over both. The
 //! services contain no operation locks, async runtime or transport: [`grpc`] adds them. [`cli`] and
-//! [`serve`] make a program of it.
+//! [`serve`] make a program of it. [`kubectl`] is a client of the cluster.
 
 #[cfg(test)]
 extern crate self as hostloop_driver;
@@ -21,6 +21,7 @@ pub mod grpc;
 pub mod health;
 pub mod inspect;
 pub mod kernel;
+pub mod kubectl;
 pub mod node;
 pub mod record;
 pub mod serve;

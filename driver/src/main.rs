@@ -1,11 +1,12 @@
 //! The `hostloop` binary.
 
+use std::env;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
 use hostloop_driver::cli::{Cli, Command};
-use hostloop_driver::{inspect::fsck, inspect::status, serve};
+use hostloop_driver::{inspect::fsck, inspect::status, kubectl, serve};
 
 /// The exit status for an invalid command line (EX_USAGE). clap's 2 has a meaning for `fsck`.
 const USAGE: u8 = 64;
@@ -15,8 +16,13 @@ fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _scenario = fail::FailScenario::setup();
 
-    match Cli::try_parse() {
-        Ok(cli) => perform(cli.command).unwrap_or_else(|error| {
+    let plugin = env::args_os().next().is_some_and(|program| kubectl::is_plugin(&program));
+    let parsed = match plugin {
+        true => kubectl::Cli::try_parse().map(Program::Plugin),
+        false => Cli::try_parse().map(Program::Driver),
+    };
+    match parsed {
+        Ok(program) => program.perform().unwrap_or_else(|error| {
             eprintln!("hostloop: {}", sentence(&error));
             ExitCode::FAILURE
         }),
@@ -26,6 +32,23 @@ fn main() -> ExitCode {
             (Ok(()), true) => ExitCode::from(USAGE),
             (Err(_), _) => ExitCode::FAILURE,
         },
+    }
+}
+
+/// The command line, by the name under which the program was called.
+enum Program {
+    /// `hostloop`.
+    Driver(Cli),
+    /// `kubectl hostloop`.
+    Plugin(kubectl::Cli),
+}
+
+impl Program {
+    fn perform(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Program::Driver(cli) => perform(cli.command),
+            Program::Plugin(cli) => Ok(kubectl::run(&cli)?),
+        }
     }
 }
 

@@ -1,0 +1,17 @@
+//! placeholder
+
+use std::process::ExitCode;
+
+use super::{Cluster, ClusterArgs};
+
+/// placeholder
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {}
+
+/// placeholder
+#[derive(Debug, thiserror::Error)]
+pub enum Error {}
+
+pub(super) async fn run(_: &Args, _: &Cluster) -> Result<ExitCode, Error> {
+    Ok(ExitCode::SUCCESS)
+}
