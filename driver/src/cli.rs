@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hostloop_controllers::api::duration;
 
 use crate::kernel::FsType;
@@ -22,9 +22,26 @@ pub use pools::{PoolArgs, PoolArgsError};
 pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
 
+const CLIENT_COMMANDS: &str = "\
+With a kubeconfig, as `kubectl hostloop` too:
+  install     Install hostloop into the cluster, or change how it is installed
+  uninstall   Remove hostloop from the cluster, if no volumes are left
+  load        Load an image archive into the nodes of a kind or minikube cluster
+  check       Check that the cluster has what hostloop needs, and that hostloop works
+  status      Show pools, volumes and snapshots of all nodes, if no --pool is given
+  describe    Show everything about one claim
+  logs        Print the log lines of all nodes about one claim
+  completion  Print a completion script for a shell";
+
 /// Kubernetes volumes that are files on a node's own storage, each behind a loop device.
 #[derive(Debug, Parser)]
-#[command(name = "hostloop", version, max_term_width = 100, propagate_version = true)]
+#[command(
+    name = "hostloop",
+    version,
+    max_term_width = 100,
+    propagate_version = true,
+    after_help = CLIENT_COMMANDS
+)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
@@ -50,7 +67,8 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Reads disk and kernel itself and changes nothing: the driver may be running or \
-                  not. The fields of --json are stable."
+                  not. The fields of --json are stable.\n\
+                  Without any pool, it is the status of the cluster: kubectl hostloop status --help."
 )]
 pub struct StatusArgs {
     /// The configured pools
@@ -400,6 +418,19 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+/// The command line with the subcommands of [`kubectl`](crate::kubectl), as completions need it.
+pub(crate) fn whole() -> clap::Command {
+    let client = crate::kubectl::Cli::command();
+    let own = Cli::command();
+    let further: Vec<_> = client
+        .get_subcommands()
+        .filter(|one| own.find_subcommand(one.get_name()).is_none())
+        .cloned()
+        .collect();
+    let flags: Vec<_> = client.get_arguments().cloned().collect();
+    own.subcommands(further.into_iter().map(|command| command.args(flags.clone())))
 }
 
 impl ServeArgs {

@@ -1,35 +1,49 @@
-//! `kubectl hostloop`: commands for a person's machine, which see the whole cluster.
+//! `kubectl hostloop`: the client of a cluster, on a person's machine.
 //!
-//! They use the person's kubeconfig and rights. What the API server does not know, they read from
-//! the node pods: by running `hostloop status --json` there (pods/exec), and from logs (pods/log).
-//! The driver itself gets no right for them.
+//! It works with the person's kubeconfig and rights. What the API server does not know, it reads
+//! from the node pods: by running `hostloop status --json` there (pods/exec), and from logs
+//! (pods/log). The driver's accounts get no right for it. The same binary is the client under three
+//! names: `kubectl-hostloop` (kubectl finds plugins by this name), `hostloop`, and
+//! `kubectl_complete-hostloop` ([`Program`] decides).
 
-use std::ffi::OsStr;
-use std::path::Path;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod api;
 mod check;
 mod cluster;
 mod completion;
 mod describe;
+mod distribution;
 mod install;
 mod load;
 mod logs;
+mod objects;
+mod program;
 mod status;
+#[cfg(test)]
+mod testing;
 mod uninstall;
 
+pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};
+pub use program::Program;
 
 /// The file name under which kubectl finds this program.
 const PLUGIN: &str = "kubectl-hostloop";
 
-/// The command line as a plugin of kubectl.
+/// The file name under which kubectl finds the program that completes the plugin's arguments.
+const COMPLETER: &str = "kubectl_complete-hostloop";
+
+/// The label of every object that `install` applies.
+const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
+
+/// The command line of the client.
 #[derive(Debug, Parser)]
 #[command(
     name = PLUGIN,
-    bin_name = "kubectl hostloop",
     version,
     max_term_width = 100,
     propagate_version = true,
@@ -42,20 +56,10 @@ pub struct Cli {
 
     /// The subcommand.
     #[command(subcommand)]
-    pub command: PluginCommand,
+    pub command: Command,
 }
 
-/// The subcommands of the plugin.
-#[derive(Debug, Subcommand)]
-pub enum PluginCommand {
-    /// Show pools, volumes and snapshots of all nodes
-    Status(status::Args),
-    /// The commands that `hostloop` has, too.
-    #[command(flatten)]
-    Cluster(Command),
-}
-
-/// The commands that `kubectl hostloop` and `hostloop` share.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Install hostloop into the cluster, or change how it is installed
@@ -66,6 +70,8 @@ pub enum Command {
     Load(load::Args),
     /// Check that the cluster has what hostloop needs, and that hostloop works
     Check(check::Args),
+    /// Show pools, volumes and snapshots of all nodes
+    Status(status::Args),
     /// Show everything about one claim
     Describe(describe::Args),
     /// Print the log lines of all nodes about one claim
@@ -106,49 +112,73 @@ pub enum Error {
     Threads(#[source] std::io::Error),
 }
 
-/// True if the program was called as a plugin of kubectl.
-pub fn is_plugin(program: &OsStr) -> bool {
-    Path::new(program).file_stem().is_some_and(|name| name == PLUGIN)
+/// Parses the command line of the client under one of its names.
+pub fn parse(line: Vec<OsString>, program: Program) -> Result<Cli, clap::Error> {
+    let matches = command_line(program).try_get_matches_from(line)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command_line(program)))
 }
 
-/// Runs a command of the plugin. Blocks.
-pub fn run(cli: &Cli) -> Result<ExitCode, Error> {
-    match &cli.command {
-        PluginCommand::Cluster(command) => run_command(command, &cli.cluster),
-        PluginCommand::Status(args) => run_status(args, &cli.cluster),
+/// clap's description of the command line, with the words that the person types.
+fn command_line(program: Program) -> clap::Command {
+    match program {
+        Program::Plugin | Program::Completer => Cli::command().bin_name("kubectl hostloop"),
+        Program::Client | Program::Driver => Cli::command().name("hostloop").bin_name("hostloop"),
     }
 }
 
-/// Runs a command that `kubectl hostloop` and `hostloop` share. Blocks.
-pub fn run_command(command: &Command, cluster: &ClusterArgs) -> Result<ExitCode, Error> {
-    if let Command::Completion(args) = command {
-        return Ok(completion::run(args));
+/// Prints what may come next on the command line of `kubectl hostloop`, for kubectl.
+pub fn complete(words: &[OsString]) -> ExitCode {
+    completion::complete(words)
+}
+
+/// Runs a command. Blocks.
+pub fn run(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
+    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    threads.map_err(Error::Threads)?.block_on(perform(cli, program))
+}
+
+async fn perform(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
+    let connected = || Cluster::connect(&cli.cluster);
+    Ok(match &cli.command {
+        Command::Install(args) => install::run(args, &cli.cluster).await?,
+        Command::Uninstall(args) => uninstall::run(args, &connected().await?).await?,
+        Command::Load(args) => load::run(args, &connected().await?).await?,
+        Command::Check(args) => check::run(args, &connected().await?).await?,
+        Command::Status(args) => status::run(args, &connected().await?).await?,
+        Command::Describe(args) => describe::run(args, &connected().await?).await?,
+        Command::Logs(args) => logs::run(args, &connected().await?).await?,
+        Command::Completion(args) => completion::run(args, program),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_accepts_the_command_line() {
+        Cli::command().debug_assert();
     }
-    runtime()?.block_on(async {
-        Ok(match command {
-            Command::Install(args) => install::run(args, cluster).await?,
-            Command::Uninstall(args) => {
-                uninstall::run(args, &Cluster::connect(cluster).await?).await?
-            }
-            Command::Load(args) => load::run(args, &Cluster::connect(cluster).await?).await?,
-            Command::Check(args) => check::run(args, &Cluster::connect(cluster).await?).await?,
-            Command::Describe(args) => {
-                describe::run(args, &Cluster::connect(cluster).await?).await?
-            }
-            Command::Logs(args) => logs::run(args, &Cluster::connect(cluster).await?).await?,
-            Command::Completion(args) => completion::run(args),
-        })
-    })
-}
 
-/// Shows the status of all nodes. Blocks.
-pub fn run_status(args: &status::Args, cluster: &ClusterArgs) -> Result<ExitCode, Error> {
-    runtime()?.block_on(async {
-        let cluster = Cluster::connect(cluster).await?;
-        Ok(status::run(args, &cluster).await?)
-    })
-}
+    #[test]
+    fn usage_has_the_words_that_the_person_types() {
+        for (program, usage) in
+            [(Program::Plugin, "kubectl hostloop load"), (Program::Client, "hostloop load")]
+        {
+            let line = ["any", "load", "--help"].map(OsString::from).to_vec();
+            let help = parse(line, program).unwrap_err().to_string();
+            assert!(help.contains(&format!("Usage: {usage} [")), "{help}");
+        }
+    }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Error> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Threads)
+    #[test]
+    fn every_flag_has_a_help_text() {
+        let mut all = Cli::command();
+        all.build();
+        for command in all.get_subcommands() {
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{command} {arg}");
+            }
+        }
+    }
 }

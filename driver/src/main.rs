@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use hostloop_driver::cli::{Cli, Command};
-use hostloop_driver::{inspect::fsck, inspect::status, kubectl, serve};
+use hostloop_driver::kubectl::{self, Program};
+use hostloop_driver::{inspect::fsck, inspect::status, serve};
 
 /// The exit status for an invalid command line (EX_USAGE). clap's 2 has a meaning for `fsck`.
 const USAGE: u8 = 64;
@@ -16,13 +17,16 @@ fn main() -> ExitCode {
     #[cfg(feature = "failpoints")]
     let _scenario = fail::FailScenario::setup();
 
-    let plugin = env::args_os().next().is_some_and(|program| kubectl::is_plugin(&program));
-    let parsed = match plugin {
-        true => kubectl::Cli::try_parse().map(Program::Plugin),
-        false => Cli::try_parse().map(Program::Driver),
+    let line: Vec<_> = env::args_os().collect();
+    let has_pools = env::var_os("HOSTLOOP_POOL").is_some_and(|pools| !pools.is_empty());
+    let performed = match Program::of(&line, has_pools) {
+        Program::Driver => Cli::try_parse_from(line).map(|cli| perform(cli.command)),
+        Program::Completer => Ok(Ok(kubectl::complete(&line[1..]))),
+        program => kubectl::parse(line, program)
+            .map(|cli| kubectl::run(&cli, program).map_err(anyhow::Error::from)),
     };
-    match parsed {
-        Ok(program) => program.perform().unwrap_or_else(|error| {
+    match performed {
+        Ok(result) => result.unwrap_or_else(|error| {
             eprintln!("hostloop: {}", sentence(&error));
             ExitCode::FAILURE
         }),
@@ -32,23 +36,6 @@ fn main() -> ExitCode {
             (Ok(()), true) => ExitCode::from(USAGE),
             (Err(_), _) => ExitCode::FAILURE,
         },
-    }
-}
-
-/// The command line, by the name under which the program was called.
-enum Program {
-    /// `hostloop`.
-    Driver(Cli),
-    /// `kubectl hostloop`.
-    Plugin(kubectl::Cli),
-}
-
-impl Program {
-    fn perform(self) -> anyhow::Result<ExitCode> {
-        match self {
-            Program::Driver(cli) => perform(cli.command),
-            Program::Plugin(cli) => Ok(kubectl::run(&cli)?),
-        }
     }
 }
 

@@ -1,5 +1,3 @@
-use clap::CommandFactory;
-
 use super::*;
 
 fn parse(line: &str) -> Result<Cli, String> {

@@ -1,21 +1,75 @@
-//! `completion`: a script that completes the command line in a shell.
+//! `completion`: completes the command line in a shell.
 
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::{Cli, PLUGIN};
+use super::{PLUGIN, Program, command_line};
+use crate::cli;
+
+mod words;
 
 /// Arguments of `completion`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "bash:  source <(hostloop completion bash)\n\
+                  zsh:   source <(hostloop completion zsh)\n\
+                  fish:  hostloop completion fish | source\n\
+                  \n\
+                  kubectl completes `kubectl hostloop` by a program of another name. Make it, on \
+                  the PATH, by: ln -s kubectl-hostloop kubectl_complete-hostloop")]
 pub struct Args {
     /// The shell
     pub shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    clap_complete::generate(args.shell, &mut Cli::command(), PLUGIN, &mut io::stdout());
+/// Prints the script for the name under which the program was called.
+pub(super) fn run(args: &Args, program: Program) -> ExitCode {
+    let (mut command, name) = match program {
+        Program::Plugin | Program::Completer => (command_line(program), PLUGIN),
+        Program::Client | Program::Driver => (cli::whole(), "hostloop"),
+    };
+    clap_complete::generate(args.shell, &mut command, name, &mut io::stdout());
     ExitCode::SUCCESS
+}
+
+/// Prints what may come next, a line for each word, and then the line with which kubectl's own
+/// completions end: no files, please.
+pub(super) fn complete(words: &[OsString]) -> ExitCode {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    for candidate in words::candidates(command_line(Program::Completer), &words) {
+        println!("{candidate}");
+    }
+    println!(":4");
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_gets_a_script_for_both_names() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            for (mut command, name) in
+                [(command_line(Program::Plugin), PLUGIN), (cli::whole(), "hostloop")]
+            {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut command, name, &mut script);
+                let script = String::from_utf8(script).unwrap();
+                for word in [name, "uninstall", "kubeconfig"] {
+                    assert!(script.contains(word), "{shell} {name}: {word}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_whole_program_has_both_command_lines() {
+        let whole = cli::whole();
+        for name in ["serve", "run", "fsck", "status", "install", "check", "completion"] {
+            assert!(whole.find_subcommand(name).is_some(), "{name}");
+        }
+    }
 }

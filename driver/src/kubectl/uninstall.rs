@@ -1,17 +1,137 @@
-//! placeholder
+//! `uninstall`: removes hostloop's objects, unless volumes are left.
 
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
-use super::{Cluster, ClusterArgs};
+use serde_json::Value;
 
-/// placeholder
+use super::Cluster;
+use super::api::{ApiError, Objects};
+use super::objects::{Installed, ObjectKey};
+use crate::inspect::status::color::{GOOD, QUIET, TITLE, paint};
+use crate::inspect::status::humanize::count;
+
+mod data;
+mod left;
+mod remove;
+
+/// The number of volumes that an error names.
+const NAMED: usize = 10;
+
+/// Arguments of `uninstall`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {}
+#[command(
+    after_help = "Volumes, snapshots and pods with inline volumes that are left are named, and \
+                  nothing is removed. The files of the pools stay on the nodes in any case."
+)]
+pub struct Args {
+    /// Say what is left on the nodes, and how to remove it
+    #[arg(long)]
+    pub data: bool,
 
-/// placeholder
+    /// Also remove the snapshot API's definitions, if no object of them is left
+    #[arg(long)]
+    pub crds: bool,
+
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// Why `uninstall` failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {}
+pub enum Error {
+    /// A request failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// Objects that need hostloop are left.
+    #[error("{}", left::sentence(.0))]
+    InUse(Vec<String>),
+    /// Helm installed hostloop.
+    #[error("Helm release {0} has installed hostloop: remove it by `helm uninstall {0}`")]
+    Helm(String),
+    /// The question needs a terminal.
+    #[error("standard input is no terminal: add --yes to remove hostloop without a question")]
+    NoTerminal,
+    /// The answer can't be read.
+    #[error("reading the answer: {0}")]
+    Answer(#[from] io::Error),
+}
 
-pub(super) async fn run(_: &Args, _: &Cluster) -> Result<ExitCode, Error> {
+pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
+    let mut objects = Objects::new(cluster.client.clone());
+    let ours = remove::ours(cluster, &mut objects).await?;
+    if let Some(release) = ours.iter().find_map(super::objects::helm_release) {
+        return Err(Error::Helm(release.to_owned()));
+    }
+    let data = data::lines(&installed(&ours), &cluster.driver_name);
+    if ours.is_empty() {
+        anstream::println!("hostloop is not installed in this cluster.");
+    } else {
+        left::refuse(cluster, &mut objects).await?;
+        if !args.yes && !is_confirmed(ours.len())? {
+            anstream::println!("Nothing is removed.");
+            return Ok(ExitCode::FAILURE);
+        }
+        remove_all(ours, cluster, &mut objects).await?;
+    }
+    for line in remove::definitions(args.crds, &mut objects).await? {
+        anstream::println!("{}", paint(QUIET, &line));
+    }
+    say_data(args, &data);
     Ok(ExitCode::SUCCESS)
 }
+
+async fn remove_all(
+    ours: Vec<Value>,
+    cluster: &Cluster,
+    objects: &mut Objects,
+) -> Result<(), Error> {
+    let (classes, rest): (Vec<Value>, Vec<Value>) = ours.into_iter().partition(remove::is_class);
+    remove::remove(&classes, objects).await?;
+    // Without classes no new claim gets a volume. Those of a moment ago count.
+    left::refuse(cluster, objects).await?;
+    let kept = remove::remove_rest(&rest, cluster, objects).await?;
+    let removed = count(classes.len() + rest.len() - kept.len(), "object");
+    anstream::println!("{} {removed} removed", paint(GOOD, "✓"));
+    for line in kept {
+        anstream::println!("{}", paint(QUIET, &line));
+    }
+    Ok(())
+}
+
+/// What the installed DaemonSet says about the nodes.
+fn installed(ours: &[Value]) -> Option<Installed> {
+    let daemon_set = ours.iter().find(|object| ObjectKey::of(object).kind == "DaemonSet")?;
+    Some(Installed::of(daemon_set, None))
+}
+
+fn say_data(args: &Args, data: &[String]) {
+    if !args.data {
+        let line =
+            "The pools' files stay on the nodes: kubectl hostloop uninstall --data names them.";
+        anstream::println!("{}", paint(QUIET, line));
+        return;
+    }
+    anstream::println!("{}", paint(TITLE, "On each node stays"));
+    for line in data {
+        anstream::println!("  {line}");
+    }
+}
+
+/// Asks on the terminal.
+fn is_confirmed(objects: usize) -> Result<bool, Error> {
+    let mut input = io::stdin().lock();
+    if !io::stdin().is_terminal() {
+        return Err(Error::NoTerminal);
+    }
+    let mut out = io::stdout().lock();
+    write!(out, "Remove hostloop ({}) from the cluster? [y/N] ", count(objects, "object"))?;
+    out.flush()?;
+    let mut answer = String::new();
+    input.read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! `kubectl hostloop` on a cluster, from the first command to the last, as a person types them.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::deployed;
+use hostloop_test::driver::binary;
+use hostloop_test::machine::{self, text};
+use hostloop_test::scratch::Scratch;
+
+/// kubectl, with the plugin on its PATH.
+struct Plugin<'c> {
+    cluster: &'c Cluster,
+    /// The folder with the plugin.
+    folder: PathBuf,
+}
+
+impl Plugin<'_> {
+    /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it succeeds.
+    fn run(&self, arguments: &[&str]) -> (String, bool) {
+        let output = Command::new(self.folder.join("kubectl-hostloop"))
+            .args(arguments)
+            .env("KUBECONFIG", self.cluster.kubeconfig())
+            .output()
+            .expect("the plugin can be run");
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8_lossy(&said).into_owned(), output.status.success())
+    }
+
+    /// It succeeds, and prints each of these words.
+    #[track_caller]
+    fn succeeds(&self, arguments: &[&str], words: &[&str]) -> String {
+        let (said, succeeds) = self.run(arguments);
+        assert!(succeeds, "{arguments:?}: {said}");
+        assert_has(&said, words);
+        said
+    }
+
+    /// It fails, and prints each of these words.
+    #[track_caller]
+    fn fails(&self, arguments: &[&str], words: &[&str]) {
+        let (said, succeeds) = self.run(arguments);
+        assert!(!succeeds, "{arguments:?} succeeds: {said}");
+        assert_has(&said, words);
+    }
+}
+
+#[track_caller]
+fn assert_has(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+}
+
+/// The image under test.
+fn image(folder: &Path) -> PathBuf {
+    if let Some(path) = std::env::var_os("HOSTLOOP_IMAGE") {
+        return path.into();
+    }
+    let image = folder.join("hostloop.tar");
+    deployed::image(&image);
+    image
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_by_the_plugin() {
+    machine::require();
+    let scratch = Scratch::new();
+    let kubelet_dir = format!("/var/lib/hostloop-plugin-{}", std::process::id());
+    let options = Options { kubelet_dir: Some(kubelet_dir.clone().into()), ..Options::one_node() };
+    let cluster = Cluster::up(&options);
+    let stock = Stock::take(&cluster, &[]);
+    symlink(binary(), scratch.path().join("kubectl-hostloop")).expect("a link can be made");
+    let plugin = Plugin { cluster: &cluster, folder: scratch.path().to_owned() };
+    let pool = format!("default={}", text(&scratch.dir("pool")));
+    let install = |further: &[&str]| {
+        let flags = ["install", "--pool", &pool, "--kubelet-dir", &kubelet_dir];
+        plugin.run(&[&flags[..], further].concat())
+    };
+
+    // What will be applied, without any change.
+    let (said, succeeds) = install(&["--dry-run"]);
+    assert!(succeeds, "{said}");
+    assert_has(&said, &["kind: DaemonSet", "kind: CustomResourceDefinition", &kubelet_dir]);
+
+    // Without the image, the reason and the remedy are said.
+    let (said, succeeds) = install(&["--timeout", "5s"]);
+    assert!(!succeeds, "{said}");
+    assert_has(&said, &["ErrImageNeverPull", "ctr --namespace k8s.io images import"]);
+    plugin.fails(&["load", text(&binary())], &["is not kind or minikube", "unknown distribution"]);
+
+    cluster.load(&image(scratch.path()));
+    let (said, succeeds) = install(&["--default-class"]);
+    assert!(succeeds, "{said}");
+    let node = format!("{}: ready after", cluster.node(1));
+    assert_has(&said, &[&node, "hostloop is the cluster's snapshot controller", "Next: "]);
+    let said = plugin.succeeds(&["install"], &["0 created, 0 changed"]);
+    assert!(said.contains(&pool), "the pool stays: {said}");
+
+    // A volume in use: it is shown, and it keeps hostloop in the cluster.
+    let example = machine::root().join("deploy/examples/claim.yaml");
+    cluster.kubectl(&["apply", "-f", text(&example)]);
+    cluster.pod_ready("default", "claim");
+    plugin.succeeds(&["status"], &["claim", &cluster.node(1)]);
+    plugin.succeeds(&["check"], &[]);
+    plugin.succeeds(&["describe", "claim"], &["claim"]);
+    plugin.fails(&["uninstall", "--yes"], &["of claim default/claim", "Delete the pods, claims"]);
+
+    cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&example)]);
+    wait_for("the end of the volume", Duration::from_secs(60), async || {
+        match cluster.kubectl(&["get", "pv", "-o", "name"]) {
+            none if none.is_empty() => Ok(()),
+            some => Err(some),
+        }
+    })
+    .await;
+    plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", &kubelet_dir]);
+    let removed = ["is not installed", "volumesnapshots.snapshot.storage.k8s.io removed"];
+    plugin.succeeds(&["uninstall", "--yes", "--crds"], &removed);
+    wait_for("the end of the namespace", Duration::from_secs(90), async || {
+        match cluster.try_kubectl(&["get", "namespace", "hostloop", "-o", "name"]) {
+            Ok(there) => Err(there),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+    let label = "app.kubernetes.io/name=hostloop";
+    for kind in ["storageclass", "csidriver", "clusterrole", "validatingadmissionpolicy"] {
+        assert_eq!(cluster.kubectl(&["get", kind, "-l", label, "-o", "name"]), "", "{kind}");
+    }
+    stock.assert_nothing_left(&cluster).await;
+}
