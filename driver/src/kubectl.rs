@@ -20,7 +20,7 @@ mod distribution;
 mod install;
 mod load;
 mod logs;
-mod objects;
+mod manifests;
 mod program;
 mod status;
 #[cfg(test)]

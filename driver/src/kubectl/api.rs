@@ -13,7 +13,7 @@ use kube::discovery::ApiResource;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::objects::ObjectKey;
+use super::manifests::ObjectKey;
 
 mod error;
 

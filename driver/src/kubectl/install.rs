@@ -6,7 +6,7 @@ use std::time::Duration;
 use hostloop_controllers::api::duration;
 
 use super::api::{ApiError, Objects};
-use super::objects::{self, Class, Pool};
+use super::manifests::{self, Class, Pool};
 use super::{Cluster, ClusterArgs, cluster};
 
 mod apply;
@@ -125,7 +125,7 @@ pub enum Error {
     /// The server is too old.
     #[error(
         "the server is Kubernetes {found}, and hostloop needs {} or newer: upgrade the cluster",
-        objects::Version::OLDEST
+        manifests::Version::OLDEST
     )]
     TooOld {
         /// The server's version.
@@ -188,7 +188,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     check_names(flags)?;
     if args.dry_run == Some(DryRun::Client) {
         let plan = Plan::decide(args, None)?;
-        anstream::print!("{}", objects::to_yaml(&plan.all_objects()));
+        anstream::print!("{}", manifests::to_yaml(&plan.all_objects()));
         return Ok(ExitCode::SUCCESS);
     }
     let cluster = Cluster::connect(flags).await?;
@@ -209,7 +209,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     }
     if is_dry {
         let all: Vec<_> = plan.crds.applied().chain(fitted.objects).collect();
-        anstream::print!("{}", objects::to_yaml(&all));
+        anstream::print!("{}", manifests::to_yaml(&all));
         return Ok(ExitCode::SUCCESS);
     }
     let counts = apply::apply(&plan, fitted.objects, &mut objects).await?;

@@ -10,7 +10,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::Cluster;
-use super::objects::ObjectKey;
+use super::manifests::ObjectKey;
 
 /// The kinds that every server has: version, kind, plural, and whether it has namespaces.
 const KINDS: [(&str, &str, &str, bool); 24] = [

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Cluster;
 use super::api::{ApiError, Objects};
-use super::objects::{Installed, ObjectKey};
+use super::manifests::{Installed, ObjectKey};
 use crate::inspect::status::color::{GOOD, QUIET, TITLE, paint};
 use crate::inspect::status::humanize::count;
 
@@ -53,6 +53,12 @@ pub enum Error {
     /// The question needs a terminal.
     #[error("standard input is no terminal: add --yes to remove hostloop without a question")]
     NoTerminal,
+    /// The namespace does not end.
+    #[error(
+        "namespace {0} does not end within {} s. What is left in it: kubectl get all --namespace {0}",
+        remove::END.as_secs()
+    )]
+    NamespaceStays(String),
     /// The answer can't be read.
     #[error("reading the answer: {0}")]
     Answer(#[from] io::Error),
@@ -61,7 +67,7 @@ pub enum Error {
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     let mut objects = Objects::new(cluster.client.clone());
     let ours = remove::ours(cluster, &mut objects).await?;
-    if let Some(release) = ours.iter().find_map(super::objects::helm_release) {
+    if let Some(release) = ours.iter().find_map(super::manifests::helm_release) {
         return Err(Error::Helm(release.to_owned()));
     }
     let data = data::lines(&installed(&ours), &cluster.driver_name);
@@ -94,8 +100,11 @@ async fn remove_all(
     let kept = remove::remove_rest(&rest, cluster, objects).await?;
     let removed = count(classes.len() + rest.len() - kept.len(), "object");
     anstream::println!("{} {removed} removed", paint(GOOD, "✓"));
-    for line in kept {
-        anstream::println!("{}", paint(QUIET, &line));
+    for line in &kept {
+        anstream::println!("{}", paint(QUIET, line));
+    }
+    if kept.is_empty() {
+        remove::until_gone(cluster, objects).await?;
     }
     Ok(())
 }

@@ -41,6 +41,9 @@ impl fmt::Display for Call {
     }
 }
 
+/// Parts of the API server's messages about missing rights: to do something, and to grant rights.
+const MISSING_RIGHT: [&str; 2] = [" cannot ", "is attempting to grant"];
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -113,7 +116,10 @@ impl ApiError {
         let (code, message) = (status.code, status.message.clone());
         match code {
             401 => ApiError::Unauthorized { call, message },
-            403 => ApiError::Forbidden { call, message },
+            // Admission and a namespace that ends answer 403, too.
+            403 if MISSING_RIGHT.iter().any(|words| message.contains(words)) => {
+                ApiError::Forbidden { call, message }
+            }
             404 => ApiError::NotFound { call },
             409 => ApiError::Conflict { call, message },
             400..500 => ApiError::Rejected { call, message },
@@ -149,6 +155,9 @@ mod tests {
 
     use super::*;
 
+    const CANNOT: &str = "User \"u\" cannot list resource";
+    const ENDS: &str = "unable to create new content in namespace n because it is being terminated";
+
     fn answer(code: u16, message: &str) -> ApiError {
         let status = Status { code, message: message.to_owned(), ..Status::default() };
         let call = Call::new("list", "daemonsets", "apps", "hostloop", "");
@@ -157,15 +166,17 @@ mod tests {
 
     #[test]
     fn errors_say_what_to_do() {
-        for (code, contains, is_transient) in [
-            (403, "your account lacks the right to list daemonsets.apps: why; ask an", false),
-            (401, "does not accept your credentials: log in again (why)", false),
-            (404, "list daemonsets.apps in namespace hostloop: not found", false),
-            (409, "list daemonsets.apps in namespace hostloop: why", false),
-            (422, "the API server rejects it: why", false),
-            (503, "no answer from the API server: why (HTTP 503)", true),
+        for (code, message, contains, is_transient) in [
+            (403, CANNOT, "your account lacks the right to list daemonsets.apps: User", false),
+            (403, "u is attempting to grant RBAC permissions", "lacks the right to", false),
+            (403, ENDS, "the API server rejects it: unable to create", false),
+            (401, "why", "does not accept your credentials: log in again (why)", false),
+            (404, "why", "list daemonsets.apps in namespace hostloop: not found", false),
+            (409, "why", "list daemonsets.apps in namespace hostloop: why", false),
+            (422, "why", "the API server rejects it: why", false),
+            (503, "why", "no answer from the API server: why (HTTP 503)", true),
         ] {
-            let error = answer(code, "why");
+            let error = answer(code, message);
             assert!(error.to_string().contains(contains), "{code}: {error}");
             assert_eq!(error.is_transient(), is_transient, "{code}");
         }

@@ -10,7 +10,7 @@ use super::Error;
 use super::decide::Plan;
 use super::survey::Survey;
 use crate::kubectl::api::{ApiError, Objects};
-use crate::kubectl::objects::{self, Fitted, ObjectKey};
+use crate::kubectl::manifests::{self, Fitted, ObjectKey};
 
 /// How long the API server may take to serve a new definition.
 const ESTABLISHED: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(super) async fn fit(
         }
     }
     let is_served = |key: &ObjectKey| served.contains(&(key.version.clone(), key.kind.clone()));
-    Ok(objects::fit(all, survey.version, is_served))
+    Ok(manifests::fit(all, survey.version, is_served))
 }
 
 /// Applies definitions, waits until they are served, then applies the rest.
@@ -71,11 +71,11 @@ async fn apply_one(
         return Err(Error::NotServed { object, version, kind });
     }
     let before = objects.get(&key).await?;
-    if let Some(release) = before.as_ref().and_then(objects::helm_release) {
+    if let Some(release) = before.as_ref().and_then(manifests::helm_release) {
         return Err(Error::Helm(release.to_owned()));
     }
     // Only hostloop's own objects are taken over, for example from `kubectl apply`.
-    let force = before.as_ref().is_none_or(objects::is_ours);
+    let force = before.as_ref().is_none_or(manifests::is_ours);
     let after = match objects.apply(object, force).await {
         Err(ApiError::Conflict { message, .. }) => {
             return Err(Error::Taken { object: key.to_string(), message });

@@ -6,7 +6,7 @@ use super::snapshots::{self, Definitions};
 use super::survey::Survey;
 use super::{Args, Error};
 use crate::kubectl::distribution::Distribution;
-use crate::kubectl::objects::{
+use crate::kubectl::manifests::{
     Class, Component, DEFAULT_CLASS, Installed, Pool, Settings, base_image, repository,
 };
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::kubectl::distribution::Distribution;
-use crate::kubectl::objects::{ObjectKey, field};
+use crate::kubectl::manifests::{ObjectKey, field};
 
 const DEFAULT: &str = "/var/lib/kubelet";
 

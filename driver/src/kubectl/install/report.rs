@@ -9,7 +9,7 @@ use super::decide::Plan;
 use super::survey::Survey;
 use crate::inspect::status::color::{GOOD, QUIET, TITLE, WARNING, paint};
 use crate::inspect::status::humanize::count;
-use crate::kubectl::objects::{Installed, ObjectKey};
+use crate::kubectl::manifests::{Installed, ObjectKey};
 
 /// What was found, what follows from it, and what is applied.
 pub(super) fn lines(plan: &Plan, survey: &Survey) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Choice;
-use crate::kubectl::objects::{self, ObjectKey, Snapshots};
+use crate::kubectl::manifests::{self, ObjectKey, Snapshots};
 
 /// A CustomResourceDefinition in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Definition {
         let served = versions.filter(|version| version["served"] == true);
         Definition {
             versions: served.filter_map(|v| v["name"].as_str()).map(str::to_owned).collect(),
-            is_ours: objects::is_applied(object),
+            is_ours: manifests::is_applied(object),
         }
     }
 
@@ -79,7 +79,7 @@ pub(super) fn decide(choice: Choice, found: Option<&Found>) -> Decision {
     };
     let mut decision = Decision::default();
     let mut has_v1 = BTreeMap::new();
-    for object in objects::crds() {
+    for object in manifests::crds() {
         let name = ObjectKey::of(&object).name;
         let existing = cluster.definitions.get(&name);
         let is_applied = match existing {
@@ -137,7 +137,7 @@ mod tests {
     /// Definitions that the cluster has: of single snapshots, and of groups.
     fn cluster(single: Option<(&str, bool)>, groups: Option<(&str, bool)>) -> Found {
         let mut found = Found::default();
-        for object in objects::crds() {
+        for object in manifests::crds() {
             let name = ObjectKey::of(&object).name;
             let one = if name.contains(".groupsnapshot.") { groups } else { single };
             if let Some((version, is_ours)) = one {

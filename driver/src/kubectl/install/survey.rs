@@ -12,7 +12,7 @@ use super::{Error, kubelet};
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{Call, Objects, timely};
 use crate::kubectl::distribution::Distribution;
-use crate::kubectl::objects::{self, DEFAULT_CLASS, Installed, ObjectKey, Version};
+use crate::kubectl::manifests::{self, DEFAULT_CLASS, Installed, ObjectKey, Version};
 
 /// How long a snapshot controller that renews its lease no more counts as running.
 const LEASE_LIFE: Duration = Duration::from_secs(300);
@@ -120,7 +120,7 @@ async fn snapshots(
     {
         found.controllers.push(format!("{holder}, which holds Lease {}", lease.name_any()));
     }
-    for object in objects::crds() {
+    for object in manifests::crds() {
         let key = ObjectKey::of(&object);
         if let Some(existing) = objects.get(&key).await? {
             found.definitions.insert(key.name, Definition::of(&existing));

@@ -55,7 +55,7 @@ fn flags_with_and_without_values() {
 #[test]
 fn an_unknown_cluster_gets_the_base() {
     let plan = Plan::decide(&args(""), None).unwrap();
-    assert_eq!(plan.settings, objects::Settings::default());
+    assert_eq!(plan.settings, manifests::Settings::default());
     assert!(plan.crds.apply.is_empty());
 }
 
@@ -95,7 +95,7 @@ async fn minikube_has_a_pool_of_its_own() {
     server.put(one);
     install(&server, "").await.unwrap();
     let daemon_set = server.all("DaemonSet").remove(0);
-    let installed = objects::Installed::of(&daemon_set, None);
+    let installed = manifests::Installed::of(&daemon_set, None);
     assert_eq!(installed.pools[0].path, "/data/hostloop");
 }
 

@@ -1,6 +1,6 @@
 //! What hostloop leaves on the nodes.
 
-use crate::kubectl::objects::{Installed, Pool};
+use crate::kubectl::manifests::{Installed, Pool};
 
 /// A line for each thing on a node, with the command that removes it. `installed` is `None` if the
 /// DaemonSet is gone; then the lines have the default directories.

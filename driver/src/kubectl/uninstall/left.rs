@@ -8,7 +8,7 @@ use super::{Error, NAMED};
 use crate::inspect::status::humanize::count;
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{ApiError, Objects};
-use crate::kubectl::objects::ObjectKey;
+use crate::kubectl::manifests::ObjectKey;
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {

@@ -1,14 +1,16 @@
 //! Removes hostloop's objects.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use super::Error;
 use crate::kubectl::api::{ApiError, Objects};
-use crate::kubectl::objects::{self, ObjectKey, Settings, Snapshots};
+use crate::kubectl::manifests::{self, ObjectKey, Settings, Snapshots};
 use crate::kubectl::{Cluster, NAME_LABEL};
 
 /// The kinds of everything that `install` may apply, and the namespaces of it.
@@ -77,6 +79,27 @@ pub(super) async fn remove_rest(
     Ok(kept)
 }
 
+/// How long the namespace may take to end, with its pods.
+pub(super) const END: Duration = Duration::from_secs(120);
+
+/// Waits until the namespace is gone, so that hostloop can be installed again.
+pub(super) async fn until_gone(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
+    let namespace = ObjectKey {
+        version: "v1".to_owned(),
+        kind: "Namespace".to_owned(),
+        namespace: String::new(),
+        name: cluster.system_namespace.clone(),
+    };
+    let end = Instant::now() + END;
+    while objects.get(&namespace).await?.is_some() {
+        if Instant::now() >= end {
+            return Err(Error::NamespaceStays(namespace.name));
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
 /// Workloads before their rights and policies, the namespace last.
 fn order(object: &Value) -> u8 {
     match ObjectKey::of(object).kind.as_str() {
@@ -96,7 +119,7 @@ fn is_foreign(pod: &Pod) -> bool {
 /// which stay.
 pub(super) async fn definitions(asked: bool, cluster: &mut Objects) -> Result<Vec<String>, Error> {
     let mut lines = Vec::new();
-    for definition in objects::crds() {
+    for definition in manifests::crds() {
         let key = ObjectKey::of(&definition);
         let Some(stored) = cluster.get(&key).await? else {
             continue;

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::objects::{Settings, Snapshots, crds};
+use crate::kubectl::manifests::{Settings, Snapshots, crds};
 use crate::kubectl::testing::FakeServer;
 
 const YES: Args = Args { data: false, crds: false, yes: true };

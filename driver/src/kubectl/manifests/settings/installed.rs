@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::pool::Pool;
 use super::{CONTAINER, POOL_FLAG};
-use crate::kubectl::objects::{field, helm_release};
+use crate::kubectl::manifests::{field, helm_release};
 
 /// The choices that the installed workloads show. What they don't show is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -146,7 +146,7 @@ impl Replacement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::objects::base;
+    use crate::kubectl::manifests::base;
 
     #[test]
     fn each_component_applies_to_the_base() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kubectl::objects::ObjectKey;
+use crate::kubectl::manifests::ObjectKey;
 
 fn pools(words: &[&str]) -> Vec<Pool> {
     words.iter().map(|word| word.parse().unwrap()).collect()

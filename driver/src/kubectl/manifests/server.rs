@@ -77,7 +77,7 @@ pub(in crate::kubectl) fn fit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::objects::base;
+    use crate::kubectl::manifests::base;
 
     #[test]
     fn versions() {
