@@ -55,10 +55,14 @@ pub enum Error {
     NoTerminal,
     /// The namespace does not end.
     #[error(
-        "namespace {0} does not end within {} s. What is left in it: kubectl get all --namespace {0}",
+        "namespace {name} does not end within {} s. See what is left in it: \
+         kubectl get all --namespace {name}",
         remove::END.as_secs()
     )]
-    NamespaceStays(String),
+    NamespaceStays {
+        /// The namespace.
+        name: String,
+    },
     /// The answer can't be read.
     #[error("reading the answer: {0}")]
     Answer(#[from] io::Error),

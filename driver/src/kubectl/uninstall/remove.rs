@@ -93,7 +93,7 @@ pub(super) async fn until_gone(cluster: &Cluster, objects: &mut Objects) -> Resu
     let end = Instant::now() + END;
     while objects.get(&namespace).await?.is_some() {
         if Instant::now() >= end {
-            return Err(Error::NamespaceStays(namespace.name));
+            return Err(Error::NamespaceStays { name: namespace.name });
         }
         sleep(Duration::from_millis(500)).await;
     }
