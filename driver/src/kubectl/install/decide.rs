@@ -53,7 +53,7 @@ impl Plan {
                 .map(|found| found.directory.clone())
                 .or_else(|| args.kubelet_dir.clone()),
             pools: pools(args, installed),
-            usual_pool: survey.and_then(|survey| usual_pool(survey.distribution)),
+            usual_pool: survey.map_or(&[], |survey| usual_pool(survey.distribution)),
             attach: args.attach,
             snapshots: snapshots.snapshots,
             default_class,
@@ -86,11 +86,11 @@ fn pools(args: &Args, installed: Option<&Installed>) -> Vec<Pool> {
     }
 }
 
-/// The pool of the distribution's overlay.
-fn usual_pool(distribution: Distribution) -> Option<Component> {
+/// The components of the distribution's overlay that set the pool.
+fn usual_pool(distribution: Distribution) -> &'static [Component] {
     match distribution {
-        Distribution::Minikube => Some(Component::MINIKUBE_POOL),
-        _ => None,
+        Distribution::Minikube => &[Component::MINIKUBE_POOL],
+        _ => &[],
     }
 }
 

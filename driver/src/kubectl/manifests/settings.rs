@@ -68,8 +68,8 @@ pub(in crate::kubectl) struct Settings {
     pub(in crate::kubectl) kubelet_dir: Option<String>,
     /// The base's pool if empty.
     pub(in crate::kubectl) pools: Vec<Pool>,
-    /// Sets the pool of a distribution if `pools` is empty.
-    pub(in crate::kubectl) usual_pool: Option<Component>,
+    /// Set the pool of a distribution if `pools` is empty.
+    pub(in crate::kubectl) usual_pool: &'static [Component],
     pub(in crate::kubectl) attach: bool,
     pub(in crate::kubectl) snapshots: Snapshots,
     pub(in crate::kubectl) default_class: Option<Class>,
@@ -93,8 +93,8 @@ impl Settings {
                 component.apply(&mut objects);
             }
         }
-        if let (Some(component), true) = (self.usual_pool, self.pools.is_empty()) {
-            component.apply(&mut objects);
+        if self.pools.is_empty() {
+            self.usual_pool.iter().for_each(|component| component.apply(&mut objects));
         }
         self.set_variables(&mut objects);
         Component::HOST_PATHS.apply(&mut objects);
