@@ -87,7 +87,7 @@ async fn a_life_by_the_plugin() {
     assert_has(&said, &["kind: DaemonSet", "kind: CustomResourceDefinition", &kubelet_dir]);
 
     // Without the image, the reason and the remedy are said.
-    let (said, succeeds) = install(&["--timeout", "5s"]);
+    let (said, succeeds) = install(&["--timeout", "15s"]);
     assert!(!succeeds, "{said}");
     assert_has(&said, &["ErrImageNeverPull", "ctr --namespace k8s.io images import"]);
     plugin.fails(&["load", text(&binary())], &["is not kind or minikube", "unknown distribution"]);

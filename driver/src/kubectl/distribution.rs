@@ -32,7 +32,7 @@ impl fmt::Display for Distribution {
             Distribution::MicroK8s => "MicroK8s",
             Distribution::Talos => "Talos",
             Distribution::Kubeadm => "kubeadm",
-            Distribution::Other => "unknown distribution",
+            Distribution::Other => "an unknown distribution",
         })
     }
 }
