@@ -65,20 +65,19 @@ impl Progress {
                 let node = look.csi_nodes.iter().find(|one| one.name_any() == node);
                 node.is_some_and(|node| node.spec.drivers.iter().any(|one| one.name == driver))
             };
-            let state = match pod.labels().get(GENERATION.1) {
-                of_pod if of_pod.is_some() && generation.is_some() && of_pod != generation => {
-                    State::Old
-                }
-                _ => ready_or_why(pod),
-            };
             if !belongs_to_daemon_set(pod) {
-                progress.controller = Some(state);
+                progress.controller = Some(ready_or_why(pod));
                 continue;
             }
             let Some(node) = node_of(pod) else {
                 continue;
             };
-            let state = match state {
+            let is_old = match (pod.labels().get(GENERATION.1), generation) {
+                (Some(of_pod), Some(newest)) => of_pod != newest,
+                _ => false,
+            };
+            let state = match ready_or_why(pod) {
+                _ if is_old => State::Old,
                 State::Ready if !is_registered(&node) => State::Registering,
                 state => state,
             };
