@@ -13,6 +13,7 @@ use crate::record::now_ns;
 
 pub mod color;
 pub mod humanize;
+pub(crate) mod page;
 pub mod render;
 pub mod report;
 pub mod table;
@@ -29,7 +30,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
 }
 
 /// Number of columns if standard output is a terminal.
-fn terminal_width() -> Option<usize> {
+pub(crate) fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }

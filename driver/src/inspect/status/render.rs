@@ -1,14 +1,15 @@
 //! Formats a report as tables for a terminal.
 
-use super::color::{BAD, QUIET, TITLE, paint};
+use super::color::{BAD, paint};
 use super::humanize::{age, bytes, count};
+use super::page::{Page, or_dash, size};
 use super::report::{Report, VolumeReport};
-use super::table::{Column, lines, long, numbers, words};
+use super::table::{long, numbers, words};
 
 /// Formats the report as lines. `width` is the terminal's, if there is one. Ages are relative to
 /// `now_ns`.
 pub fn text(report: &Report, width: Option<usize>, now_ns: u64) -> Vec<String> {
-    let mut page = Page { lines: Vec::new(), width };
+    let mut page = Page::new(width);
     pools(report, &mut page);
     volumes(report, &mut page, now_ns);
     snapshots(report, &mut page, now_ns);
@@ -17,44 +18,6 @@ pub fn text(report: &Report, width: Option<usize>, now_ns: u64) -> Vec<String> {
     mounts(report, &mut page);
     orphans(report, &mut page);
     page.lines
-}
-
-struct Page {
-    lines: Vec<String>,
-    width: Option<usize>,
-}
-
-impl Page {
-    /// Adds a table under its heading, or nothing if there are no rows.
-    fn table(&mut self, heading: &str, columns: &[Column], rows: &[Vec<String>]) {
-        if rows.is_empty() {
-            return;
-        }
-        self.heading(heading);
-        let width = self.width.map(|w| w.saturating_sub(2));
-        for (i, line) in lines(columns, rows, width).into_iter().enumerate() {
-            let line = match i {
-                0 => paint(QUIET, &line),
-                _ => line,
-            };
-            self.lines.push(format!("  {line}"));
-        }
-    }
-
-    fn heading(&mut self, heading: &str) {
-        if !self.lines.is_empty() {
-            self.lines.push(String::new());
-        }
-        self.lines.push(paint(TITLE, heading));
-    }
-}
-
-fn or_dash(text: Option<String>) -> String {
-    text.filter(|t| !t.is_empty()).unwrap_or_else(|| "-".to_owned())
-}
-
-fn size(n: Option<u64>) -> String {
-    or_dash(n.map(bytes))
 }
 
 fn pools(report: &Report, page: &mut Page) {
@@ -74,12 +37,12 @@ fn pools(report: &Report, page: &mut Page) {
     let rows = report.pools.iter().map(|p| {
         let state = match p.pid {
             Some(pid) => format!("{} (pid {pid})", p.state),
-            None => p.state.to_owned(),
+            None => p.state.to_string(),
         };
         let reflinks = p.reflinks.map(|r| if r { "yes" } else { "no" }.to_owned());
         vec![
             p.name.clone(),
-            p.kind.to_owned(),
+            p.kind.to_string(),
             state,
             or_dash(p.fs.clone()),
             or_dash(reflinks),
@@ -136,7 +99,7 @@ fn volumes(report: &Report, page: &mut Page, now_ns: u64) {
 
 /// Describes the use of a volume in a word or two.
 fn usage(v: &VolumeReport) -> String {
-    let staged = match (v.staged_as, &v.inline) {
+    let staged = match (v.staged_as.as_deref(), &v.inline) {
         (None, _) => return "-".to_owned(),
         (Some(_), Some(_)) => "inline",
         (Some("block"), None) => "block",
@@ -213,7 +176,7 @@ fn loops(report: &Report, page: &mut Page) {
             l.block_size.to_string(),
             if l.direct_io { "direct" } else { "buffered" }.to_owned(),
             if l.read_only { "ro" } else { "rw" }.to_owned(),
-            l.over.to_owned(),
+            l.over.to_string(),
             l.object.clone(),
         ]
     });
