@@ -1,12 +1,12 @@
 //! The problems that `fsck` can find, and how each is repaired.
 
 use anstyle::Style;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::inspect::status::color::{BAD, QUIET, WARNING};
 
 /// How bad a problem is. The order is from harmless to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing; nothing is wrong. Does not count for the exit code.
@@ -38,7 +38,7 @@ impl Severity {
 }
 
 /// The kind of a problem. The names are stable, because they are in the JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A configured pool can't be read.
@@ -115,7 +115,7 @@ impl Kind {
 }
 
 /// Who repairs a problem, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", content = "how", rename_all = "lowercase")]
 pub enum Repair {
     /// The driver's recovery repairs it: at its next start, or now with `fsck --repair`.
@@ -128,7 +128,7 @@ pub enum Repair {
 }
 
 /// One problem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// The severity.
     pub severity: Severity,

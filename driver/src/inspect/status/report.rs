@@ -1,9 +1,10 @@
 //! The data of `hostloop status`, in the form that `--json` prints. Names and meanings are stable;
 //! fields may be added. All sizes are in bytes, all times in nanoseconds since the epoch.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::fsck::{Problem, check};
@@ -16,8 +17,11 @@ use crate::storage::{
     VolumeRecord,
 };
 
+/// A word of a fixed list. A report of a newer program may have words that this one does not know.
+pub type Word = Cow<'static, str>;
+
 /// The whole output of `hostloop status`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The configured pools, in order.
     pub pools: Vec<PoolReport>,
@@ -36,16 +40,16 @@ pub struct Report {
 }
 
 /// A pool.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolReport {
     /// The pool's name in the configuration.
     pub name: String,
     /// `directory`, `device` or `image`.
-    pub kind: &'static str,
+    pub kind: Word,
     /// The configured path.
     pub path: PathBuf,
     /// `open` (a driver has it open), `closed` (no driver has), or `missing`.
-    pub state: &'static str,
+    pub state: Word,
     /// The reason if the pool is missing.
     pub why: Option<String>,
     /// The driver's process ID, if it is visible from this PID namespace.
@@ -71,7 +75,7 @@ pub struct PoolReport {
 }
 
 /// A volume.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VolumeReport {
     /// The volume's ID.
     pub id: String,
@@ -96,7 +100,7 @@ pub struct VolumeReport {
     /// The staging path.
     pub staged_at: Option<PathBuf>,
     /// `block` or `mount`, if the volume is staged.
-    pub staged_as: Option<&'static str>,
+    pub staged_as: Option<Word>,
     /// The volume's loop devices, including those over them.
     pub loops: Vec<PathBuf>,
     /// True if direct I/O is active; null without a loop device.
@@ -110,7 +114,7 @@ pub struct VolumeReport {
 }
 
 /// A snapshot.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotReport {
     /// The snapshot's ID.
     pub id: String,
@@ -133,7 +137,7 @@ pub struct SnapshotReport {
 }
 
 /// A group snapshot.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupReport {
     /// The group snapshot's ID.
     pub id: String,
@@ -148,13 +152,13 @@ pub struct GroupReport {
 }
 
 /// A loop device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoopReport {
     /// The device node.
     pub device: PathBuf,
     /// The kind of object that the device is over: `pool`, `volume`, `snapshot`, `leftover`,
     /// `deleted` or `loop`.
-    pub over: &'static str,
+    pub over: Word,
     /// That object: a pool's name, an ID, a path, or a device.
     pub object: String,
     /// The device's size.
@@ -170,12 +174,12 @@ pub struct LoopReport {
 }
 
 /// A mount.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountReport {
     /// The mount point.
     pub path: PathBuf,
     /// `filesystem` or `device` (the node of a raw block volume).
-    pub kind: &'static str,
+    pub kind: Word,
     /// The filesystem type; for a device, that of `/dev`.
     pub fs: String,
     /// The loop device that is mounted or bound.
@@ -221,13 +225,14 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
     let contents: Option<&Contents> = pool.state.as_ref().ok();
     PoolReport {
         name: pool.name.clone(),
-        kind: kind(pool.kind),
+        kind: kind(pool.kind).into(),
         path: pool.path.clone(),
         state: match (&pool.state, &pool.driver) {
             (Err(_), _) => "missing",
             (Ok(_), Some(_)) => "open",
             (Ok(_), None) => "closed",
-        },
+        }
+        .into(),
         why: pool.state.as_ref().err().cloned(),
         pid: pool.driver.and_then(|holder| holder.pid),
         id: contents.map(|c| c.id.to_string()),
@@ -271,8 +276,8 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -
         published_nodes: v.publications.keys().cloned().collect(),
         staged_at: v.stage.as_ref().map(|s| s.path.clone()),
         staged_as: v.stage.as_ref().map(|s| match s.capability.access {
-            Access::Block => "block",
-            Access::Mount { .. } => "mount",
+            Access::Block => "block".into(),
+            Access::Mount { .. } => "mount".into(),
         }),
         loops: devices.iter().map(|minor| loop_path(*minor)).collect(),
         direct_io: state.own().next().map(|l| l.direct_io),
@@ -330,7 +335,7 @@ fn loop_device(l: &LoopUse) -> LoopReport {
     let (over, object) = l.owner.parts();
     LoopReport {
         device: loop_path(l.device.minor),
-        over,
+        over: over.into(),
         object,
         size_bytes: l.device.size_bytes,
         block_size: l.device.block_size,
@@ -350,11 +355,45 @@ fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
     }
     MountReport {
         path: m.mount_point.clone(),
-        kind: if device { "device" } else { "filesystem" },
+        kind: if device { "device" } else { "filesystem" }.into(),
         fs: m.fs_type.clone(),
         device: loop_path(l.device.minor),
         object: l.owner.parts().1,
         read_only: m.read_only(),
         options,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::fsck::{Kind, Repair, Severity, scene};
+
+    #[test]
+    fn the_json_reads_back() {
+        let scene = scene::Scene::new();
+        let mut report = Report::of(scene.survey());
+        report.orphans.push(Problem {
+            severity: Severity::Warning,
+            kind: Kind::LoopUnused,
+            object: "/dev/loop9".to_owned(),
+            pool: None,
+            what: "is not in use".to_owned(),
+            repair: Repair::Recovery,
+        });
+        let text = serde_json::to_string(&report).unwrap();
+        let read: Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    }
+
+    #[test]
+    fn a_newer_program_may_have_other_words() {
+        let scene = scene::Scene::new();
+        let mut report = Report::of(scene.survey());
+        report.pools[0].state = "sealed".into();
+        let mut json = serde_json::to_value(&report).unwrap();
+        json["volumes"][0]["tier"] = "cold".into();
+        let read: Report = serde_json::from_value(json).unwrap();
+        assert_eq!(read.pools[0].state, "sealed");
     }
 }
