@@ -11,7 +11,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod access;
 mod api;
+#[cfg(test)]
+mod canned_api;
 mod check;
 mod cluster;
 mod completion;
@@ -21,6 +24,7 @@ mod install;
 mod load;
 mod logs;
 mod manifests;
+mod node_pods;
 mod program;
 mod status;
 #[cfg(test)]

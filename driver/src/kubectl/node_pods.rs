@@ -1,0 +1,235 @@
+//! The node pods: where they are, and what `hostloop status` reports in them.
+//!
+//! The command runs in the pods (pods/exec). A node without an answer does not stop the others.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::Api;
+use kube::api::{AttachParams, ListParams};
+use serde::Serialize;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use super::access::{self, AccessError, Right};
+use super::cluster::Cluster;
+use crate::inspect::status::Report;
+
+mod pool_flags;
+
+pub(super) use pool_flags::{FlagError, pool_flags};
+
+/// The label of the DaemonSet's pods, which is not the controller's.
+pub(super) const NODE_PODS: &str = "app.kubernetes.io/name=hostloop";
+/// The container that has the driver, and the program in it.
+const PROGRAM: &str = "hostloop";
+
+/// How long a command in a pod may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// The number of pods that are asked at the same time.
+const AT_ONCE: usize = 8;
+/// The largest output that is read. A report has about a kilobyte for each volume.
+const MAX_OUTPUT: u64 = 64 << 20;
+/// The size of the buffer between connection and reader.
+const BUFFER: usize = 64 << 10;
+
+/// A pod of the DaemonSet.
+#[derive(Clone, Debug)]
+pub(super) struct NodePod {
+    /// The node; empty if the pod is not scheduled.
+    pub(super) node: String,
+    /// The pod's name.
+    pub(super) name: String,
+    /// The container with the driver.
+    pub(super) container: String,
+    /// Why no command can run in the container.
+    pub(super) not_running: Option<String>,
+    /// `hostloop status --json` with the flags of the driver.
+    status: Result<Vec<String>, FlagError>,
+}
+
+/// Why a node does not report.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeError {
+    /// The pod's container does not run.
+    #[error("pod {0} does not run: {1}")]
+    NotRunning(String, String),
+    /// The flags are unknown.
+    #[error(transparent)]
+    Flags(#[from] FlagError),
+    /// The API server refuses the connection to the pod.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The command takes too long.
+    #[error("no answer from pod {0} within {seconds} s", seconds = DEADLINE.as_secs())]
+    Late(String),
+    /// The output ended early.
+    #[error("reading from pod {0}: {1}")]
+    Read(String, String),
+    /// The command failed.
+    #[error("`{command}` failed in pod {pod}: {message}")]
+    Failed {
+        /// The pod.
+        pod: String,
+        /// The command and its subcommand.
+        command: String,
+        /// What it printed, or the status.
+        message: String,
+    },
+    /// The output is no report.
+    #[error("the report of pod {0} is unreadable ({1}); use the program of the installed version")]
+    Unreadable(String, #[source] serde_json::Error),
+}
+
+/// What a node reports.
+#[derive(Debug)]
+pub(super) struct NodeReport {
+    /// The node.
+    pub(super) node: String,
+    /// The pod that answered.
+    pub(super) pod: String,
+    /// The report.
+    pub(super) report: Result<Report, NodeError>,
+}
+
+/// The output of a command that succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Output {
+    /// Standard output.
+    pub(super) stdout: String,
+    /// Standard error.
+    pub(super) stderr: String,
+}
+
+/// Lists the node pods, by node.
+pub(super) async fn node_pods(cluster: &Cluster) -> Result<Vec<NodePod>, AccessError> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
+    let found = access::list(&pods, &ListParams::default().labels(NODE_PODS)).await?;
+    let mut found: Vec<NodePod> = found.iter().filter_map(NodePod::of).collect();
+    found.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
+    Ok(found)
+}
+
+/// Reads the reports of these pods, several at a time. The order stays.
+pub(super) async fn reports(cluster: &Cluster, pods: &[NodePod]) -> Vec<NodeReport> {
+    let reports = pods.iter().map(|pod| async move {
+        let report = report(cluster, pod).await;
+        NodeReport { node: pod.node.clone(), pod: pod.name.clone(), report }
+    });
+    futures::stream::iter(reports).buffered(AT_ONCE).collect().await
+}
+
+/// Reads the report of one pod.
+pub(super) async fn report(cluster: &Cluster, pod: &NodePod) -> Result<Report, NodeError> {
+    let command = pod.status.clone()?;
+    let output = run(cluster, pod, &command).await?;
+    let unreadable = |error| NodeError::Unreadable(pod.name.clone(), error);
+    serde_json::from_str(&output.stdout).map_err(unreadable)
+}
+
+/// Runs a command in a node pod, and returns its output if it succeeds.
+pub(super) async fn run(
+    cluster: &Cluster,
+    pod: &NodePod,
+    command: &[String],
+) -> Result<Output, NodeError> {
+    if let Some(why) = &pod.not_running {
+        return Err(NodeError::NotRunning(pod.name.clone(), why.clone()));
+    }
+    let late = |_| NodeError::Late(pod.name.clone());
+    timeout(DEADLINE, exec(cluster, pod, command)).await.map_err(late)?
+}
+
+async fn exec(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<Output, NodeError> {
+    let namespace = &cluster.system_namespace;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let params = AttachParams::default()
+        .container(pod.container.clone())
+        .stdin(false)
+        .max_stdout_buf_size(BUFFER);
+    let right = || Right::new("create", "pods/exec", Some(namespace));
+    let started = pods.exec(&pod.name, command.iter().cloned(), &params).await;
+    let mut process = started.map_err(|error| AccessError::of(error, right()))?;
+
+    let read_error =
+        |error: &dyn std::fmt::Display| NodeError::Read(pod.name.clone(), error.to_string());
+    let status = process.take_status();
+    let (stdout, stderr) = (process.stdout(), process.stderr());
+    let (stdout, stderr) = tokio::join!(read(stdout), read(stderr));
+    let status = match status {
+        Some(status) => status.await,
+        None => None,
+    };
+    let stdout = stdout.map_err(|error| read_error(&error))?;
+    let stderr = stderr.map_err(|error| read_error(&error))?;
+    match status {
+        None => Err(read_error(&"the connection ended before the command")),
+        Some(status) if status.status.as_deref() == Some("Success") => {
+            Ok(Output { stdout, stderr })
+        }
+        Some(status) => {
+            let printed = stderr.trim();
+            let message = match printed {
+                "" => status.message.unwrap_or_default(),
+                printed => printed.to_owned(),
+            };
+            let command = command.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
+            Err(NodeError::Failed { pod: pod.name.clone(), command, message })
+        }
+    }
+}
+
+async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> std::io::Result<String> {
+    let mut text = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(MAX_OUTPUT).read_to_end(&mut text).await?;
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+impl NodePod {
+    /// Reads a pod. `None` without containers.
+    fn of(pod: &Pod) -> Option<NodePod> {
+        let spec = pod.spec.as_ref()?;
+        let named = spec.containers.iter().find(|container| container.name == PROGRAM);
+        let container = named.or_else(|| spec.containers.first())?;
+        Some(NodePod {
+            node: spec.node_name.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            container: container.name.clone(),
+            not_running: not_running(pod, container),
+            status: status_command(pod, container),
+        })
+    }
+}
+
+/// Why no command can run in a container.
+fn not_running(pod: &Pod, container: &Container) -> Option<String> {
+    let Some(status) = &pod.status else { return Some("it has no status".to_owned()) };
+    let containers = status.container_statuses.iter().flatten();
+    let state = containers.filter(|c| c.name == container.name).find_map(|c| c.state.as_ref());
+    let Some(state) = state else {
+        return Some(status.phase.clone().unwrap_or_else(|| "Unknown".to_owned()));
+    };
+    if state.running.is_some() {
+        return None;
+    }
+    let waiting = state.waiting.as_ref().and_then(|waiting| waiting.reason.clone());
+    let ended = state.terminated.as_ref().map(|ended| match &ended.reason {
+        Some(reason) => reason.clone(),
+        None => format!("exit code {}", ended.exit_code),
+    });
+    Some(waiting.or(ended).unwrap_or_else(|| "its container waits".to_owned()))
+}
+
+fn status_command(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
+    let program = container.command.iter().flatten().next();
+    let program = program.map_or(PROGRAM, String::as_str);
+    let mut command = vec![program.to_owned(), "status".to_owned(), "--json".to_owned()];
+    command.extend(pool_flags(pod, container)?);
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests;
