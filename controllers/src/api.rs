@@ -2,7 +2,7 @@
 
 pub mod boolean;
 pub mod duration;
-pub(crate) mod names;
+pub mod names;
 pub(crate) mod node;
 pub(crate) mod pv;
 pub(crate) mod pvc;

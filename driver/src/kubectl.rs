@@ -20,16 +20,19 @@ mod cluster;
 mod completion;
 mod describe;
 mod distribution;
+mod events;
 mod install;
 mod load;
 mod logs;
 mod manifests;
 mod node_pods;
+mod output;
 mod program;
 mod status;
 #[cfg(test)]
 mod testing;
 mod uninstall;
+mod volume_objects;
 
 pub use api::ApiError;
 pub use cluster::{Cluster, ClusterArgs};

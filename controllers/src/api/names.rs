@@ -1,9 +1,9 @@
 //! Annotations, finalizers and parameters that users, tools and other controllers rely on.
 
 /// Claim annotation: the provisioner that must create the claim's volume.
-pub(crate) const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The beta form of that annotation, which older control planes write.
-pub(crate) const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
+pub const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// Claim annotation: the class, from before the field existed.
 pub(crate) const CLASS_BETA: &str = "volume.beta.kubernetes.io/storage-class";
 /// Annotation of claims and volumes of an in-tree plugin: the CSI driver they migrated to.

@@ -1,0 +1,118 @@
+//! What the commands print: tables, JSON or YAML, to a terminal or a pipe.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Tables with more columns.
+    Wide,
+    /// One JSON object.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+/// A value as JSON or YAML. `None` for tables.
+pub(super) fn document(
+    format: Option<Format>,
+    value: &impl Serialize,
+) -> io::Result<Option<String>> {
+    match format {
+        Some(Format::Json) => Ok(Some(serde_json::to_string_pretty(value)?)),
+        Some(Format::Yaml) => {
+            let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
+            Ok(Some(text.trim_end().to_owned()))
+        }
+        Some(Format::Wide) | None => Ok(None),
+    }
+}
+
+/// Prints lines to standard output.
+pub(super) fn print(lines: &[String]) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    out.flush()
+}
+
+/// True if standard output is a terminal.
+pub(super) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// The end of a command that printed. A reader that closed the pipe, such as `head`, has all it
+/// wants.
+pub(super) fn end(printed: io::Result<()>) -> io::Result<ExitCode> {
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The text with control characters escaped. Names, messages and log lines may have a user's
+/// text, which must not control the terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        match c.is_control() && c != '\t' {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+        out
+    })
+}
+
+/// The printable text on one line.
+pub(super) fn one_line(text: &str) -> String {
+    printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn documents() {
+        let value = json!({"a": "x: y", "b": [1, null]});
+        for (format, text) in [
+            (None, None),
+            (Some(Format::Wide), None),
+            (
+                Some(Format::Json),
+                Some("{\n  \"a\": \"x: y\",\n  \"b\": [\n    1,\n    null\n  ]\n}"),
+            ),
+        ] {
+            assert_eq!(document(format, &value).unwrap().as_deref(), text);
+        }
+        let yaml = document(Some(Format::Yaml), &value).unwrap().unwrap();
+        let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+        assert_eq!(read, value, "{yaml}");
+    }
+
+    #[test]
+    fn text_does_not_control_the_terminal() {
+        for (text, line) in [
+            ("a\tb", "a b"),
+            ("two\n  lines \r\n", "two lines"),
+            ("red \u{1b}[31m", "red \\u{1b}[31m"),
+            ("größe", "größe"),
+        ] {
+            assert_eq!(one_line(text), line);
+        }
+        assert_eq!(printable("a\tb  c\u{7}"), "a\tb  c\\u{7}");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(end(Err(broken)).is_ok());
+        assert!(end(Ok(())).is_ok());
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(end(Err(full)).is_err());
+    }
+}

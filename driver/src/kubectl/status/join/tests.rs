@@ -1,0 +1,330 @@
+use hostloop_controllers::api::scope::{MANAGED_BY, NODE_LABEL};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kubectl::node_pods::NodeError;
+
+const DRIVER: &str = "hostloop.csi.dev";
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn all<T: DeserializeOwned>(values: &[Value]) -> Vec<T> {
+    values.iter().cloned().map(read).collect()
+}
+
+fn claim(name: &str, namespace: &str, volume: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": namespace, "uid": name},
+        "spec": {
+            "volumeName": volume, "storageClassName": "hostloop",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+        "status": {"phase": if volume.is_empty() { "Pending" } else { "Bound" }},
+    })
+}
+
+fn volume(name: &str, handle: &str, node: &str, claim: Value) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "csi": {"driver": DRIVER, "volumeHandle": handle},
+            "capacity": {"storage": "1Gi"},
+            "claimRef": claim,
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{
+                "key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node],
+            }]}]}},
+        },
+        "status": {"phase": "Bound"},
+    })
+}
+
+fn in_demo(claim: &str) -> Value {
+    json!({"namespace": "demo", "name": claim})
+}
+
+fn on_node(id: &str, inline: Option<&str>) -> Value {
+    json!({
+        "id": id, "name": "n", "inline": inline, "pool": "default", "size_bytes": 2_u64 << 30,
+        "allocated_bytes": 4096, "provisioning": "thin", "format": "xfs", "source": null,
+        "published_nodes": [], "staged_at": "/k/stage", "staged_as": "mount",
+        "loops": ["/dev/loop3"], "direct_io": true, "frozen_since_ns": null,
+        "mounts": ["/k/stage"], "created_ns": 1,
+    })
+}
+
+fn snapshot_on_node(id: &str) -> Value {
+    json!({
+        "id": id, "name": "n", "pool": "default", "source": "vol-a", "source_exists": true,
+        "size_bytes": 2_u64 << 30, "allocated_bytes": 8192, "group": null, "created_ns": 5,
+    })
+}
+
+fn node(name: &str, pool: Value, volumes: &[Value], snapshots: &[Value]) -> NodeReport {
+    let report = json!({
+        "pools": [pool], "volumes": volumes, "snapshots": snapshots, "groups": [], "loops": [],
+        "mounts": [], "orphans": [],
+    });
+    NodeReport { node: name.to_owned(), pod: format!("hostloop-{name}"), report: Ok(read(report)) }
+}
+
+fn pool(state: &str, why: Option<&str>) -> Value {
+    json!({
+        "name": "default", "kind": "directory", "path": "/p", "state": state, "why": why,
+        "pid": null, "id": null, "root": null, "fs": "xfs", "reflinks": true, "size_bytes": 10,
+        "free_bytes": 5, "promised_bytes": 3, "volumes": 1, "snapshots": 1,
+    })
+}
+
+fn silent(name: &str) -> NodeReport {
+    let late = NodeError::Late("hostloop-x".to_owned());
+    NodeReport { node: name.to_owned(), pod: "hostloop-x".to_owned(), report: Err(late) }
+}
+
+fn objects() -> Objects {
+    let content = |name: &str, handle: &str| {
+        json!({
+            "metadata": {"name": name, "labels": {MANAGED_BY: "n9"}},
+            "spec": {
+                "driver": DRIVER, "deletionPolicy": "Delete", "volumeSnapshotRef": {},
+                "source": {"volumeHandle": "vol-a"},
+            },
+            "status": {"snapshotHandle": handle, "readyToUse": true, "restoreSize": 1 << 30},
+        })
+    };
+    Objects {
+        claims: all(&[
+            claim("data", "demo", "pv-a"),
+            claim("logs", "demo", "pv-b"),
+            claim("new", "demo", ""),
+            claim("theirs", "demo", "pv-theirs"),
+        ]),
+        volumes: all(&[
+            volume("pv-a", "vol-a", "n1", in_demo("data")),
+            volume("pv-b", "vol-b", "n1", in_demo("logs")),
+            volume("pv-c", "vol-c", "n2", json!({"namespace": "other", "name": "c"})),
+            json!({
+                "metadata": {"name": "pv-theirs"},
+                "spec": {"csi": {"driver": "theirs", "volumeHandle": "h"}},
+            }),
+        ]),
+        classes: all(&[json!({
+            "metadata": {"name": "hostloop"}, "provisioner": DRIVER,
+            "volumeBindingMode": "WaitForFirstConsumer",
+        })]),
+        pods: all(&[json!({
+            "metadata": {"name": "web", "namespace": "demo", "uid": "w"},
+            "spec": {"nodeName": "n1", "containers": [], "volumes": [
+                {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "scratch", "csi": {"driver": DRIVER}},
+            ]},
+            "status": {"phase": "Running"},
+        })]),
+        snapshots: all(&[
+            json!({
+                "metadata": {"name": "s", "namespace": "demo"},
+                "spec": {"source": {"persistentVolumeClaimName": "data"}},
+                "status": {
+                    "boundVolumeSnapshotContentName": "snapcontent-s", "readyToUse": true,
+                    "restoreSize": "1Gi",
+                },
+            }),
+            json!({
+                "metadata": {"name": "asked", "namespace": "demo"},
+                "spec": {"source": {"persistentVolumeClaimName": "logs"}},
+            }),
+            json!({
+                "metadata": {"name": "of-theirs", "namespace": "demo"},
+                "spec": {"source": {"persistentVolumeClaimName": "theirs"}},
+            }),
+        ]),
+        contents: all(&[content("snapcontent-s", "snap-a"), content("left", "snap-left")]),
+        has_all_volumes: true,
+        ..Objects::default()
+    }
+}
+
+fn nodes() -> Vec<NodeReport> {
+    let handle = inline_handle();
+    vec![
+        node(
+            "n1",
+            pool("open", None),
+            &[on_node("vol-a", None), on_node("vol-i", Some(&handle)), on_node("vol-x", None)],
+            &[snapshot_on_node("snap-a"), snapshot_on_node("snap-x")],
+        ),
+        silent("n2"),
+    ]
+}
+
+/// Kubelet's handle for the volume `scratch` of the pod.
+fn inline_handle() -> String {
+    let pod = &objects().pods[0];
+    crate::kubectl::volume_objects::inline_volumes(pod, DRIVER)[0].1.clone()
+}
+
+fn joined(objects: &Objects, nodes: &[NodeReport], namespace: Option<&str>) -> ClusterReport {
+    join(&Inputs { objects, nodes, driver: DRIVER, namespace, now_ns: 0 })
+}
+
+/// A row in a few words.
+fn volume_line(row: &VolumeRow) -> String {
+    let word = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let inline = row.inline.as_ref().map(|_| " inline").unwrap_or_default();
+    let stuck = row.stuck.as_ref().map(|stuck| format!(" STUCK {}", stuck.why));
+    format!(
+        "{}/{}{inline} {} {} {} [{}] {}{}",
+        word(&row.namespace),
+        word(&row.claim),
+        word(&row.node),
+        word(&row.handle),
+        row.size_bytes.unwrap_or(0) >> 30,
+        row.pods.join(","),
+        row.state.as_str(),
+        stuck.unwrap_or_default(),
+    )
+}
+
+#[test]
+fn volumes_of_a_namespace() {
+    let report = joined(&objects(), &nodes(), Some("demo"));
+    let lines: Vec<String> = report.volumes.iter().map(volume_line).collect();
+    assert_eq!(
+        lines,
+        [
+            "demo/logs n1 vol-b 1 [] Bound STUCK node n1 does not have volume vol-b",
+            "demo/data n1 vol-a 2 [web] staged",
+            "demo/new - - 1 [] Pending",
+            "demo/- inline n1 vol-i 2 [web] staged",
+        ]
+    );
+    let data = &report.volumes[1];
+    assert_eq!(
+        (data.used_bytes, data.filesystem.as_deref(), &data.loops, data.pool.as_deref()),
+        (Some(4096), Some("xfs"), &vec!["/dev/loop3".to_owned()], Some("default"))
+    );
+}
+
+#[test]
+fn volumes_of_the_whole_cluster() {
+    let report = joined(&objects(), &nodes(), None);
+    let lines: Vec<String> = report.volumes[2..].iter().map(volume_line).collect();
+    assert_eq!(
+        lines,
+        [
+            "demo/new - - 1 [] Pending",
+            "other/c n2 vol-c 1 [] Bound",
+            "-/- n1 vol-x 2 [] unclaimed",
+            "demo/- inline n1 vol-i 2 [web] staged",
+        ]
+    );
+}
+
+#[test]
+fn without_reports_the_objects_remain() {
+    let report = joined(&objects(), &[silent("n1"), silent("n2")], Some("demo"));
+    let lines: Vec<String> = report.volumes.iter().map(volume_line).collect();
+    assert_eq!(
+        lines,
+        [
+            "demo/data n1 vol-a 1 [web] published",
+            "demo/logs n1 vol-b 1 [] Bound",
+            "demo/new - - 1 [] Pending",
+            "demo/- inline n1 - 0 [web] published",
+        ]
+    );
+    assert!(report.pools.is_empty());
+    assert_eq!(
+        report.nodes[0].problem.as_deref(),
+        Some("no answer from pod hostloop-x within 20 s")
+    );
+}
+
+#[test]
+fn without_claims_their_volumes_remain() {
+    let objects = Objects { claims: Vec::new(), ..objects() };
+    let report = joined(&objects, &nodes(), Some("demo"));
+    let lines: Vec<String> = report.volumes.iter().map(volume_line).collect();
+    assert_eq!(
+        lines,
+        [
+            "demo/data n1 vol-a 2 [] staged",
+            "demo/logs n1 vol-b 1 [] Bound",
+            "demo/- inline n1 vol-i 2 [web] staged",
+        ]
+    );
+}
+
+#[test]
+fn a_missing_pool_explains_its_volumes() {
+    let lost = node("n1", pool("missing", Some("not mounted")), &[], &[]);
+    let report = joined(&objects(), &[lost], Some("demo"));
+    let stuck = report.volumes[0].stuck.as_ref().unwrap();
+    assert_eq!(stuck.why, "node n1 does not have it: pool default is missing: not mounted");
+    assert_eq!(report.pools[0].why.as_deref(), Some("not mounted"));
+}
+
+fn snapshot_line(row: &SnapshotRow) -> String {
+    let word = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    format!(
+        "{} of {} {} {} {} {:?}",
+        word(&row.name),
+        word(&row.source),
+        word(&row.node),
+        word(&row.handle),
+        row.size_bytes.unwrap_or(0) >> 30,
+        row.ready,
+    )
+}
+
+#[test]
+fn snapshots() {
+    for (namespace, expected) in [
+        (Some("demo"), vec!["asked of logs - - 0 None", "s of data n1 snap-a 2 Some(true)"]),
+        (
+            None,
+            vec![
+                "asked of logs - - 0 None",
+                "s of data n1 snap-a 2 Some(true)",
+                "- of vol-a n9 snap-left 1 Some(true)",
+                "- of vol-a n1 snap-x 2 None",
+            ],
+        ),
+    ] {
+        let report = joined(&objects(), &nodes(), namespace);
+        let lines: Vec<String> = report.snapshots.iter().map(snapshot_line).collect();
+        assert_eq!(lines, expected, "{namespace:?}");
+    }
+}
+
+#[test]
+fn the_node_of_a_volume() {
+    let of = |expression: Value, labels: Value| {
+        let volume = read(json!({
+            "metadata": {"name": "pv", "labels": labels},
+            "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+                {"matchExpressions": [expression]},
+            ]}}},
+        }));
+        volumes::node_of(&volume)
+    };
+    let label = || json!({NODE_LABEL: "by-label"});
+    for (expression, node) in [
+        (
+            json!({"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": ["n1"]}),
+            "n1",
+        ),
+        (json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}), "n2"),
+        (json!({"key": "t/node", "operator": "In", "values": ["n1", "n2"]}), "by-label"),
+        (json!({"key": "t/node", "operator": "NotIn", "values": ["n1"]}), "by-label"),
+        (
+            json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["z"]}),
+            "by-label",
+        ),
+    ] {
+        let said = expression.to_string();
+        assert_eq!(of(expression, label()).as_deref(), Some(node), "{said}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Decides how far a volume or a snapshot is, and why it does not go on.
+
+use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use kube::ResourceExt;
+
+use super::report::{State, Stuck};
+use crate::inspect::status::report::VolumeReport;
+use crate::kubectl::events::{self, Warning};
+use crate::kubectl::volume_objects::{bound_volume, created_ns, ns, phase};
+
+/// After this time without progress and without a warning, something is stuck.
+const PATIENCE_NS: u64 = 120_000_000_000;
+/// A freeze lasts seconds. After this time, it is stuck.
+const LONG_FREEZE_NS: u64 = 60_000_000_000;
+/// An older warning about a bound claim is no longer news.
+const NEWS_NS: u64 = 600_000_000_000;
+
+/// What is known about one volume.
+#[derive(Clone, Debug, Default)]
+pub(super) struct VolumeFacts<'a> {
+    pub(super) claim: Option<&'a PersistentVolumeClaim>,
+    pub(super) volume: Option<&'a PersistentVolume>,
+    /// False if the PersistentVolume may exist although there is none here.
+    pub(super) has_all_volumes: bool,
+    pub(super) class: Option<&'a StorageClass>,
+    pub(super) attachments: Vec<&'a VolumeAttachment>,
+    pub(super) pods: Vec<&'a Pod>,
+    /// What the volume's node says about it.
+    pub(super) on_node: OnNode<'a>,
+    pub(super) events: &'a [Event],
+    pub(super) now_ns: u64,
+}
+
+/// A volume in the report of its node.
+#[derive(Clone, Debug, Default)]
+pub(super) enum OnNode<'a> {
+    /// The node is unknown, or does not report.
+    #[default]
+    Unknown,
+    /// The node reports, and does not have the volume. The text explains that.
+    Missing(String),
+    /// The node has it.
+    Known(&'a VolumeReport),
+}
+
+/// The decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub(super) state: State,
+    pub(super) stuck: Option<Stuck>,
+    pub(super) note: Option<String>,
+}
+
+impl Judgement {
+    fn fine(state: State) -> Judgement {
+        Judgement { state, ..Judgement::default() }
+    }
+
+    fn noted(state: State, note: impl Into<String>) -> Judgement {
+        Judgement { note: Some(note.into()), ..Judgement::fine(state) }
+    }
+
+    fn stuck(state: State, why: impl Into<String>, since_ns: Option<u64>) -> Judgement {
+        let stuck = Stuck { why: why.into(), since_ns };
+        Judgement { stuck: Some(stuck), ..Judgement::fine(state) }
+    }
+
+    fn warned(state: State, warning: Warning) -> Judgement {
+        Judgement::stuck(state, warning.text, Some(warning.at_ns))
+    }
+}
+
+/// Judges a volume.
+pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
+    let Some(claim) = facts.claim else { return without_claim(facts) };
+    let status = claim.status.as_ref();
+    let claim_phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+    match claim_phase {
+        "Lost" => {
+            let name = bound_volume(claim).unwrap_or("of the claim");
+            Judgement::stuck(State::Lost, format!("PersistentVolume {name} is gone"), None)
+        }
+        _ if claim.metadata.deletion_timestamp.is_some() => deleting(facts, claim),
+        "Bound" => bound(facts, claim),
+        _ => pending(facts, claim),
+    }
+}
+
+/// A claim that is being deleted waits for its pods.
+fn deleting(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
+    let since = claim.metadata.deletion_timestamp.as_ref().map(ns);
+    if !facts.pods.is_empty() {
+        let note = format!("waits for the end of {}", names(&facts.pods));
+        return Judgement::noted(State::Deleting, note);
+    }
+    if is_overdue(since, facts.now_ns) {
+        let finalizers = claim.finalizers().join(", ");
+        let why = format!("its deletion waits for the finalizers {finalizers}");
+        return Judgement::stuck(State::Deleting, why, since);
+    }
+    Judgement::fine(State::Deleting)
+}
+
+fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
+    if let Some(warning) = events::last_warning(facts.events, claim) {
+        return Judgement::warned(State::Pending, warning);
+    }
+    if let Some(warning) = pod_warning(facts) {
+        return Judgement::warned(State::Pending, warning);
+    }
+    let mode = facts.class.and_then(|class| class.volume_binding_mode.as_deref());
+    if mode == Some("WaitForFirstConsumer") && facts.pods.is_empty() {
+        return Judgement::noted(State::Pending, "waits for its first pod");
+    }
+    let since = created_ns(claim);
+    if let Some(name) = bound_volume(claim) {
+        let note = format!("waits for PersistentVolume {name}");
+        return match is_overdue(Some(since), facts.now_ns) {
+            true => Judgement::stuck(State::Pending, note, Some(since)),
+            false => Judgement::noted(State::Pending, note),
+        };
+    }
+    if is_overdue(Some(since), facts.now_ns) {
+        let why = "no volume yet, and no event says why; see the log of hostloop's pods";
+        return Judgement::stuck(State::Pending, why, Some(since));
+    }
+    Judgement::noted(State::Pending, "the volume is being made")
+}
+
+fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
+    let state = in_use(facts);
+    if facts.volume.is_none() && facts.has_all_volumes {
+        let name = bound_volume(claim).unwrap_or("of the claim");
+        let why = format!("PersistentVolume {name} does not exist");
+        return Judgement::stuck(State::Lost, why, None);
+    }
+    if let Some(stuck) = facts.volume.and_then(volume_failure) {
+        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
+    }
+    if let Some(stuck) = facts.attachments.iter().find_map(|a| attachment_failure(a)) {
+        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
+    }
+    match &facts.on_node {
+        OnNode::Missing(why) => return Judgement::stuck(state, why, None),
+        OnNode::Known(on_node) => {
+            if let Some(stuck) = frozen(on_node, facts.now_ns) {
+                return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
+            }
+        }
+        OnNode::Unknown => {}
+    }
+    if let Some(warning) = pod_warning(facts) {
+        return Judgement::warned(state, warning);
+    }
+    if let Some(stuck) = claim_failure(claim) {
+        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
+    }
+    let warning = events::last_warning(facts.events, claim);
+    let news = warning.filter(|w| facts.now_ns.saturating_sub(w.at_ns) < NEWS_NS);
+    Judgement { note: news.map(|w| w.text).or_else(|| progress(claim)), ..Judgement::fine(state) }
+}
+
+/// A PersistentVolume without a claim, a volume that only its node has, or an inline volume.
+fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
+    let Some(volume) = facts.volume else { return without_objects(facts) };
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let state = match phase {
+        Some("Available") => State::Available,
+        Some("Bound") => in_use(facts),
+        _ => State::Released,
+    };
+    if let Some(stuck) = volume_failure(volume) {
+        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
+    }
+    if let Some(warning) = events::last_warning(facts.events, volume) {
+        return Judgement::warned(state, warning);
+    }
+    let policy = volume.spec.as_ref();
+    let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    match (state, policy) {
+        (State::Released, Some("Retain")) => Judgement::noted(state, "kept: its policy is Retain"),
+        _ => Judgement::fine(state),
+    }
+}
+
+/// An inline volume, or a volume that only its node has.
+fn without_objects(facts: &VolumeFacts<'_>) -> Judgement {
+    let is_inline = matches!(&facts.on_node, OnNode::Known(volume) if volume.inline.is_some());
+    match (facts.pods.is_empty(), is_inline) {
+        (false, _) => match pod_warning(facts) {
+            Some(warning) => Judgement::warned(in_use(facts), warning),
+            None => Judgement::fine(in_use(facts)),
+        },
+        (true, true) => Judgement::noted(in_use(facts), "inline; its pod is not known"),
+        (true, false) if facts.has_all_volumes => {
+            Judgement::noted(State::Unclaimed, "no PersistentVolume has it")
+        }
+        (true, false) => Judgement::fine(in_use(facts)),
+    }
+}
+
+/// How far the volume is on its node. Without the node's report, a running pod proves that its
+/// volumes are mounted.
+fn in_use(facts: &VolumeFacts<'_>) -> State {
+    match &facts.on_node {
+        OnNode::Known(volume) if is_published(volume) => State::Published,
+        OnNode::Known(volume) if volume.staged_as.is_some() => State::Staged,
+        OnNode::Unknown if facts.pods.iter().any(|pod| phase(pod) == "Running") => State::Published,
+        OnNode::Unknown if facts.claim.is_none() && facts.volume.is_none() => State::Pending,
+        _ => State::Bound,
+    }
+}
+
+/// True if a pod has the volume.
+fn is_published(volume: &VolumeReport) -> bool {
+    volume.mounts.iter().any(|mount| Some(mount) != volume.staged_at.as_ref())
+}
+
+/// True if this pod has the volume: kubelet's paths contain the pod's UID.
+fn is_published_to(volume: &VolumeReport, pod: &Pod) -> bool {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    !uid.is_empty() && volume.mounts.iter().any(|mount| mount.to_string_lossy().contains(uid))
+}
+
+/// The last warning of a pod that waits for the volume.
+fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
+    let waits = |pod: &&&Pod| {
+        let has_it = match &facts.on_node {
+            OnNode::Known(volume) => is_published_to(volume, pod),
+            _ => false,
+        };
+        phase(pod) == "Pending" && !has_it
+    };
+    let waiting = facts.pods.iter().filter(waits);
+    let warnings = waiting.filter_map(|pod| {
+        let warning = events::last_warning_about_volumes(facts.events, pod)?;
+        Some(Warning { text: format!("pod {}: {}", pod.name_any(), warning.text), ..warning })
+    });
+    warnings.max_by_key(|warning| warning.at_ns)
+}
+
+fn volume_failure(volume: &PersistentVolume) -> Option<Stuck> {
+    let status = volume.status.as_ref()?;
+    if status.phase.as_deref() != Some("Failed") {
+        return None;
+    }
+    let message = status.message.clone().or_else(|| status.reason.clone());
+    let why = format!(
+        "PersistentVolume {} failed: {}",
+        volume.name_any(),
+        message.unwrap_or_else(|| "no reason is given".to_owned())
+    );
+    Some(Stuck { why, since_ns: status.last_phase_transition_time.as_ref().map(ns) })
+}
+
+fn attachment_failure(attachment: &VolumeAttachment) -> Option<Stuck> {
+    let status = attachment.status.as_ref()?;
+    let node = &attachment.spec.node_name;
+    let (what, error) = match (&status.attach_error, &status.detach_error) {
+        (Some(error), _) if !status.attached => ("attaching to", error),
+        (_, Some(error)) => ("detaching from", error),
+        _ => return None,
+    };
+    let message = error.message.as_deref().unwrap_or("no reason is given");
+    let why = format!("{what} node {node}: {message}");
+    Some(Stuck { why, since_ns: error.time.as_ref().map(ns) })
+}
+
+fn frozen(volume: &VolumeReport, now_ns: u64) -> Option<Stuck> {
+    let since_ns = volume.frozen_since_ns?;
+    let why = "its filesystem is frozen: writes wait".to_owned();
+    (now_ns.saturating_sub(since_ns) > LONG_FREEZE_NS)
+        .then_some(Stuck { why, since_ns: Some(since_ns) })
+}
+
+/// What the conditions of a claim say about a failed change.
+fn claim_failure(claim: &PersistentVolumeClaim) -> Option<Stuck> {
+    let status = claim.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let failed = conditions.find(|condition| {
+        let kinds = ["ControllerResizeError", "NodeResizeError", "ModifyVolumeError"];
+        condition.status == "True" && kinds.contains(&&*condition.type_)
+    });
+    if let Some(failed) = failed {
+        let why = format!("{}: {}", failed.type_, failed.message.as_deref().unwrap_or_default());
+        return Some(Stuck { why, since_ns: failed.last_transition_time.as_ref().map(ns) });
+    }
+    let resize = status.allocated_resource_statuses.as_ref()?.get("storage")?;
+    let is_impossible = resize.ends_with("Infeasible") || resize.ends_with("Failed");
+    is_impossible.then(|| Stuck {
+        why: format!("{resize}: ask for a size that the pool has room for"),
+        since_ns: None,
+    })
+}
+
+/// A change of the claim that goes on.
+fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
+    let status = claim.status.as_ref()?;
+    let condition = status.conditions.iter().flatten().find(|c| c.status == "True")?;
+    Some(match condition.type_.as_str() {
+        "Resizing" => "it is being expanded".to_owned(),
+        "FileSystemResizePending" => "its filesystem grows when a pod uses it".to_owned(),
+        "ModifyingVolume" => "its attributes are being changed".to_owned(),
+        other => other.to_owned(),
+    })
+}
+
+/// Why a snapshot is not ready.
+pub(super) fn snapshot_stuck(
+    snapshot: Option<&VolumeSnapshot>,
+    content: Option<&VolumeSnapshotContent>,
+    events: &[Event],
+    now_ns: u64,
+) -> Option<Stuck> {
+    let status = snapshot.and_then(|snapshot| snapshot.status.as_ref());
+    let content_status = content.and_then(|content| content.status.as_ref());
+    let ready = status.and_then(|status| status.ready_to_use);
+    if ready.or(content_status.and_then(|status| status.ready_to_use)) == Some(true) {
+        return None;
+    }
+    let error = status.and_then(|status| status.error.as_ref());
+    let error = error.or_else(|| content_status.and_then(|status| status.error.as_ref()));
+    if let Some(error) = error {
+        let why = error.message.clone().unwrap_or_else(|| "no reason is given".to_owned());
+        return Some(Stuck { why, since_ns: error.time.as_ref().map(ns) });
+    }
+    let snapshot = snapshot?;
+    if let Some(warning) = events::last_warning(events, snapshot) {
+        return Some(Stuck { why: warning.text, since_ns: Some(warning.at_ns) });
+    }
+    let since = created_ns(snapshot);
+    let why = match status {
+        None => "not taken yet; does a snapshot controller run in the cluster?",
+        Some(_) => "not taken yet, and no event says why; see the log of hostloop's pods",
+    };
+    is_overdue(Some(since), now_ns).then(|| Stuck { why: why.to_owned(), since_ns: Some(since) })
+}
+
+fn is_overdue(since_ns: Option<u64>, now_ns: u64) -> bool {
+    since_ns.is_some_and(|since| now_ns.saturating_sub(since) > PATIENCE_NS)
+}
+
+/// The pods' names in a sentence.
+fn names(pods: &[&Pod]) -> String {
+    let names: Vec<String> = pods.iter().map(|pod| pod.name_any()).collect();
+    format!("pod{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

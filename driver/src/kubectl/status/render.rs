@@ -1,0 +1,284 @@
+//! Formats a report as tables for a terminal.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
+use crate::inspect::status::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::status::humanize::{age, count};
+use crate::inspect::status::page::{Page, or_dash, size};
+use crate::inspect::status::table::{Column, long, numbers, words};
+use crate::kubectl::output::one_line;
+
+/// How the tables look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::kubectl) struct Look {
+    /// The terminal's width, if there is one.
+    pub(in crate::kubectl) width: Option<usize>,
+    /// True for more columns.
+    pub(in crate::kubectl) wide: bool,
+    /// True if the objects are of several namespaces.
+    pub(in crate::kubectl) namespaces: bool,
+    /// True to leave out the pools.
+    pub(in crate::kubectl) only_objects: bool,
+    /// Now. Ages are relative to it.
+    pub(in crate::kubectl) now_ns: u64,
+}
+
+/// Formats the report as lines.
+pub(in crate::kubectl) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
+    let mut page = Page::new(look.width);
+    stuck(report, look, &mut page);
+    if !look.only_objects {
+        pools(report, look, &mut page);
+    }
+    volumes(report, look, &mut page);
+    snapshots(report, look, &mut page);
+    unknown(report, &mut page);
+    if page.lines.is_empty() {
+        page.lines.push("No volumes and no snapshots.".to_owned());
+    }
+    page.lines
+}
+
+/// What is stuck, with the reason in full.
+fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
+    let volumes = report.volumes.iter().filter_map(|row| {
+        let what = match (&row.claim, &row.volume) {
+            (Some(_), _) | (None, None) => claim_cell(row),
+            (None, Some(volume)) => format!("volume {volume}"),
+        };
+        Some((place(look, &row.namespace, &what, &row.node), row.stuck.as_ref()?))
+    });
+    let snapshots = report.snapshots.iter().filter_map(|row| {
+        let name = row.name.as_ref().or(row.content.as_ref()).or(row.handle.as_ref());
+        let what = format!("snapshot {}", or_dash(name.cloned()));
+        Some((place(look, &row.namespace, &what, &row.node), row.stuck.as_ref()?))
+    });
+    let mut all: Vec<(String, &Stuck)> = volumes.chain(snapshots).collect();
+    let lost: Vec<(String, String)> = match look.only_objects {
+        true => Vec::new(),
+        false => lost_pools(report),
+    };
+    if all.is_empty() && lost.is_empty() {
+        return;
+    }
+    all.sort_by_key(|(_, stuck)| Reverse(stuck.since_ns));
+    page.heading(&format!("Stuck ({})", all.len() + lost.len()));
+    for (what, why) in &lost {
+        page.lines.push(format!("  {}: {}", paint(BAD, what), one_line(why)));
+    }
+    for (what, stuck) in all {
+        let since = stuck.since_ns.map(|since| format!(" ({} ago)", age(since, look.now_ns)));
+        let since = since.unwrap_or_default();
+        page.lines.push(format!("  {}: {}{since}", paint(BAD, &what), one_line(&stuck.why)));
+    }
+}
+
+fn lost_pools(report: &ClusterReport) -> Vec<(String, String)> {
+    let lost = report.pools.iter().filter_map(|pool| {
+        let why = pool.why.as_ref()?;
+        Some((format!("pool {} on node {}", pool.name, pool.node), why.clone()))
+    });
+    lost.collect()
+}
+
+/// An object with its namespace and node.
+fn place(look: Look, namespace: &Option<String>, what: &str, node: &Option<String>) -> String {
+    let namespace = namespace.as_ref().filter(|_| look.namespaces);
+    let namespace = namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
+    let node = node.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    format!("{namespace}{what}{node}")
+}
+
+fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
+    let mut columns = vec![
+        words("NODE"),
+        words("NAME"),
+        words("KIND"),
+        words("STATE"),
+        words("FS"),
+        words("REFLINKS"),
+        numbers("SIZE"),
+        numbers("FREE"),
+        numbers("PROMISED"),
+        numbers("VOLUMES"),
+        numbers("SNAPSHOTS"),
+    ];
+    if look.wide {
+        columns.push(words("PATH"));
+    }
+    let rows = report.pools.iter().map(|pool| {
+        let mut cells = vec![
+            pool.node.clone(),
+            pool.name.clone(),
+            pool.kind.clone(),
+            pool.state.clone(),
+            or_dash(pool.fs.clone()),
+            or_dash(pool.reflinks.map(|r| if r { "yes" } else { "no" }.to_owned())),
+            size(pool.size_bytes),
+            size(pool.free_bytes),
+            size(pool.promised_bytes),
+            pool.volumes.to_string(),
+            pool.snapshots.to_string(),
+        ];
+        if look.wide {
+            cells.push(pool.path.clone());
+        }
+        cells
+    });
+    let rows: Vec<_> = rows.collect();
+    page.painted_table("Pools", &columns, &rows, |row| report.pools[row].why.as_ref().map(|_| BAD));
+}
+
+/// A column and its cell for each row.
+type Cells<Row> = (Column, fn(&Row, Look) -> String);
+
+fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
+    let mut cells: Vec<Cells<VolumeRow>> = Vec::new();
+    if look.namespaces {
+        cells.push((long("NAMESPACE", 9), |row, _| or_dash(row.namespace.clone())));
+    }
+    cells.extend::<[Cells<VolumeRow>; 9]>([
+        (long("CLAIM", 14), |row, _| claim_cell(row)),
+        (long("NODE", 8), |row, _| or_dash(row.node.clone())),
+        (numbers("SIZE"), |row, _| size(row.size_bytes)),
+        (numbers("ON DISK"), |row, _| size(row.used_bytes)),
+        (words("FS"), |row, _| or_dash(row.filesystem.clone())),
+        (words("LOOP"), |row, _| or_dash(Some(loop_names(row)))),
+        (long("POD", 12), |row, _| or_dash(Some(row.pods.join(",")))),
+        (words("STATE"), |row, _| state_cell(row)),
+        (numbers("AGE"), |row, look| age(row.created_ns, look.now_ns)),
+    ]);
+    if look.wide {
+        cells.extend::<[Cells<VolumeRow>; 6]>([
+            (words("POOL"), |row, _| or_dash(row.pool.clone())),
+            (words("CLASS"), |row, _| or_dash(row.class.clone())),
+            (words("I/O"), |row, _| {
+                or_dash(row.direct_io.map(|d| if d { "direct" } else { "buffered" }.to_owned()))
+            }),
+            (words("SOURCE"), |row, _| or_dash(row.source.clone())),
+            (words("VOLUME"), |row, _| or_dash(row.volume.clone())),
+            (words("ID"), |row, _| or_dash(row.handle.clone())),
+        ]);
+    }
+    if report.volumes.iter().any(|row| row.note.is_some()) {
+        cells.push((long("NOTE", 18), |row, _| one_line(row.note.as_deref().unwrap_or("-"))));
+    }
+    let style = |row: usize| match &report.volumes[row] {
+        VolumeRow { stuck: Some(_), .. } => Some(BAD),
+        VolumeRow { state: State::Unclaimed, .. } => Some(QUIET),
+        _ => None,
+    };
+    let (columns, rows) = table(&cells, &report.volumes, look);
+    page.painted_table("Volumes", &columns, &rows, style);
+}
+
+fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
+    let mut cells: Vec<Cells<SnapshotRow>> = Vec::new();
+    if look.namespaces {
+        cells.push((long("NAMESPACE", 9), |row, _| or_dash(row.namespace.clone())));
+    }
+    cells.extend::<[Cells<SnapshotRow>; 7]>([
+        (long("SNAPSHOT", 14), |row, _| or_dash(row.name.clone())),
+        (long("SOURCE", 14), |row, _| or_dash(row.source.clone())),
+        (long("NODE", 8), |row, _| or_dash(row.node.clone())),
+        (numbers("SIZE"), |row, _| size(row.size_bytes)),
+        (numbers("ON DISK"), |row, _| size(row.used_bytes)),
+        (words("STATE"), |row, _| snapshot_state(row).to_owned()),
+        (numbers("AGE"), |row, look| age(row.created_ns, look.now_ns)),
+    ]);
+    if look.wide {
+        cells.extend::<[Cells<SnapshotRow>; 4]>([
+            (words("POOL"), |row, _| or_dash(row.pool.clone())),
+            (words("GROUP"), |row, _| or_dash(row.group.clone())),
+            (words("CONTENT"), |row, _| or_dash(row.content.clone())),
+            (words("ID"), |row, _| or_dash(row.handle.clone())),
+        ]);
+    }
+    let (columns, rows) = table(&cells, &report.snapshots, look);
+    page.painted_table("Snapshots", &columns, &rows, |row| {
+        report.snapshots[row].stuck.as_ref().map(|_| BAD)
+    });
+}
+
+fn table<Row>(cells: &[Cells<Row>], rows: &[Row], look: Look) -> (Vec<Column>, Vec<Vec<String>>) {
+    let columns = cells.iter().map(|(column, _)| *column).collect();
+    let row = |row: &Row| cells.iter().map(|(_, cell)| cell(row, look)).collect();
+    (columns, rows.iter().map(row).collect())
+}
+
+/// The claim, or an inline volume as `pod/NAME:VOLUME`.
+fn claim_cell(row: &VolumeRow) -> String {
+    match (&row.claim, &row.inline) {
+        (Some(claim), _) => claim.clone(),
+        (None, Some(inline)) => match row.pods.as_slice() {
+            [] => inline.clone(),
+            pods => format!("pod/{}:{inline}", pods.join(",")),
+        },
+        (None, None) => "-".to_owned(),
+    }
+}
+
+fn loop_names(row: &VolumeRow) -> String {
+    let names = row.loops.iter().map(|path| path.trim_start_matches("/dev/"));
+    names.collect::<Vec<_>>().join(",")
+}
+
+fn state_cell(row: &VolumeRow) -> String {
+    match (&row.stuck, row.state) {
+        (Some(_), State::Pending | State::Lost) => "stuck".to_owned(),
+        (Some(_), state) => format!("{}, stuck", state.as_str()),
+        (None, state) => state.as_str().to_owned(),
+    }
+}
+
+fn snapshot_state(row: &SnapshotRow) -> &'static str {
+    match (&row.stuck, &row.name, row.ready) {
+        (Some(_), _, _) => "stuck",
+        (None, _, Some(true)) => "ready",
+        (None, None, None) => "unclaimed",
+        (None, _, _) => "being taken",
+    }
+}
+
+/// Nodes that do not report, what the person may not see, and where `fsck` would help.
+fn unknown(report: &ClusterReport, page: &mut Page) {
+    let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for node in &report.nodes {
+        if let Some(problem) = &node.problem {
+            silent.entry(problem).or_default().push(or_dash(Some(node.node.clone())));
+        }
+    }
+    let silent = silent.into_iter().map(|(problem, nodes)| format!("{}: {problem}", list(&nodes)));
+    let notes: Vec<String> = silent.chain(report.missing.iter().cloned()).collect();
+    if !notes.is_empty() {
+        page.heading("Not known");
+        page.lines
+            .extend(notes.iter().map(|note| format!("  {}", paint(WARNING, &one_line(note)))));
+    }
+    let orphans: Vec<_> = report.nodes.iter().filter(|node| node.orphans > 0).collect();
+    if !orphans.is_empty() {
+        page.heading("Without an owner (hostloop fsck explains it)");
+    }
+    for node in orphans {
+        let things = count(node.orphans, "thing");
+        page.lines.push(format!("  node {}: {things}; ask in pod {}", node.node, node.pod));
+    }
+}
+
+/// The names of nodes in a sentence, the first few of many.
+fn list(nodes: &[String]) -> String {
+    const SHOWN: usize = 5;
+    match nodes {
+        [node] => format!("node {node}"),
+        nodes if nodes.len() <= SHOWN => format!("nodes {}", nodes.join(", ")),
+        nodes => {
+            let more = nodes.len() - SHOWN;
+            format!("nodes {} and {more} more", nodes[..SHOWN].join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+use serde_json::json;
+
+use super::*;
+use crate::kubectl::canned_api::CannedApi;
+
+const NS: &str = "/api/v1/namespaces/demo";
+const PODS: &str = "/api/v1/namespaces/hostloop/pods";
+
+/// A cluster with two claims and a node pod that may not be asked.
+fn cluster_with_claims() -> CannedApi {
+    let api = CannedApi::default();
+    let claim = |name: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "demo"},
+            "spec": {"storageClassName": "hostloop"}, "status": {"phase": "Pending"},
+        })
+    };
+    api.items(&format!("{NS}/persistentvolumeclaims"), json!([claim("data"), claim("logs")]));
+    api.items("/api/v1/persistentvolumes", json!([]));
+    api.items(
+        "/apis/storage.k8s.io/v1/storageclasses",
+        json!([{
+            "metadata": {"name": "hostloop"}, "provisioner": "hostloop.csi.dev",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }]),
+    );
+    api.items("/apis/storage.k8s.io/v1/volumeattachments", json!([]));
+    api.items(&format!("{NS}/pods"), json!([]));
+    api.items(&format!("{NS}/events"), json!([]));
+    api.items(
+        PODS,
+        json!([{
+            "metadata": {"name": "hostloop-a"},
+            "spec": {"nodeName": "n1", "containers": [{"name": "hostloop", "args": ["run"]}]},
+            "status": {"containerStatuses": [{
+                "name": "hostloop", "image": "i", "imageID": "i", "ready": true,
+                "restartCount": 0, "state": {"running": {}},
+            }]},
+        }]),
+    );
+    api.forbid(&format!("{PODS}/hostloop-a/exec"), "create", "pods/exec");
+    api
+}
+
+async fn lines(args: &Args, api: &CannedApi) -> Vec<String> {
+    let report = report(args, &api.cluster()).await.unwrap();
+    let lines = args.lines(&report).unwrap();
+    lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+}
+
+#[tokio::test]
+async fn without_exec_the_api_server_is_shown() {
+    let api = cluster_with_claims();
+    let lines = lines(&Args::default(), &api).await;
+    let whole = lines.join("\n");
+    assert!(whole.contains("data   -"), "{whole}");
+    assert!(whole.contains("waits for its first pod"), "{whole}");
+    let end = "Not known\n  node n1: you may not create pods/exec in namespace hostloop; ask for \
+               this right";
+    assert!(whole.ends_with(end), "{whole}");
+}
+
+#[tokio::test]
+async fn names_select_rows() {
+    let api = cluster_with_claims();
+    let args = Args { names: vec!["logs".to_owned()], ..Args::default() };
+    let report = report(&args, &api.cluster()).await.unwrap();
+    let names: Vec<_> = report.volumes.iter().map(|row| row.claim.as_deref()).collect();
+    assert_eq!(names, [Some("logs")]);
+}
+
+#[tokio::test]
+async fn a_cluster_without_hostloop() {
+    let api = cluster_with_claims();
+    api.items(PODS, json!([]));
+    let args = Args { output: Some(Format::Json), ..Args::default() };
+    let lines = lines(&args, &api).await;
+    let report: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+    let missing = report["missing"][0].as_str().unwrap();
+    assert!(missing.contains("no node pods in namespace hostloop"), "{missing}");
+    assert_eq!(report["volumes"][0]["state"], "pending");
+}
+
+#[tokio::test]
+async fn all_namespaces_are_asked() {
+    let api = cluster_with_claims();
+    api.items("/api/v1/persistentvolumeclaims", json!([]));
+    api.forbid("/api/v1/pods", "list", "pods");
+    api.items("/api/v1/events", json!([]));
+    let args = Args { all_namespaces: true, ..Args::default() };
+    let lines = lines(&args, &api).await;
+    let right = "  you may not list pods in the whole cluster; ask for this right";
+    assert!(lines.iter().any(|line| line == right), "{lines:?}");
+}

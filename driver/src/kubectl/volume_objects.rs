@@ -1,0 +1,242 @@
+//! The objects that the API server has about the driver's volumes.
+
+use std::fmt::Debug;
+
+use hostloop_controllers::api::names::{PROVISIONER, PROVISIONER_BETA};
+use hostloop_controllers::api::quantity;
+use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::ListParams;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+use super::access::{self, AccessError};
+use super::cluster::Cluster;
+
+/// The lists. A list that the person may not read is empty, and `missing` says so.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    pub(super) claims: Vec<PersistentVolumeClaim>,
+    pub(super) volumes: Vec<PersistentVolume>,
+    pub(super) classes: Vec<StorageClass>,
+    pub(super) attachments: Vec<VolumeAttachment>,
+    pub(super) pods: Vec<Pod>,
+    pub(super) events: Vec<Event>,
+    pub(super) snapshots: Vec<VolumeSnapshot>,
+    pub(super) contents: Vec<VolumeSnapshotContent>,
+    /// True if a volume that is not in `volumes` does not exist.
+    pub(super) has_all_volumes: bool,
+    /// What could not be read, a sentence each.
+    pub(super) missing: Vec<String>,
+}
+
+impl Objects {
+    /// Reads the lists, in one namespace or in all.
+    pub(super) async fn gather(
+        cluster: &Cluster,
+        namespace: Option<&str>,
+    ) -> Result<Objects, AccessError> {
+        let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
+        let everything = ListParams::default();
+        let claims: Api<PersistentVolumeClaim> = namespaced(cluster, namespace);
+        let claims = access::list(&claims, &everything).await;
+        // Without an answer to this request, the others would only wait, too.
+        match claims {
+            Err(error) if !error.is_about_one_kind() => return Err(error),
+            claims => objects.claims = objects.noted(claims),
+        }
+
+        let client = &cluster.client;
+        let (volumes, classes) = (Api::all(client.clone()), Api::all(client.clone()));
+        let (attachments, contents) = (Api::all(client.clone()), Api::all(client.clone()));
+        let pods = namespaced(cluster, namespace);
+        let events = namespaced(cluster, namespace);
+        let snapshots = namespaced(cluster, namespace);
+        let (volumes, classes, attachments, contents, pods, events, snapshots) = tokio::join!(
+            access::list(&volumes, &everything),
+            access::list(&classes, &everything),
+            access::list(&attachments, &everything),
+            access::list(&contents, &everything),
+            access::list(&pods, &everything),
+            access::list(&events, &everything),
+            access::list(&snapshots, &everything),
+        );
+        objects.has_all_volumes = volumes.is_ok();
+        objects.volumes = objects.noted(volumes);
+        objects.classes = objects.noted(classes);
+        objects.attachments = objects.noted(attachments);
+        objects.pods = objects.noted(pods);
+        objects.events = objects.noted(events);
+        objects.snapshots = objects.noted_if_served(snapshots);
+        objects.contents = objects.noted_if_served(contents);
+        Ok(objects)
+    }
+
+    /// The list, or nothing and a note.
+    pub(super) fn noted<T>(&mut self, list: Result<Vec<T>, AccessError>) -> Vec<T> {
+        list.unwrap_or_else(|error| {
+            self.missing.push(error.to_string());
+            Vec::new()
+        })
+    }
+
+    /// The list, or nothing. A cluster without the kind has no objects of it.
+    pub(super) fn noted_if_served<T>(&mut self, list: Result<Vec<T>, AccessError>) -> Vec<T> {
+        match list {
+            Err(AccessError::NotServed(_)) => Vec::new(),
+            list => self.noted(list),
+        }
+    }
+
+    /// The volume of a claim.
+    pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<&PersistentVolume> {
+        let name = bound_volume(claim)?;
+        self.volumes.iter().find(|volume| volume.metadata.name.as_deref() == Some(name))
+    }
+
+    /// The class of a claim.
+    pub(super) fn class_of(&self, claim: &PersistentVolumeClaim) -> Option<&StorageClass> {
+        let name = claim.spec.as_ref()?.storage_class_name.as_deref()?;
+        self.classes.iter().find(|class| class.metadata.name.as_deref() == Some(name))
+    }
+
+    /// True if the driver serves the claim, or is to.
+    pub(super) fn is_of_driver(&self, claim: &PersistentVolumeClaim, driver: &str) -> bool {
+        if let Some(volume) = self.volume_of(claim) {
+            return handle(volume, driver).is_some();
+        }
+        let annotations = claim.annotations();
+        let provisioner = annotations.get(PROVISIONER).or(annotations.get(PROVISIONER_BETA));
+        match provisioner {
+            Some(provisioner) => provisioner == driver,
+            None => self.class_of(claim).is_some_and(|class| class.provisioner == driver),
+        }
+    }
+
+    /// The pods that use a claim and have not ended.
+    pub(super) fn pods_of(&self, claim: &PersistentVolumeClaim) -> Vec<&Pod> {
+        let pods = self.pods.iter().filter(|pod| uses(pod, claim) && !has_ended(pod));
+        pods.collect()
+    }
+
+    /// The attachments of a volume.
+    pub(super) fn attachments_of(&self, volume: &PersistentVolume) -> Vec<&VolumeAttachment> {
+        let name = volume.metadata.name.as_deref();
+        let attachments = self.attachments.iter();
+        attachments.filter(|a| a.spec.source.persistent_volume_name.as_deref() == name).collect()
+    }
+}
+
+/// An API of all namespaces, or of one.
+pub(super) fn namespaced<K>(cluster: &Cluster, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(cluster.client.clone(), namespace),
+        None => Api::all(cluster.client.clone()),
+    }
+}
+
+/// The handle of a volume; `None` if it is another driver's.
+pub(super) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    (csi.driver == driver).then_some(&*csi.volume_handle)
+}
+
+/// The name of the PersistentVolume that a claim is bound to, or asks for.
+pub(super) fn bound_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// True if a pod uses a claim, by name or by a template of the pod.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    if pod.metadata.namespace != claim.metadata.namespace {
+        return false;
+    }
+    let (pod_name, claim_name) = (pod.name_any(), claim.name_any());
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.into_iter().any(|volume| match &volume.persistent_volume_claim {
+        Some(source) => source.claim_name == claim_name,
+        None => volume.ephemeral.is_some() && format!("{pod_name}-{}", volume.name) == claim_name,
+    })
+}
+
+/// True if all containers of a pod have ended: kubelet unmounts its volumes.
+fn has_ended(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// The phase of a pod.
+pub(super) fn phase(pod: &Pod) -> &str {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase.unwrap_or("Unknown")
+}
+
+/// The inline volumes of a pod that the driver serves: the volume's name in the pod, and the handle
+/// that kubelet makes from it.
+pub(super) fn inline_volumes(pod: &Pod, driver: &str) -> Vec<(String, String)> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .filter(|volume| volume.csi.as_ref().is_some_and(|csi| csi.driver == driver))
+        .map(|volume| {
+            let hash = Sha256::digest(format!("{uid}{}", volume.name));
+            let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            (volume.name.clone(), format!("csi-{hash}"))
+        })
+        .collect()
+}
+
+/// The size that a claim has, or asks for.
+pub(super) fn claim_size(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let has = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
+    let asks = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+    let size = has.and_then(|c| c.get("storage")).or_else(|| asks?.get("storage"))?;
+    u64::try_from(quantity::bytes(&size.0)?).ok()
+}
+
+/// The size of a volume.
+pub(super) fn volume_size(volume: &PersistentVolume) -> Option<u64> {
+    let size = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
+    u64::try_from(quantity::bytes(&size.0)?).ok()
+}
+
+/// The name of the content that a snapshot is bound to, or names.
+pub(super) fn content_name(snapshot: &VolumeSnapshot) -> Option<&str> {
+    let bound = snapshot.status.as_ref();
+    let bound = bound.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
+    bound.or(snapshot.spec.source.volume_snapshot_content_name.as_deref())
+}
+
+/// The source of a claim's content, as `VolumeSnapshot/NAME`.
+pub(super) fn source_of(claim: &PersistentVolumeClaim) -> Option<String> {
+    let spec = claim.spec.as_ref()?;
+    let (kind, name) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(source), _) => (&source.kind, &source.name),
+        (None, Some(source)) => (&source.kind, &source.name),
+        (None, None) => return None,
+    };
+    Some(format!("{kind}/{name}"))
+}
+
+/// A time in nanoseconds since the epoch.
+pub(super) fn ns(time: &Time) -> u64 {
+    u64::try_from(time.0.as_nanosecond()).unwrap_or(0)
+}
+
+/// When an object was created.
+pub(super) fn created_ns(object: &impl ResourceExt) -> u64 {
+    object.creation_timestamp().as_ref().map_or(0, ns)
+}
+
+#[cfg(test)]
+mod tests;
