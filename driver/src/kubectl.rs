@@ -16,6 +16,7 @@ mod api;
 #[cfg(test)]
 mod canned_api;
 mod check;
+mod claim_objects;
 mod cluster;
 mod completion;
 mod describe;
@@ -23,12 +24,15 @@ mod distribution;
 mod events;
 mod install;
 mod load;
+mod log_line;
 mod logs;
 mod manifests;
 mod node_pods;
 mod output;
+mod pod_logs;
 mod program;
 mod status;
+mod subject;
 #[cfg(test)]
 mod testing;
 mod uninstall;

@@ -1,0 +1,246 @@
+//! The log lines about a claim, from the pods of all nodes and of the controller.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{ListParams, LogParams};
+use tokio::time::timeout;
+
+use super::access::{self, AccessError, Right};
+use super::cluster::Cluster;
+use super::log_line::LogLine;
+use super::subject::Subject;
+
+/// The labels of the pods of the DaemonSet and of the Deployment.
+const PODS: &str = "app.kubernetes.io/name in (hostloop,hostloop-controller)";
+/// The label's key, and its value for the Deployment.
+const NAME: (&str, &str) = ("app.kubernetes.io/name", "hostloop-controller");
+/// How long reading the log of one pod may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// The number of logs that are read at the same time.
+const AT_ONCE: usize = 8;
+
+/// A pod with a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LogPod {
+    /// The node's name, or `controller`.
+    pub(super) source: String,
+    /// The pod's name.
+    pub(super) name: String,
+    /// The container with the log.
+    pub(super) container: String,
+    /// True if the container ran before, and has an earlier log.
+    pub(super) restarted: bool,
+}
+
+/// A line of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// When the container wrote it.
+    pub(super) at: Timestamp,
+    /// The node's name, or `controller`.
+    pub(super) source: String,
+    /// The line.
+    pub(super) text: String,
+}
+
+/// The lines that were found, and the pods with a log that can't be read.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// By time.
+    pub(super) entries: Vec<Entry>,
+    /// The time of the last line of each pod, by the pod's name. It need not be about the claim.
+    pub(super) last: BTreeMap<String, Timestamp>,
+    /// The pod's source and the error.
+    pub(super) unread: Vec<(String, AccessError)>,
+}
+
+/// The lines of one pod about a claim.
+#[derive(Default)]
+struct PodLog {
+    entries: Vec<Entry>,
+    /// The time of the last line.
+    last: Option<Timestamp>,
+}
+
+/// Lists the pods with a log: those of the nodes by name, then the controller's.
+pub(super) async fn log_pods(cluster: &Cluster) -> Result<Vec<LogPod>, AccessError> {
+    let pods = access::list(&pods(cluster), &ListParams::default().labels(PODS)).await?;
+    let mut found: Vec<(bool, LogPod)> = pods.iter().filter_map(LogPod::of).collect();
+    found.sort_by(|(a_leads, a), (b_leads, b)| {
+        (a_leads, &a.source, &a.name).cmp(&(b_leads, &b.source, &b.name))
+    });
+    Ok(found.into_iter().map(|(_, pod)| pod).collect())
+}
+
+/// Reads the lines about a claim in the logs of these pods, by time.
+pub(super) async fn read(
+    cluster: &Cluster,
+    pods: &[LogPod],
+    subject: &Subject,
+    since: Option<Duration>,
+) -> Lines {
+    let logs = pods.iter().map(|pod| async move {
+        let late = |_| AccessError::Late(right(cluster));
+        let read = timeout(DEADLINE, read_pod(cluster, pod, subject, since)).await;
+        (pod, read.map_err(late).flatten())
+    });
+    let mut lines = Lines::default();
+    let mut logs = futures::stream::iter(logs).buffered(AT_ONCE);
+    while let Some((pod, log)) = logs.next().await {
+        match log {
+            Ok(log) => {
+                lines.entries.extend(log.entries);
+                lines.last.extend(log.last.map(|last| (pod.name.clone(), last)));
+            }
+            Err(error) => lines.unread.push((pod.source.clone(), error)),
+        }
+    }
+    // The sort is stable: lines of one pod with the same time keep their order.
+    lines.entries.sort_by_key(|entry| entry.at);
+    lines
+}
+
+async fn read_pod(
+    cluster: &Cluster,
+    pod: &LogPod,
+    subject: &Subject,
+    since: Option<Duration>,
+) -> Result<PodLog, AccessError> {
+    let params = pod.params(since);
+    let mut earlier = PodLog::default();
+    if pod.restarted {
+        let params = LogParams { previous: true, ..params.clone() };
+        // Kubelet may have removed the earlier log.
+        if let Ok(stream) = pods(cluster).log_stream(&pod.name, &params).await {
+            earlier = collect(stream, pod, subject).await.unwrap_or_default();
+        }
+    }
+    let failed = |error| AccessError::of(error, right(cluster));
+    let stream = pods(cluster).log_stream(&pod.name, &params).await.map_err(failed)?;
+    let log = collect(stream, pod, subject).await;
+    let mut log = log.map_err(|error| AccessError::Failed(right(cluster), error.to_string()))?;
+    log.entries.splice(0..0, earlier.entries);
+    log.last = log.last.or(earlier.last);
+    Ok(log)
+}
+
+async fn collect(
+    stream: impl AsyncBufRead + Unpin,
+    pod: &LogPod,
+    subject: &Subject,
+) -> std::io::Result<PodLog> {
+    let mut selector = Selector::new(subject);
+    let mut entries = Vec::new();
+    let mut lines = stream.lines();
+    while let Some(line) = lines.try_next().await? {
+        if let Some((at, text)) = selector.select(&line) {
+            entries.push(Entry { at, source: pod.source.clone(), text: text.to_owned() });
+        }
+    }
+    Ok(PodLog { entries, last: selector.last })
+}
+
+/// Calls `found` with each line about a claim after a time, until the log ends. Without a time, it
+/// begins with the container.
+pub(super) async fn follow(
+    cluster: &Cluster,
+    pod: &LogPod,
+    subject: &Subject,
+    from: Option<Timestamp>,
+    mut found: impl FnMut(Entry),
+) -> Result<(), AccessError> {
+    let params = LogParams { follow: true, since_time: from, ..pod.params(None) };
+    let failed = |error| AccessError::of(error, right(cluster));
+    let stream = pods(cluster).log_stream(&pod.name, &params).await.map_err(failed)?;
+    let mut selector = Selector::new(subject);
+    let mut lines = stream.lines();
+    let broken = |error: std::io::Error| AccessError::Failed(right(cluster), error.to_string());
+    while let Some(line) = lines.try_next().await.map_err(broken)? {
+        match selector.select(&line) {
+            // The server counts in whole seconds, so it sends some lines again.
+            Some((at, text)) if from.is_none_or(|from| at > from) => {
+                found(Entry { at, source: pod.source.clone(), text: text.to_owned() });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn pods(cluster: &Cluster) -> Api<Pod> {
+    Api::namespaced(cluster.client.clone(), &cluster.system_namespace)
+}
+
+fn right(cluster: &Cluster) -> Right {
+    Right::new("get", "pods/log", Some(&cluster.system_namespace))
+}
+
+impl LogPod {
+    /// Reads a pod, and whether it is the controller's. `None` if it has not started.
+    fn of(pod: &Pod) -> Option<(bool, LogPod)> {
+        let spec = pod.spec.as_ref()?;
+        let status = pod.status.as_ref()?;
+        let name = pod.metadata.labels.as_ref()?.get(NAME.0)?;
+        let container = spec.containers.iter().find(|container| container.name == *name);
+        let container = &container.or(spec.containers.first())?.name;
+        let started = status.container_statuses.iter().flatten().find(|c| c.name == *container)?;
+        let is_controller = name == NAME.1;
+        let source = match is_controller {
+            true => "controller".to_owned(),
+            false => spec.node_name.clone().unwrap_or_default(),
+        };
+        let pod = LogPod {
+            source,
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            container: container.clone(),
+            restarted: started.restart_count > 0,
+        };
+        Some((is_controller, pod))
+    }
+
+    fn params(&self, since: Option<Duration>) -> LogParams {
+        LogParams {
+            container: Some(self.container.clone()),
+            since_seconds: since
+                .map(|since| i64::try_from(since.as_secs().max(1)).unwrap_or(i64::MAX)),
+            timestamps: true,
+            ..LogParams::default()
+        }
+    }
+}
+
+/// Selects the lines about a claim. A line that is not in the driver's format continues the line
+/// before it.
+struct Selector<'a> {
+    subject: &'a Subject,
+    /// True if the line before was selected.
+    selected: bool,
+    /// The time of the last line.
+    last: Option<Timestamp>,
+}
+
+impl<'a> Selector<'a> {
+    fn new(subject: &'a Subject) -> Selector<'a> {
+        Selector { subject, selected: false, last: None }
+    }
+
+    /// The time and the text of a line that the server prefixed with its time; `None` if it does
+    /// not concern the claim.
+    fn select<'l>(&mut self, line: &'l str) -> Option<(Timestamp, &'l str)> {
+        let (time, text) = line.split_once(' ').unwrap_or((line, ""));
+        let at = time.parse().ok()?;
+        self.last = Some(at);
+        let parsed = LogLine::parse(text);
+        let concerns = self.subject.concerns(text, parsed.as_ref());
+        self.selected = concerns || self.selected && parsed.is_none();
+        self.selected.then_some((at, text))
+    }
+}
+
+#[cfg(test)]
+mod tests;
