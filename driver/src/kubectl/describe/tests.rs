@@ -1,0 +1,228 @@
+use serde_json::json;
+
+use super::*;
+use crate::inspect::status::report::Report;
+use crate::kubectl::canned_api::CannedApi;
+use crate::kubectl::claim_objects::tests::cluster_with_claim;
+
+const PODS: &str = "/api/v1/namespaces/hostloop/pods";
+
+fn target() -> Target {
+    Target::Claim("data".to_owned())
+}
+
+/// A node pod on `n1` and one on `n2`.
+fn with_node_pods(api: &CannedApi) {
+    let pod = |name: &str, node: &str| {
+        json!({
+            "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
+            "spec": {"nodeName": node, "containers": [{"name": "hostloop", "args": ["run"]}]},
+            "status": {"containerStatuses": [{
+                "name": "hostloop", "image": "i", "imageID": "i", "ready": true,
+                "restartCount": 0, "state": {"running": {}},
+            }]},
+        })
+    };
+    api.items(PODS, json!([pod("hostloop-a", "n1"), pod("hostloop-b", "n2")]));
+    let time = "2026-01-02T03:04:05Z";
+    let call = |about: &str, code: &str, rest: &str| {
+        format!(
+            "{time} {time}  INFO hostloop::call: call method=\"NodeStageVolume\" \
+             about=\"{about}\" code={code} ms=1.5{rest}\n"
+        )
+    };
+    let log = [
+        call("vol-1", "OK", ""),
+        call("vol-2", "OK", ""),
+        call("vol-1", "Internal", " error=\"no \u{1b} room\""),
+    ];
+    api.text(&format!("{PODS}/hostloop-a/log"), 200, &log.concat());
+    api.forbid(&format!("{PODS}/hostloop-a/exec"), "create", "pods/exec");
+}
+
+fn on_node() -> Report {
+    serde_json::from_value(json!({
+        "pools": [{
+            "name": "default", "kind": "directory", "path": "/p", "state": "open", "why": null,
+            "pid": 1, "id": "i", "root": "/p", "fs": "xfs", "reflinks": true, "size_bytes": 10,
+            "free_bytes": 5, "promised_bytes": 3, "volumes": 1, "snapshots": 1,
+        }],
+        "volumes": [{
+            "id": "vol-1", "name": "hostloop-uid", "inline": null, "pool": "default",
+            "size_bytes": 1 << 30, "allocated_bytes": 4096, "provisioning": "thick",
+            "format": "ext4", "source": null, "published_nodes": [], "staged_at": "/k/stage",
+            "staged_as": "mount", "loops": ["/dev/loop3"], "direct_io": true,
+            "frozen_since_ns": null, "mounts": ["/k/stage", "/k/pods/uid-web/mount"],
+            "created_ns": 1,
+        }],
+        "snapshots": [], "groups": [], "orphans": [],
+        "loops": [
+            {
+                "device": "/dev/loop3", "over": "volume", "object": "vol-1",
+                "size_bytes": 1 << 30, "block_size": 4096, "direct_io": true, "read_only": false,
+                "autoclear": true,
+            },
+            {
+                "device": "/dev/loop4", "over": "volume", "object": "vol-2", "size_bytes": 1,
+                "block_size": 4096, "direct_io": true, "read_only": false, "autoclear": true,
+            },
+        ],
+        "mounts": [{
+            "path": "/k/stage", "kind": "filesystem", "fs": "ext4", "device": "/dev/loop3",
+            "object": "vol-1", "read_only": false, "options": ["rw", "key=secret"],
+        }],
+    }))
+    .unwrap()
+}
+
+fn plain(facts: &Facts) -> String {
+    let lines = render::text(facts, None);
+    let lines = lines.iter().map(|line| anstream::adapter::strip_str(line).to_string());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn everything_about_a_claim() {
+    let api = cluster_with_claim();
+    with_node_pods(&api);
+    let cluster = api.cluster();
+    let mut facts = gather(&target(), &cluster).await.unwrap();
+    assert_eq!(facts.nodes.len(), 1, "the volume's node alone is asked");
+    let text = plain(&facts);
+    assert!(text.contains("node n1: you may not create pods/exec"), "{text}");
+
+    // The protocol of exec needs a real server, so the report is put in its place.
+    facts.nodes[0].report = Ok(on_node());
+    facts.report = joined(&target(), &facts.objects, &facts.nodes, &cluster, facts.now_ns);
+    let text = plain(&facts);
+    for part in [
+        "Claim demo/data\n  state   published",
+        "size    1 GiB, 4 KiB on disk",
+        "PersistentVolume       pv         Bound, policy Delete   uid-pv",
+        "VolumeAttachment       a          attached to n1         uid-a",
+        "Pod                    web        Running on n1          uid-web",
+        "VolumeSnapshot         s          ready, - on disk       uid-s",
+        "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
+        "Record on node n1",
+        "image         /p/volumes/vol-1/image",
+        "pool          default (directory, open, xfs)",
+        "allocation    thick",
+        "staged        as mount at /k/stage",
+        "/dev/loop3  1 GiB   4096  direct  rw    vol-1",
+        "/dev/loop3  ext4  rw    /k/stage",
+        "2026-01-02 03:04:05  NodeStageVolume  OK        1.5",
+        "2026-01-02 03:04:05  NodeStageVolume  Internal  1.5  no \\u{1b} room",
+        "History",
+        "Reason: m",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    for absent in ["secret", "vol-2", "loop4", "Not known"] {
+        assert!(!text.contains(absent), "{absent}:\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn claims_that_cant_be_described() {
+    let path = "/api/v1/namespaces/demo/persistentvolumeclaims/data";
+    let missing = CannedApi::default();
+    let refused = CannedApi::default();
+    refused.forbid(path, "get", "persistentvolumeclaims");
+    let theirs = cluster_with_claim();
+    theirs.answer(
+        "/api/v1/persistentvolumes/pv",
+        200,
+        json!({
+            "metadata": {"name": "pv"},
+            "spec": {"csi": {"driver": "theirs", "volumeHandle": "h"}},
+        }),
+    );
+    let broken = CannedApi::default();
+    broken.answer(path, 500, json!({"status": "Failure", "message": "no etcd", "code": 500}));
+    for (api, error) in [
+        (
+            missing,
+            "claim data does not exist in namespace demo; `kubectl hostloop status -A` shows those \
+             of all namespaces",
+        ),
+        (
+            refused,
+            "claim data in namespace demo: you may not get persistentvolumeclaims in namespace \
+             demo; ask for this right",
+        ),
+        (
+            theirs,
+            "claim data is not of driver hostloop.csi.dev; set --driver-name if hostloop has \
+             another name",
+        ),
+        (broken, "get persistentvolumeclaims in namespace demo: no etcd"),
+    ] {
+        let failed = gather(&target(), &api.cluster()).await.err().unwrap();
+        assert_eq!(failed.to_string(), error);
+    }
+}
+
+#[tokio::test]
+async fn everything_about_a_snapshot() {
+    let api = cluster_with_claim();
+    with_node_pods(&api);
+    api.answer(
+        "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
+        200,
+        json!({
+            "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}},
+            "status": {
+                "boundVolumeSnapshotContentName": "content-s", "restoreSize": "1Gi",
+                "creationTime": "2026-01-02T03:04:05Z",
+            },
+        }),
+    );
+    let facts = gather(&Target::Snapshot("s".to_owned()), &api.cluster()).await.unwrap();
+    let text = plain(&facts);
+    for part in [
+        "Snapshot demo/s\n  ready  yes",
+        "of     data",
+        "size   1 GiB",
+        "ID     snap-1",
+        "VolumeSnapshot         s          ready, - on disk       uid-s",
+        "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
+        "2026-01-02 03:04:05  snapshot s  the point in time that it shows",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    assert!(!text.contains("uid-claim") && !text.contains("Last calls"), "{text}");
+}
+
+#[test]
+fn targets() {
+    let claim = |name: &str| Ok(Target::Claim(name.to_owned()));
+    let snapshot = |name: &str| Ok(Target::Snapshot(name.to_owned()));
+    for (text, target) in [
+        ("data", claim("data")),
+        ("pvc/data", claim("data")),
+        ("PersistentVolumeClaim/data", claim("data")),
+        ("snapshot/s", snapshot("s")),
+        ("vs/s", snapshot("s")),
+        ("snapshot/", Err("the name is missing")),
+        ("", Err("the name is missing")),
+        ("demo/data", Err("the kind is neither claim nor snapshot; -n sets the namespace")),
+    ] {
+        assert_eq!(Target::parse(text), target.map_err(str::to_owned), "{text}");
+    }
+}
+
+#[test]
+fn the_newest_calls() {
+    let line = |n: usize| {
+        format!(
+            "2026-01-02T03:04:05Z  INFO hostloop::call: call method=\"M{n}\" about=\"a\" code=OK ms=1"
+        )
+    };
+    let lines: Vec<String> = (0..50).map(line).collect();
+    let other = "2026-01-02T03:04:05Z  INFO h: other".to_owned();
+    let calls = newest(lines.iter().chain([&other]).map(String::as_str));
+    let methods: Vec<_> = calls.iter().map(|call| call.method.as_str()).collect();
+    assert_eq!(methods.len(), CALLS);
+    assert_eq!((methods[0], methods[CALLS - 1]), ("M30", "M49"));
+}
