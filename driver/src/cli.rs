@@ -15,10 +15,12 @@ use crate::storage::config;
 
 mod feature_flags;
 mod pools;
+mod probe;
 mod values;
 
 pub use feature_flags::Switches;
 pub use pools::{PoolArgs, PoolArgsError};
+pub use probe::{Probe, ProbeArgs};
 pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
 
@@ -61,6 +63,9 @@ pub enum Command {
     Status(StatusArgs),
     /// Check the records of the pools against disk and kernel, and repair them on request
     Fsck(FsckArgs),
+    /// What `kubectl hostloop check` runs inside pods
+    #[command(hide = true)]
+    Probe(ProbeArgs),
 }
 
 /// Arguments of `hostloop status`.

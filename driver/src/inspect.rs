@@ -1,4 +1,5 @@
-//! The commands `hostloop status` and `hostloop fsck`. They change nothing, except `fsck --repair`.
+//! The commands `hostloop status`, `fsck` and `probe`. They change nothing, except `fsck --repair` and
+//! `probe write`.
 
 use std::io::{self, Write};
 
@@ -9,6 +10,7 @@ use crate::{kernel, storage};
 
 pub mod fsck;
 pub mod inventory;
+pub mod probe;
 pub mod status;
 
 /// Why a command failed.

@@ -18,7 +18,7 @@ use crate::inspect::status::Report;
 
 mod pool_flags;
 
-pub(super) use pool_flags::{FlagError, pool_flags};
+pub(super) use pool_flags::{FlagError, arguments, pool_flags};
 
 /// The label of the DaemonSet's pods, which is not the controller's.
 pub(super) const NODE_PODS: &str = "app.kubernetes.io/name=hostloop";
@@ -201,6 +201,12 @@ impl NodePod {
             not_running: not_running(pod, container),
             status: status_command(pod, container),
         })
+    }
+
+    /// The program in the container.
+    pub(super) fn program(&self) -> &str {
+        let command = self.status.as_ref().ok();
+        command.and_then(|words| words.first()).map_or(PROGRAM, String::as_str)
     }
 }
 

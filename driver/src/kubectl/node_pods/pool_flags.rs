@@ -34,6 +34,14 @@ pub(in crate::kubectl) fn pool_flags(
     kept.into_iter().map(|arg| whole(arg, &variables)).collect()
 }
 
+/// All arguments of a container, with the values of its variables. A reference without a value stays
+/// as it is.
+pub(in crate::kubectl) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
+    let variables = variables(pod, container.env.as_deref().unwrap_or_default());
+    let args = container.command.iter().flatten().skip(1).chain(container.args.iter().flatten());
+    args.map(|arg| expand(arg, &variables).0).collect()
+}
+
 /// The names of the flags about pools, without `--`.
 fn names() -> BTreeSet<String> {
     use clap::Args;

@@ -1,0 +1,197 @@
+//! `hostloop probe`: what `kubectl hostloop check` runs inside pods. The image has no shell.
+//!
+//! `machine` looks at a node. `write` and `verify` are the pods of `--live`. Nothing else should use
+//! the output, so the command is hidden.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::cli::{Probe, ProbeArgs};
+use crate::inspect::status::now_ns;
+use crate::kernel::Kernel;
+use crate::kernel::linux::Linux;
+
+/// The file that `write` makes.
+const FILE: &str = "hostloop-check";
+/// The file of every pool, which `machine` opens for direct reads.
+const POOL_FILE: &str = "pool.json";
+/// The number of hashes in the file: 1 MiB.
+const HASHES: u32 = 32 << 10;
+
+/// Why a probe failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// A file can't be written or read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The file has other data.
+    #[error("{0} does not have the data that was written")]
+    Differs(PathBuf),
+    /// The report can't be printed.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// What a machine has, as its pod sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MachineReport {
+    /// The version of the program.
+    pub version: String,
+    /// The machine's time, in nanoseconds since the epoch.
+    pub now_ns: u64,
+    /// What the driver requires and the machine lacks, such as loop devices.
+    pub missing: Vec<String>,
+    /// The filesystems that volumes can have.
+    pub filesystems: Vec<FilesystemReport>,
+    /// Direct I/O, by pool.
+    pub direct_io: Vec<DirectIoReport>,
+}
+
+/// A filesystem that volumes can have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FilesystemReport {
+    /// The kernel's name.
+    pub name: String,
+    /// The tool or module that is missing.
+    pub missing: Option<String>,
+}
+
+/// Direct I/O in a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DirectIoReport {
+    /// The pool's root directory.
+    pub root: PathBuf,
+    /// Why it does not work.
+    pub missing: Option<String>,
+}
+
+/// Runs a probe.
+pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {
+    match &args.probe {
+        Probe::Machine { pool_roots } => {
+            let mut out = io::stdout().lock();
+            serde_json::to_writer(&mut out, &machine(pool_roots)).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+        Probe::Write { dir, word } => write(dir, word)?,
+        Probe::Verify { dir, word } => verify(dir, word)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn machine(pool_roots: &[PathBuf]) -> MachineReport {
+    let kernel = Linux::new();
+    let filesystems = kernel.filesystems().into_iter();
+    MachineReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        now_ns: now_ns(),
+        missing: kernel.missing(),
+        filesystems: filesystems
+            .map(|(fs, offered)| FilesystemReport { name: fs.to_string(), missing: offered.err() })
+            .collect(),
+        direct_io: pool_roots
+            .iter()
+            .map(|root| DirectIoReport { root: root.clone(), missing: direct_io(root).err() })
+            .collect(),
+    }
+}
+
+/// A filesystem without direct I/O refuses to open a file for it. Nothing is written.
+fn direct_io(root: &Path) -> Result<(), String> {
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(libc::O_DIRECT).open(root.join(POOL_FILE));
+    opened.map(drop).map_err(|error| error.to_string())
+}
+
+/// The data that a word stands for. Different words give different data everywhere in the file.
+fn data(word: &str) -> Vec<u8> {
+    let hash = |n: u32| Sha256::new().chain_update(n.to_be_bytes()).chain_update(word).finalize();
+    (0..HASHES).flat_map(hash).collect()
+}
+
+/// Writes the file and syncs it. An existing file is an error: it is another's.
+fn write(dir: &Path, word: &str) -> Result<(), ProbeError> {
+    let path = dir.join(FILE);
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        file.write_all(&data(word))?;
+        file.sync_all()?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(|source| ProbeError::File { path: path.clone(), source })
+}
+
+fn verify(dir: &Path, word: &str) -> Result<(), ProbeError> {
+    let path = dir.join(FILE);
+    let expected = data(word);
+    let read = || {
+        let mut found = Vec::with_capacity(expected.len() + 1);
+        // One byte more shows a longer file.
+        let longest = expected.len() as u64 + 1;
+        File::open(&path)?.take(longest).read_to_end(&mut found)?;
+        Ok(found)
+    };
+    let found = read().map_err(|source| ProbeError::File { path: path.clone(), source })?;
+    match found == expected {
+        true => Ok(()),
+        false => Err(ProbeError::Differs(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_verified() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        assert!(matches!(verify(path, "a"), Err(ProbeError::File { .. })));
+        write(path, "a").unwrap();
+        assert!(matches!(write(path, "a"), Err(ProbeError::File { .. })), "overwritten");
+        verify(path, "a").unwrap();
+        assert!(matches!(verify(path, "b"), Err(ProbeError::Differs(_))));
+    }
+
+    #[test]
+    fn each_changed_byte_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let good = data("a");
+        assert_eq!(good.len(), 1 << 20);
+        let last = good.len() - 1;
+        let mut flipped = good.clone();
+        flipped[last] ^= 1;
+        let longer = [&good[..], &[0]].concat();
+        for bad in [&flipped, &good[..last], &longer] {
+            std::fs::write(path.join(FILE), bad).unwrap();
+            assert!(matches!(verify(path, "a"), Err(ProbeError::Differs(_))));
+        }
+        std::fs::write(path.join(FILE), good).unwrap();
+        verify(path, "a").unwrap();
+    }
+
+    #[test]
+    fn a_machine_reports_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = machine(&[dir.path().into()]);
+        let text = serde_json::to_string(&report).unwrap();
+        let report: MachineReport = serde_json::from_str(&text).unwrap();
+        assert_eq!(report.version, env!("CARGO_PKG_VERSION"));
+        let names: Vec<&str> = report.filesystems.iter().map(|fs| fs.name.as_str()).collect();
+        assert_eq!(names, ["ext4", "xfs", "btrfs"]);
+        assert_eq!(report.direct_io[0].root, dir.path());
+        assert!(report.direct_io[0].missing.is_some(), "there is no pool");
+    }
+}

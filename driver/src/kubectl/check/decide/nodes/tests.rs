@@ -1,0 +1,150 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kubectl::check::decide::testing::{good, machine, marks, node_pod, object};
+use crate::kubectl::check::facts::Unknown;
+use crate::kubectl::check::line::Mark::*;
+
+fn pod(node: &str, changes: Value) -> Pod {
+    let mut pod: Value = node_pod(node);
+    json_patch(&mut pod, &changes);
+    object(pod)
+}
+
+fn pods(facts: &Facts) -> Pods<'_> {
+    pods_by_node(facts.pods.as_ref().unwrap())
+}
+
+/// A JSON merge patch, without deletions.
+fn json_patch(target: &mut Value, changes: &Value) {
+    match (target, changes) {
+        (Value::Object(target), Value::Object(changes)) => {
+            for (key, value) in changes {
+                json_patch(target.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (target, changes) => *target = changes.clone(),
+    }
+}
+
+fn not_ready(waiting: Value) -> Value {
+    json!({"status": {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "hostloop", "image": "img", "imageID": "", "ready": false,
+            "restartCount": 0, "state": waiting}],
+    }})
+}
+
+#[rstest]
+#[case::image(json!({"waiting": {"reason": "ErrImageNeverPull"}}), "ErrImageNeverPull", "load")]
+#[case::pull(json!({"waiting": {"reason": "ImagePullBackOff", "message": "no\nmore"}}), "(no)",
+    "registry")]
+#[case::crash(json!({"waiting": {"reason": "CrashLoopBackOff"}}), "CrashLoop", "--previous")]
+#[case::starting(json!({"running": {}}), "is not ready", "recovers")]
+#[case::creating(json!({"waiting": {"reason": "ContainerCreating"}}), "Creating", "describe pod")]
+fn pods_that_are_not_ready(#[case] state: Value, #[case] text: &str, #[case] advice: &str) {
+    let mut facts = good();
+    facts.pods = Ok(vec![pod("n1", not_ready(state)), node_pod("n2")]);
+    let lines = ready(&pods(&facts), "hostloop");
+    assert_eq!(marks(&lines), [Failed]);
+    assert!(lines[0].text.contains(text), "{lines:?}");
+    assert!(lines[0].advice.as_ref().unwrap().contains(advice), "{lines:?}");
+}
+
+#[test]
+fn pods_that_are_missing_or_going() {
+    let mut facts = good();
+    facts.pods = Ok(vec![node_pod("n1")]);
+    let sets = facts.daemon_sets.clone().unwrap();
+    let lines = scheduled(&sets, &pods(&facts), "hostloop");
+    assert_eq!(marks(&lines), [Failed]);
+    assert!(lines[0].text.starts_with("1 of 2 nodes"), "{lines:?}");
+
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    facts.pods = Ok(vec![pod("n1", going), node_pod("n2")]);
+    let lines = ready(&pods(&facts), "hostloop");
+    assert!(lines[0].text.contains("being deleted"), "{lines:?}");
+
+    facts.daemon_sets = Ok(vec![]);
+    assert_eq!(marks(&super::lines(&facts)), [Failed]);
+    facts.daemon_sets = Ok(vec![object(json!({"status": {"desiredNumberScheduled": 0,
+        "currentNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0}}))]);
+    facts.pods = Ok(vec![]);
+    assert!(super::lines(&facts)[0].text.contains("selects no node"));
+}
+
+#[test]
+fn pods_of_others_are_not_node_pods() {
+    let stranger = pod(
+        "n3",
+        json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}]}}),
+    );
+    let pods = [stranger, node_pod("n1")];
+    assert_eq!(pods_by_node(&pods).into_keys().collect::<Vec<_>>(), ["n1"]);
+}
+
+#[test]
+fn images_must_be_equal() {
+    let mut facts = good();
+    assert_eq!(marks(&image(&pods(&facts), "hostloop")), [Passed]);
+    let other = json!({"spec": {"containers": [{"name": "hostloop", "image": "r/hostloop:0.0.1",
+        "args": ["run"]}]}});
+    facts.pods = Ok(vec![node_pod("n1"), pod("n2", other)]);
+    let lines = image(&pods(&facts), "hostloop");
+    assert_eq!(marks(&lines), [Failed]);
+    assert!(lines[0].text.contains("r/hostloop:0.0.1 on n2"), "{lines:?}");
+}
+
+#[test]
+fn versions_come_from_the_pods_or_else_from_tags() {
+    let mut facts = good();
+    assert_eq!(marks(&version(&pods(&facts), &facts)), [Passed]);
+    let mut machine = machine();
+    if let Ok(report) = &mut machine.report {
+        report.version = "9.9.9".into();
+    }
+    facts.machines.insert("n1".into(), machine);
+    let lines = version(&pods(&facts), &facts);
+    assert_eq!(marks(&lines), [Warning]);
+    assert!(lines[0].text.contains("run version 9.9.9"), "{lines:?}");
+    facts.machines.clear();
+    assert_eq!(marks(&version(&pods(&facts), &facts)), [Passed]);
+}
+
+#[rstest]
+#[case("hostloop.csi.dev/hostloop:0.1.0", Some("0.1.0"))]
+#[case("registry:5000/hostloop:v0.2.0@sha256:00", Some("0.2.0"))]
+#[case("registry:5000/hostloop", None)]
+#[case("hostloop:latest", None)]
+#[case("hostloop@sha256:00", None)]
+fn tags(#[case] image: &str, #[case] expected: Option<&str>) {
+    assert_eq!(tag(image), expected);
+}
+
+#[test]
+fn registration_proves_the_directory() {
+    let mut facts = good();
+    let lines = registered(&pods(&facts), &facts).unwrap();
+    assert_eq!(marks(&lines), [Passed, Passed]);
+    assert_eq!(lines[1].text, "Kubelet's directory is right: /var/lib/kubelet");
+
+    facts.csi_nodes.as_mut().unwrap().retain(|n| n.metadata.name.as_deref() != Some("n2"));
+    let lines = registered(&pods(&facts), &facts).unwrap();
+    assert_eq!(marks(&lines), [Passed, Failed]);
+    assert!(lines[1].advice.as_ref().unwrap().contains("--root-dir"), "{lines:?}");
+
+    facts.nodes = Ok(vec![object(json!({
+        "metadata": {"name": "n2", "labels": {"microk8s.io/cluster": "true"}},
+    }))]);
+    let lines = registered(&pods(&facts), &facts).unwrap();
+    let dir = "--kubelet-dir /var/snap/microk8s/common/var/lib/kubelet";
+    assert!(lines[1].advice.as_ref().unwrap().contains(dir), "{lines:?}");
+
+    // A pod that is not ready has its own line.
+    facts.pods = Ok(vec![node_pod("n1"), pod("n2", not_ready(json!({})))]);
+    assert_eq!(marks(&registered(&pods(&facts), &facts).unwrap()), [Passed, Passed]);
+    facts.csi_nodes = Err(Unknown::Forbidden("list csinodes".into()));
+    assert_eq!(registered(&pods(&facts), &facts).unwrap_err().mark, Skipped);
+}

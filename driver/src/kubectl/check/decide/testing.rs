@@ -1,0 +1,200 @@
+//! Facts for tests.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::policies;
+use crate::inspect::probe::{DirectIoReport, FilesystemReport, MachineReport};
+use crate::inspect::status::report::PoolReport;
+use crate::kubectl::check::facts::{
+    ClockOffset, Fact, Facts, Machine, Right, Served, Server, Unknown,
+};
+use crate::kubectl::check::line::{Line, Mark};
+
+pub(in crate::kubectl::check) const DRIVER: &str = "hostloop.csi.dev";
+
+/// Reads an object, or a part of one, that leaves out what a test does not need.
+pub(in crate::kubectl::check) fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+pub(super) fn marks(lines: &[Line]) -> Vec<Mark> {
+    lines.iter().map(|line| line.mark).collect()
+}
+
+/// Two nodes, `n1` and `n2`, and nothing that is wrong. The time is the beginning of 2026.
+pub(in crate::kubectl::check) fn good() -> Facts {
+    let container = json!({
+        "name": "hostloop",
+        "image": concat!("hostloop.csi.dev/hostloop:", env!("CARGO_PKG_VERSION")),
+        "args": ["run", "--enable-attach=false"],
+    });
+    let policies = policies::POLICIES.map(|name| {
+        object(json!({"metadata": {"name": name, "generation": 1},
+            "status": {"observedGeneration": 1}}))
+    });
+    let bindings = policies::POLICIES.map(|name| {
+        object(json!({"metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]}}))
+    });
+    Facts {
+        driver: DRIVER.to_owned(),
+        namespace: "hostloop".to_owned(),
+        now: "2026-01-01T00:00:00Z".parse().expect("a time"),
+        server: Ok(Server {
+            version: "v1.36.0".to_owned(),
+            number: (1, 36),
+            ahead_seconds: Some(0),
+        }),
+        served: Ok(served()),
+        csi_driver: Ok(Some(object(json!({"metadata": {"name": DRIVER}, "spec": {
+            "attachRequired": false, "podInfoOnMount": true, "storageCapacity": true,
+            "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+        }})))),
+        classes: Ok(vec![object(json!({
+            "metadata": {"name": "hostloop-ext4"}, "provisioner": DRIVER,
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }))]),
+        snapshot_classes: Ok(vec![object(json!({"metadata": {"name": "hostloop"},
+            "driver": DRIVER, "deletionPolicy": "Delete"}))]),
+        daemon_sets: Ok(vec![object(json!({
+            "metadata": {"name": "hostloop"},
+            "spec": {"selector": {}, "template": {"spec": {
+                "serviceAccountName": "hostloop", "containers": [container]}}},
+            "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2,
+                "numberMisscheduled": 0, "numberReady": 2},
+        }))]),
+        deployments: Ok(vec![object(json!({
+            "metadata": {"name": "hostloop-controller", "namespace": "hostloop"},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [{
+                "name": "c", "args": ["controllers", "--controllers=*,snapshot-controller"],
+            }]}}},
+        }))]),
+        pods: Ok(vec![node_pod("n1"), node_pod("n2")]),
+        nodes: Ok(Vec::new()),
+        csi_nodes: Ok(vec![csi_node("n1"), csi_node("n2")]),
+        machines: ["n1", "n2"].map(|node| (node.to_owned(), machine())).into(),
+        rights: vec![Right {
+            account: "hostloop".to_owned(),
+            what: "get nodes".to_owned(),
+            allowed: Ok(true),
+        }],
+        policies: Ok(policies.into()),
+        bindings: Ok(bindings.into()),
+        enforced: Ok(true),
+        lease: Ok(Some(object(json!({"spec": {"holderIdentity": "hostloop-controller-x",
+            "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}})))),
+        snapshot_lease: Ok(None),
+        attachments: Ok(Vec::new()),
+        claims: Ok(Vec::new()),
+        volumes: Ok(Vec::new()),
+    }
+}
+
+/// What a person without any right knows.
+pub(super) fn forbidden() -> Facts {
+    fn no<T>() -> Fact<T> {
+        Err(Unknown::Forbidden("list anything".to_owned()))
+    }
+    Facts {
+        server: no(),
+        served: no(),
+        csi_driver: no(),
+        classes: no(),
+        snapshot_classes: no(),
+        daemon_sets: no(),
+        deployments: no(),
+        pods: no(),
+        nodes: no(),
+        csi_nodes: no(),
+        machines: Default::default(),
+        rights: Vec::new(),
+        policies: no(),
+        bindings: no(),
+        enforced: no(),
+        lease: no(),
+        snapshot_lease: no(),
+        attachments: no(),
+        claims: no(),
+        volumes: no(),
+        ..good()
+    }
+}
+
+fn served() -> Served {
+    let mut served = Served::default();
+    for (group, resources) in [
+        ("storage.k8s.io", &["volumeattributesclasses"][..]),
+        ("admissionregistration.k8s.io", &["mutatingadmissionpolicies"]),
+        (
+            "snapshot.storage.k8s.io",
+            &["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"],
+        ),
+        (
+            "groupsnapshot.storage.k8s.io",
+            &["volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"],
+        ),
+    ] {
+        resources.iter().for_each(|resource| served.add(group, resource, "v1"));
+    }
+    served
+}
+
+/// A ready pod of the DaemonSet.
+pub(in crate::kubectl::check) fn node_pod<T: DeserializeOwned>(node: &str) -> T {
+    object(json!({
+        "metadata": {
+            "name": format!("hostloop-{node}"), "namespace": "hostloop",
+            "ownerReferences":
+                [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "hostloop", "uid": "u"}],
+        },
+        "spec": {"nodeName": node, "containers": [{
+            "name": "hostloop",
+            "image": concat!("hostloop.csi.dev/hostloop:", env!("CARGO_PKG_VERSION")),
+            "args": ["run", "--plugin-registration-path=$(KUBELET_DIR)/plugins_registry",
+                "--pool=default=/p"],
+            "env": [{"name": "KUBELET_DIR", "value": "/var/lib/kubelet"}],
+        }]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "hostloop", "image": "i", "imageID": "i", "ready": true,
+                "restartCount": 0, "state": {"running": {}}}],
+        },
+    }))
+}
+
+fn csi_node<T: DeserializeOwned>(node: &str) -> T {
+    object(json!({"metadata": {"name": node},
+        "spec": {"drivers": [{"name": DRIVER, "nodeID": node}]}}))
+}
+
+/// A machine with one pool, `default` in `/p`.
+pub(super) fn machine() -> Machine {
+    Machine {
+        pools: Ok(vec![PoolReport {
+            name: "default".to_owned(),
+            kind: "directory".into(),
+            path: "/p".into(),
+            state: "open".into(),
+            why: None,
+            pid: Some(1),
+            id: Some("id".to_owned()),
+            root: Some("/p".into()),
+            fs: Some("xfs".to_owned()),
+            reflinks: Some(true),
+            size_bytes: Some(100 << 30),
+            free_bytes: Some(50 << 30),
+            promised_bytes: Some(0),
+            volumes: 0,
+            snapshots: 0,
+        }]),
+        report: Ok(MachineReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            now_ns: 0,
+            missing: Vec::new(),
+            filesystems: vec![FilesystemReport { name: "ext4".to_owned(), missing: None }],
+            direct_io: vec![DirectIoReport { root: "/p".into(), missing: None }],
+        }),
+        clock: Some(ClockOffset { seconds: 0, error: Default::default() }),
+    }
+}

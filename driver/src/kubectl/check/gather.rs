@@ -1,0 +1,153 @@
+//! Gathers the facts: lists, discovery, reviews of rights, and commands in the node pods.
+//!
+//! A request that fails becomes an unknown fact. Only a server that does not answer at all ends the
+//! check.
+
+use std::fmt::Debug;
+
+use hostloop_controllers::client::lease::lease_name;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+
+use super::decide::snapshot_controllers;
+use super::facts::{Fact, Facts, Right, Unknown};
+use super::progress::Progress;
+use crate::kubectl::Cluster;
+use crate::kubectl::access::{self, AccessError};
+
+mod enforced;
+mod machines;
+mod rights;
+mod server;
+
+/// The lease that all snapshot controllers share, and its namespace.
+const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", "snapshot-controller-leader");
+/// The label of hostloop's own objects.
+const OURS: &str = "app.kubernetes.io/name=hostloop";
+
+impl From<AccessError> for Unknown {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Forbidden(right) => Unknown::Forbidden(right.to_string()),
+            AccessError::NotServed(kind) => Unknown::NotServed(kind),
+            error => Unknown::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Gathers all facts. The error says why the API server does not answer.
+pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result<Facts, String> {
+    let client = &cluster.client;
+    progress.show("asking the API server for its version");
+    let asked = server::server(client).await?;
+
+    progress.show("reading the cluster's objects");
+    let system = &cluster.system_namespace;
+    let lease = lease_name(&format!("hostloop-{}", cluster.driver_name));
+    let (snapshot_namespace, snapshot_lease) = SNAPSHOT_LEASE;
+    let (daemon_sets, deployments, pods) = tokio::join!(
+        list(Api::<DaemonSet>::namespaced(client.clone(), system), OURS),
+        all(client),
+        list(Api::namespaced(client.clone(), system), ""),
+    );
+    let (served, csi_driver, classes, snapshot_classes, nodes, csi_nodes) = tokio::join!(
+        server::served(client),
+        get(Api::all(client.clone()), &cluster.driver_name),
+        all(client),
+        all(client),
+        all(client),
+        all(client),
+    );
+    let (policies, bindings, attachments, claims, volumes) =
+        tokio::join!(all(client), all(client), all(client), all(client), all(client));
+    let (lease, snapshot_lease) = tokio::join!(
+        get(namespaced(client, system), &lease),
+        get(namespaced(client, snapshot_namespace), snapshot_lease),
+    );
+
+    progress.show("asking for the rights of hostloop's accounts");
+    let is_installed = !daemon_sets.as_ref().is_ok_and(Vec::is_empty);
+    let rights = match is_installed {
+        true => rights(cluster, &deployments).await,
+        false => Vec::new(),
+    };
+    let enforced = match is_installed {
+        true => enforced::enforced(cluster).await,
+        false => Err(Unknown::NotAsked("hostloop is not installed".to_owned())),
+    };
+    progress.show("asking the node pods about their machines");
+    let machines = machines::machines(cluster, asked.ahead).await;
+    progress.clear();
+    Ok(Facts {
+        driver: cluster.driver_name.clone(),
+        namespace: system.clone(),
+        now: asked.now(),
+        server: asked.server,
+        served,
+        csi_driver,
+        classes,
+        snapshot_classes,
+        daemon_sets,
+        deployments,
+        pods,
+        nodes,
+        csi_nodes,
+        machines,
+        rights,
+        policies,
+        bindings,
+        enforced,
+        lease,
+        snapshot_lease,
+        attachments,
+        claims,
+        volumes,
+    })
+}
+
+/// The rights of the accounts.
+async fn rights(cluster: &Cluster, deployments: &Fact<Vec<Deployment>>) -> Vec<Right> {
+    let controllers = snapshot_controllers(deployments.as_deref().unwrap_or_default());
+    let own = format!("{}/", cluster.system_namespace);
+    let snapshots = controllers.iter().any(|name| name.starts_with(&own));
+    rights::ask(cluster, &rights::required(cluster, snapshots)).await
+}
+
+fn namespaced<K>(client: &Client, namespace: &str) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    Api::namespaced(client.clone(), namespace)
+}
+
+/// All objects of a kind, in all namespaces.
+async fn all<K>(client: &Client) -> Fact<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    list(Api::all(client.clone()), "").await
+}
+
+async fn list<K>(api: Api<K>, labels: &str) -> Fact<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let params = match labels {
+        "" => ListParams::default(),
+        labels => ListParams::default().labels(labels),
+    };
+    Ok(access::list(&api, &params).await?)
+}
+
+async fn get<K>(api: Api<K>, name: &str) -> Fact<Option<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    Ok(access::get(&api, name).await?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Whether the API server enforces the admission policies: the answer to a write that they deny.
+//!
+//! The write is a dry run in the name of the node pods' account, so nothing is stored. Only people
+//! who may impersonate the account can make it.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::core::Status;
+use serde_json::json;
+use tokio::time::timeout;
+use tonic::codegen::http::Request;
+use tonic::codegen::http::header::CONTENT_TYPE;
+
+use super::server::DEADLINE;
+use crate::kubectl::Cluster;
+use crate::kubectl::access::{AccessError, Right};
+use crate::kubectl::check::facts::{Fact, Unknown};
+
+/// The account of the node pods.
+const ACCOUNT: &str = "hostloop";
+/// What the API server's message has if a policy denied the write.
+const POLICY: &str = "ValidatingAdmissionPolicy";
+
+/// True if a policy denies the write.
+pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
+    let namespace = &cluster.system_namespace;
+    let right = || Right::new("impersonate", "serviceaccounts", Some(namespace));
+    // Valid in all respects but one: the account's token names no node.
+    let volume = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"generateName": "hostloop-check-"},
+        "spec": {
+            "capacity": {"storage": "1Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "csi": {"driver": cluster.driver_name, "volumeHandle": "hostloop-check"},
+        },
+    });
+    let request = Request::post("/api/v1/persistentvolumes?dryRun=All")
+        .header(CONTENT_TYPE, "application/json")
+        .header("Impersonate-User", format!("system:serviceaccount:{namespace}:{ACCOUNT}"))
+        .body(volume.to_string().into_bytes())
+        .map_err(|error| Unknown::Failed(error.to_string()))?;
+    match timeout(DEADLINE, cluster.client.request::<PersistentVolume>(request)).await {
+        Err(_) => Err(AccessError::Late(right()).into()),
+        Ok(Ok(_)) => Ok(false),
+        Ok(Err(kube::Error::Api(status))) => answer(&status, namespace, right()),
+        Ok(Err(error)) => Err(AccessError::of(error, right()).into()),
+    }
+}
+
+fn answer(status: &Status, namespace: &str, right: Right) -> Fact<bool> {
+    match status.code {
+        _ if status.message.contains(POLICY) => Ok(true),
+        403 if status.message.contains("impersonate") => Err(Unknown::Forbidden(right.to_string())),
+        // The line about the account's rights says so.
+        403 => Err(Unknown::NotAsked(format!(
+            "account {ACCOUNT} of namespace {namespace} may not create persistentvolumes"
+        ))),
+        _ => Err(Unknown::Failed(status.message.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::kubectl::canned_api::CannedApi;
+
+    #[rstest]
+    #[case::accepted(201, "", Ok(true), "")]
+    #[case::denied(
+        422,
+        "x is forbidden: ValidatingAdmissionPolicy 'hostloop-new-volumes' with \
+        binding 'hostloop-new-volumes' denied request: the token is not bound",
+        Ok(false),
+        ""
+    )]
+    #[case::person(403, "User \"u\" cannot impersonate resource \"serviceaccounts\"", Err(()),
+        "you may not impersonate serviceaccounts in namespace hostloop")]
+    #[case::account(403, "cannot create resource \"persistentvolumes\"", Err(()),
+        "account hostloop of namespace hostloop may not create persistentvolumes")]
+    #[case::broken(500, "no etcd", Err(()), "no etcd")]
+    #[tokio::test]
+    async fn answers(
+        #[case] code: u16,
+        #[case] message: &str,
+        #[case] stored: Result<bool, ()>,
+        #[case] why: &str,
+    ) {
+        let api = CannedApi::default();
+        let body = match code {
+            201 => json!({"metadata": {"name": "x"}}),
+            code => json!({"kind": "Status", "status": "Failure", "code": code,
+                "message": message}),
+        };
+        api.answer("/api/v1/persistentvolumes", code, body);
+        let got = enforced(&api.cluster()).await;
+        assert_eq!(api.requests(), ["/api/v1/persistentvolumes?dryRun=All"]);
+        match (got, stored) {
+            (Ok(enforced), Ok(stored)) => assert_eq!(enforced, !stored),
+            (Err(got), Err(())) => assert_eq!(got.to_string(), why),
+            (got, stored) => panic!("{got:?} {stored:?}"),
+        }
+    }
+}

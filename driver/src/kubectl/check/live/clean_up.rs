@@ -1,0 +1,111 @@
+//! Deletes the objects of the live check, and waits until their volumes are gone.
+
+use std::time::Instant;
+
+use hostloop_controllers::snapshots::VolumeSnapshot;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::Api;
+use kube::api::DeleteParams;
+
+use super::objects::Object;
+use super::{Plan, seconds, wait};
+use crate::kubectl::Cluster;
+use crate::kubectl::access::{self, AccessError, Right, resource};
+use crate::kubectl::check::progress::Progress;
+
+/// Deletes everything, and says so. The error is what is left.
+pub(super) async fn clean_up(
+    cluster: &Cluster,
+    plan: &Plan,
+    made: &[Object],
+    progress: &mut Progress,
+) -> Result<String, String> {
+    progress.show("deleting what the check has made");
+    let cleaner = Cleaner { cluster, plan, began: Instant::now() };
+    // A volume is known only while its claim exists.
+    let mut volumes = Vec::new();
+    for claim in [Object::Claim, Object::Restored] {
+        volumes.extend(cleaner.volume(&claim.name(plan)).await);
+    }
+    let mut problems = Vec::new();
+    for object in Object::ALL.into_iter().filter(|object| made.contains(object)) {
+        problems.extend(cleaner.delete(object).await.err());
+    }
+    if !problems.is_empty() {
+        return Err(problems.join("; "));
+    }
+    cleaner.gone(&volumes).await?;
+    Ok(format!("All of it was deleted, and no volume is left ({})", seconds(cleaner.began)))
+}
+
+struct Cleaner<'a> {
+    cluster: &'a Cluster,
+    plan: &'a Plan,
+    began: Instant,
+}
+
+impl Cleaner<'_> {
+    fn api<K: wait::Kind>(&self) -> Api<K> {
+        Api::namespaced(self.cluster.client.clone(), &self.plan.namespace)
+    }
+
+    /// The name of a claim's volume, if the claim has one.
+    async fn volume(&self, claim: &str) -> Option<String> {
+        let claim = access::get(&self.api::<PersistentVolumeClaim>(), claim).await.ok()??;
+        claim.spec?.volume_name
+    }
+
+    async fn delete(&self, object: Object) -> Result<(), String> {
+        let name = object.name(self.plan);
+        match object {
+            Object::Claim | Object::Restored => {
+                self.delete_kind::<PersistentVolumeClaim>(&name).await
+            }
+            Object::Snapshot => self.delete_kind::<VolumeSnapshot>(&name).await,
+            Object::Pod(_) => self.delete_kind::<Pod>(&name).await,
+        }
+    }
+
+    /// Deletes an object and waits until it does not exist.
+    async fn delete_kind<K: wait::Kind>(&self, name: &str) -> Result<(), String> {
+        let api: Api<K> = self.api();
+        let right = || Right::new("delete", &resource::<K>(), Some(&self.plan.namespace));
+        match api.delete(name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(error) => return Err(AccessError::of(error, right()).to_string()),
+            Ok(_) => {}
+        }
+        loop {
+            match access::get(&api, name).await {
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+                Ok(Some(_)) if self.is_late() => {
+                    return Err(format!("{} {name} is still being deleted", K::kind(&())));
+                }
+                Ok(Some(_)) => tokio::time::sleep(wait::PAUSE).await,
+            }
+        }
+    }
+
+    /// Waits until the volumes do not exist. Without the right to see them, it believes so.
+    async fn gone(&self, volumes: &[String]) -> Result<(), String> {
+        let api: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
+        for name in volumes {
+            loop {
+                match access::get(&api, name).await {
+                    Ok(None) | Err(AccessError::Forbidden(_)) => break,
+                    Err(error) => return Err(error.to_string()),
+                    Ok(Some(_)) if self.is_late() => {
+                        return Err(format!("PersistentVolume {name} still exists"));
+                    }
+                    Ok(Some(_)) => tokio::time::sleep(wait::PAUSE).await,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_late(&self) -> bool {
+        self.began.elapsed() >= self.plan.timeout
+    }
+}
