@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::{Part, driver_container, flag, known};
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::{Line, names};
+use crate::kubectl::distribution::Distribution;
 
 mod waiting;
 
@@ -191,7 +192,7 @@ fn unregistered(node: &str, pod: &Pod, facts: &Facts) -> Line {
     let likely = nodes
         .into_iter()
         .find(|n| n.metadata.name.as_deref() == Some(node))
-        .and_then(likely_kubelet_dir)
+        .map(|node| Distribution::of(node).kubelet_dir())
         .filter(|likely| *likely != dir);
     Line::failed(
         format!("Kubelet of node {node} has not registered the driver of pod {}", name(pod)),
@@ -206,19 +207,6 @@ fn unregistered(node: &str, pod: &Pod, facts: &Facts) -> Line {
             ),
         },
     )
-}
-
-/// The directory of kubelet in distributions that have their own.
-fn likely_kubelet_dir(node: &Node) -> Option<&'static str> {
-    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-    let version = info.map_or("", |info| info.kubelet_version.as_str());
-    let mut labels = node.metadata.labels.iter().flatten().map(|(key, _)| key.as_str());
-    if version.contains("+k0s") {
-        return Some("/var/lib/k0s/kubelet");
-    }
-    labels
-        .any(|key| key == "microk8s.io/cluster")
-        .then_some("/var/snap/microk8s/common/var/lib/kubelet")
 }
 
 #[cfg(test)]
