@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::cli::{Probe, ProbeArgs};
-use crate::inspect::status::now_ns;
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
+use crate::record::now_ns;
 
 /// The file that `write` makes.
 const FILE: &str = "hostloop-check";

@@ -143,6 +143,14 @@ where
     }
 }
 
+/// The answer to a request that needs `right`, if it comes in time.
+pub(super) async fn in_time<T>(
+    right: &Right,
+    sent: impl Future<Output = kube::Result<T>>,
+) -> Result<kube::Result<T>, AccessError> {
+    timeout(DEADLINE, sent).await.map_err(|_| AccessError::Late(right.clone()))
+}
+
 /// Reads an object; `None` if it does not exist.
 pub(super) async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, AccessError>
 where

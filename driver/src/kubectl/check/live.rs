@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use super::line::Line;
 use super::progress::Progress;
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{AccessError, Right, resource};
+use crate::kubectl::access::{self, AccessError, Right, resource};
 
 mod clean_up;
 mod objects;
@@ -169,19 +169,17 @@ impl Run<'_> {
     async fn create<K: wait::Kind>(&self, object: Object, content: &K) -> Result<(), Line> {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(object);
-        let right = || Right::new("create", &resource::<K>(), Some(&self.plan.namespace));
+        let right = Right::new("create", &resource::<K>(), Some(&self.plan.namespace));
         let (api, params) = (self.api::<K>(), PostParams::default());
-        let created = api.create(&params, content);
-        let created = tokio::time::timeout(self.plan.timeout, created).await;
-        let error = match created {
+        let error = match access::in_time(&right, api.create(&params, content)).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => {
                 if matches!(&error, kube::Error::Api(status) if status.code < 500) {
                     self.made.borrow_mut().retain(|made| *made != object);
                 }
-                AccessError::of(error, right()).to_string()
+                AccessError::of(error, right)
             }
-            Err(_) => AccessError::Late(right()).to_string(),
+            Err(late) => late,
         };
         let what = K::kind(&()).into_owned();
         Err(Line::failed(

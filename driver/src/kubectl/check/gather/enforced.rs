@@ -6,13 +6,11 @@
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::core::Status;
 use serde_json::json;
-use tokio::time::timeout;
 use tonic::codegen::http::Request;
 use tonic::codegen::http::header::CONTENT_TYPE;
 
-use super::server::DEADLINE;
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{AccessError, Right};
+use crate::kubectl::access::{self, AccessError, Right};
 use crate::kubectl::check::facts::{Fact, Unknown};
 
 /// The account of the node pods.
@@ -23,7 +21,7 @@ const POLICY: &str = "ValidatingAdmissionPolicy";
 /// True if a policy denies the write.
 pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
     let namespace = &cluster.system_namespace;
-    let right = || Right::new("impersonate", "serviceaccounts", Some(namespace));
+    let right = Right::new("impersonate", "serviceaccounts", Some(namespace));
     // Valid in all respects but one: the account's token names no node.
     let volume = json!({
         "apiVersion": "v1",
@@ -41,11 +39,11 @@ pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
         .header("Impersonate-User", format!("system:serviceaccount:{namespace}:{ACCOUNT}"))
         .body(volume.to_string().into_bytes())
         .map_err(|error| Unknown::Failed(error.to_string()))?;
-    match timeout(DEADLINE, cluster.client.request::<PersistentVolume>(request)).await {
-        Err(_) => Err(AccessError::Late(right()).into()),
-        Ok(Ok(_)) => Ok(false),
-        Ok(Err(kube::Error::Api(status))) => answer(&status, namespace, right()),
-        Ok(Err(error)) => Err(AccessError::of(error, right()).into()),
+    let sent = cluster.client.request::<PersistentVolume>(request);
+    match access::in_time(&right, sent).await? {
+        Ok(_) => Ok(false),
+        Err(kube::Error::Api(status)) => answer(&status, namespace, right),
+        Err(error) => Err(AccessError::of(error, right).into()),
     }
 }
 

@@ -185,9 +185,10 @@ async fn allowed(cluster: &Cluster, right: &Required) -> Fact<bool> {
         ..Default::default()
     };
     let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
-    let own = || access::Right::new("create", "subjectaccessreviews.authorization.k8s.io", None);
-    let answer = api.create(&PostParams::default(), &review).await;
-    let answer = answer.map_err(|error| AccessError::of(error, own()))?;
+    let own = access::Right::new("create", "subjectaccessreviews.authorization.k8s.io", None);
+    let params = PostParams::default();
+    let answer = access::in_time(&own, api.create(&params, &review)).await?;
+    let answer = answer.map_err(|error| AccessError::of(error, own))?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 

@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use tonic::codegen::http::header::DATE;
 use tonic::codegen::http::{HeaderMap, Request};
 
-use crate::kubectl::access::{AccessError, Right, error_chain};
+use crate::kubectl::access::{self, AccessError, Right, error_chain};
 use crate::kubectl::check::facts::{Fact, Served, Server, Unknown};
 
 /// How long the first request may take. It opens the connection.
-pub(super) const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The API server, and this machine's clock against its clock.
 pub(super) struct Asked {
@@ -76,14 +76,11 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
 
 /// Asks for all served kinds.
 pub(super) async fn served(client: &Client) -> Fact<Served> {
-    let right = || Right::new("get", "/apis", None);
-    let groups = match timeout(DEADLINE, client.list_api_groups_aggregated()).await {
-        Err(_) => return Err(AccessError::Late(right()).into()),
-        Ok(Err(error)) => return Err(AccessError::of(error, right()).into()),
-        Ok(Ok(groups)) => groups.items,
-    };
+    let right = Right::new("get", "/apis", None);
+    let groups = access::in_time(&right, client.list_api_groups_aggregated()).await?;
+    let groups = groups.map_err(|error| AccessError::of(error, right))?;
     let mut served = Served::default();
-    for group in groups {
+    for group in groups.items {
         let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
         for version in group.versions {
             let number = version.version.unwrap_or_default();

@@ -69,11 +69,13 @@ impl Cleaner<'_> {
     /// Deletes an object and waits until it does not exist.
     async fn delete_kind<K: wait::Kind>(&self, name: &str) -> Result<(), String> {
         let api: Api<K> = self.api();
-        let right = || Right::new("delete", &resource::<K>(), Some(&self.plan.namespace));
-        match api.delete(name, &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-            Err(error) => return Err(AccessError::of(error, right()).to_string()),
-            Ok(_) => {}
+        let right = Right::new("delete", &resource::<K>(), Some(&self.plan.namespace));
+        let params = DeleteParams::default();
+        match access::in_time(&right, api.delete(name, &params)).await {
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(()),
+            Ok(Err(error)) => return Err(AccessError::of(error, right).to_string()),
+            Err(late) => return Err(late.to_string()),
+            Ok(Ok(_)) => {}
         }
         loop {
             match access::get(&api, name).await {

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::kubectl::check::decide::testing::{DRIVER, good, object};
 
-    pub(in crate::kubectl::check) fn choice(class: Option<&str>) -> Choice {
+    fn choice(class: Option<&str>) -> Choice {
         Choice {
             namespace: "demo".into(),
             class: class.map(str::to_owned),
