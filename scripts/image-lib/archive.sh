@@ -12,9 +12,8 @@ archive() {
 
 digest() { sha256sum <"$1" | cut -d' ' -f1; }
 
-# The time of what is made, in seconds since 1970.
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
-created() { date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ; }
+# Prints the time of what is made: SOURCE_DATE_EPOCH has it in seconds since 1970.
+created() { date --utc --date="@${SOURCE_DATE_EPOCH:-0}" +%Y-%m-%dT%H:%M:%SZ; }
 
 # image_config ARCH LAYER LABELS: prints an image's configuration. LAYER is the sum of its only layer,
 # LABELS a JSON object.
