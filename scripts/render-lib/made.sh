@@ -41,30 +41,21 @@ chart_conditions() {
 chart_values() {
   echo '| Value | Default | |'
   echo '|---|---|---|'
+  # A value has a comment that begins with "# --". Keys without one are parts of a value.
   awk '
-    # The values of a list or map are not values of the chart.
-    function indent(text) { match(text, /^ */); return RLENGTH }
     function code(text) { gsub(/\|/, "\\|", text); return "`" text "`" }
-    function row() { if (name != "") print "| `" name "` | " shown " | " text " |"; name = "" }
-    /^ *# -- / { row(); text = $0; sub(/^ *# -- /, "", text); reading = 1; next }
-    reading && /^ *# / { more = $0; sub(/^ *# /, "", more); text = text " " more; next }
-    /^ *[A-Za-z][A-Za-z]*:/ {
-      depth = indent($0)
+    /^ *# -- / { comment = $0; sub(/^ *# -- /, "", comment); reading = 1; next }
+    reading && /^ *# / { more = $0; sub(/^ *# /, "", more); comment = comment " " more; next }
+    /^ *[A-Za-z]+:/ {
       key = $0
-      sub(/^ */, "", key)
-      value = key
-      sub(/:.*/, "", key)
+      gsub(/^ *|:.*/, "", key)
+      value = $0
       sub(/^[^:]*: */, "", value)
-      path[depth] = key
-      if (reading) {
-        name = depth == 0 ? key : path[0] "." key
-        shown = value == "" ? "see values.yaml" : code(value)
-        row()
-      }
+      if ($0 !~ /^ /) group = key
+      name = $0 ~ /^ / ? group "." key : key
+      if (reading) print "| `" name "` | " (value == "" ? "see values.yaml" : code(value)) " | " comment " |"
       reading = 0
-      next
-    }
-    { reading = 0 }' "$1"
+    }' "$1"
 }
 
 # chart_readme README VALUES: prints README with a new table between its marks.
