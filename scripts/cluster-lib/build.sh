@@ -7,6 +7,18 @@ KUBERNETES_VERSION=1.36.3
 ETCD_VERSION=3.6.5
 CONTAINERD_VERSION=2.4.2
 
+# choose_kubernetes MINOR: another version, such as 1.33. Each has a module with its name.
+choose_kubernetes() {
+  local all
+  [ "$1" != "${KUBERNETES_VERSION%.*}" ] || return 0
+  KUBERNETES_MODULE=kubernetes-$1
+  all=$(cd "$ROOT/test/cluster" && printf '%s\n' kubernetes-*/ | sed -n 's/^kubernetes-\([0-9.]*\)\/$/\1/p')
+  grep --quiet --line-regexp --fixed-strings -- "$1" <<<"$all" ||
+    die "there is no module of Kubernetes $1: choose one of $(xargs <<<"$all") and ${KUBERNETES_VERSION%.*}"
+  KUBERNETES_VERSION=$(sed -n 's/^.*k8s\.io\/kubernetes v\([0-9.]*\).*$/\1/p' \
+    "$ROOT/test/cluster/$KUBERNETES_MODULE/go.mod" | head -1)
+}
+
 # Paths of the built programs. The pause program is our own, so a hash of its source is its version.
 tool_paths() {
   KUBE_BIN=$CACHE/tools/kubelet-$KUBERNETES_VERSION/bin
@@ -42,12 +54,17 @@ build_suite() {
 # minutes. kubectl, which runs often, would start slower in it. Without an explicit version,
 # Kubernetes calls itself v0.0.0 and refuses its own kubelet.
 build_kubelet() {
-  local v=k8s.io/component-base/version server
-  go_build kubernetes "$1/bin/" \
-    "-X $v.gitVersion=v$KUBERNETES_VERSION -X $v.gitMajor=1 -X $v.gitMinor=36" \
-    . k8s.io/kubernetes/cmd/kubectl || return
-  for server in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
-    ln -s kubernetes "$1/bin/$server"
+  local v=k8s.io/component-base/version minor=${KUBERNETES_VERSION#1.} server
+  local servers=(kube-apiserver kube-controller-manager kube-scheduler kubelet) programs=(.)
+  minor=${minor%.*}
+  # Other versions start their servers in other ways, and are built rarely.
+  [ -e "$ROOT/test/cluster/$KUBERNETES_MODULE/main.go" ] ||
+    programs=("${servers[@]/#/k8s.io/kubernetes/cmd/}")
+  go_build "$KUBERNETES_MODULE" "$1/bin/" \
+    "-X $v.gitVersion=v$KUBERNETES_VERSION -X $v.gitMajor=1 -X $v.gitMinor=$minor" \
+    "${programs[@]}" k8s.io/kubernetes/cmd/kubectl || return
+  for server in "${servers[@]}"; do
+    [ -e "$1/bin/$server" ] || ln -s kubernetes "$1/bin/$server"
   done
 }
 

@@ -50,6 +50,8 @@ pub struct Options {
     /// every second. The cluster's own controllers are limited to 20 requests a second instead of
     /// 500.
     pub slow: bool,
+    /// The version that the control plane emulates, such as `1.33`.
+    pub emulate: Option<&'static str>,
 }
 
 impl Options {
@@ -70,6 +72,9 @@ impl Options {
         }
         if !self.slow {
             arguments.push("--fast".to_owned());
+        }
+        if let Some(version) = self.emulate {
+            arguments.extend(["--emulate", version].map(str::to_owned));
         }
         if let Some(dir) = &self.kubelet_dir {
             arguments.extend(["--kubelet-dir".to_owned(), text(dir).to_owned()]);
