@@ -2,7 +2,9 @@
 
 pub mod caches;
 mod find;
+pub mod served;
 pub mod store;
 
 pub use caches::Caches;
+pub use served::Served;
 pub use store::{Change, Index, Store, WatchScope};

@@ -14,7 +14,7 @@ use hostloop_proto::csi;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
-use crate::cache::{Caches, WatchScope};
+use crate::cache::{Caches, Served, WatchScope};
 use crate::cli::LeaderTasks;
 use crate::client::kube::{Limit, connect};
 use crate::client::{Events, Kube};
@@ -29,6 +29,7 @@ use crate::watch_scope;
 mod controllers;
 mod elections;
 mod error;
+mod features;
 mod labels;
 mod leader_tasks;
 mod setup;
@@ -173,7 +174,9 @@ async fn begin_loops(
         Some(node) => Caches::of_node(client.clone(), stop.clone(), node)
             .with_contents(!setup.pools.are_reported()),
     };
-    let caches = Arc::new(caches.counted(metrics.clone()));
+    let served = Served::of(&features::needed(&driver, &setup.args));
+    let caches = Arc::new(caches.counted(metrics.clone()).serving(served));
+    follow_served(&caches, &kube, &stop, &mut tasks);
     watch_over(&checks, &caches, &kube);
     let (events, sending) =
         Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
@@ -214,6 +217,16 @@ async fn begin_loops(
     };
     manager.start();
     Ok(tasks)
+}
+
+/// Starts asking which optional kinds the API server serves.
+fn follow_served(caches: &Caches, kube: &Kube, stop: &CancellationToken, tasks: &mut Tasks) {
+    let (served, kube, stop) = (caches.served().clone(), kube.clone(), stop.clone());
+    tasks.begin("asking for the API server's kinds", async move {
+        stop.run_until_cancelled(served.follow(&kube)).await;
+        stop.cancelled().await;
+        Ok(())
+    });
 }
 
 /// Fails the liveness check if a watch has failed for long although the API server answers. Kubelet

@@ -272,6 +272,7 @@ impl Controller {
             let driver = &self.context.driver.name;
             persist("snapshot classes", || ensure_classes(&self.kube, name, driver)).await;
         }
+        self.context.caches.served().ask_again();
     }
 
     async fn resync(&self, options: &Options) {

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::cache::served::Served;
 use crate::cache::store::{
     Encoding, Index, Range, Selectors, Store, Subscription, WatchError, WatchScope,
 };
@@ -38,6 +39,8 @@ pub struct Caches {
     metrics: Option<Arc<Metrics>>,
     /// The node that the watches are narrowed to, if any.
     node: Option<String>,
+    /// The optional kinds that the API server serves.
+    served: Served,
     /// True if a label assigns every content to its node.
     contents_labelled: bool,
     watch_scope: watch::Sender<WatchScope>,
@@ -239,6 +242,16 @@ impl Caches {
         Caches { contents_labelled: !all, ..self }
     }
 
+    /// Watches optional kinds only while the API server serves them.
+    pub fn serving(self, served: Served) -> Self {
+        Caches { served, ..self }
+    }
+
+    /// The optional kinds that the API server serves.
+    pub fn served(&self) -> &Served {
+        &self.served
+    }
+
     /// Counts the watch events in these metrics.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         Caches { metrics: Some(metrics), ..self }
@@ -253,6 +266,7 @@ impl Caches {
             stop,
             metrics: None,
             node: None,
+            served: Served::default(),
             contents_labelled: true,
             watch_scope: watch::Sender::default(),
             wide: Mutex::default(),
@@ -273,6 +287,7 @@ impl Caches {
             client: self.client.clone(),
             stop: self.stop.clone(),
             metrics: self.metrics.clone(),
+            served: self.served.clone(),
             shared,
             ..Caches::unwatched()
         }))
@@ -324,7 +339,13 @@ impl Caches {
         if let Some(client) = &self.client {
             let range = Range { selectors, watch_scope: self.watch_scope.subscribe() };
             let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
-            tokio::spawn(watch.clone().run_within(client.clone(), range, metrics, stop));
+            let (client, served, watch) = (client.clone(), self.served.clone(), watch.clone());
+            tokio::spawn(async move {
+                let served = served.wait::<K>(|| watch.list_none());
+                if stop.run_until_cancelled(served).await.is_some() {
+                    watch.run_within(client, range, metrics, stop).await;
+                }
+            });
         }
         watch
     }

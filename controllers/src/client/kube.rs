@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 
 mod bytes_received;
 mod client;
+mod discovery;
 mod limit;
 mod list;
 

@@ -16,6 +16,7 @@ use path::{Key, Target, short};
 use store::{Failure, Store};
 use watch::Stream;
 
+mod discovery;
 mod path;
 mod select;
 mod store;
@@ -194,6 +195,16 @@ impl Api {
         self.lock().store.undefined.push((plural, field));
     }
 
+    /// Stops to serve a kind (by plural), like an older API server or one without the definition.
+    pub(crate) fn lack(&self, plural: &'static str) {
+        self.lock().store.lacking.insert(plural);
+    }
+
+    /// Serves a kind again.
+    pub(crate) fn serve(&self, plural: &'static str) {
+        self.lock().store.lacking.remove(plural);
+    }
+
     /// Logs a note between the requests, such as a call to a driver.
     pub(crate) fn note(&self, path: String) {
         self.lock().asked.push(Asked { path, ..Asked::default() });
@@ -268,6 +279,9 @@ impl Api {
             None => {}
         }
         let mut state = self.lock();
+        if let Some(answer) = state.store.served(&asked) {
+            return answer;
+        }
         if watch {
             return Response::new(state.store.watch(&asked));
         }

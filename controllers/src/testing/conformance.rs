@@ -41,6 +41,7 @@ pub(crate) async fn conforms(client: &Client, namespace: &str) {
         a_name_is_taken_once
         a_create_without_a_name_gets_one
         what_is_missing_is_not_found
+        the_kinds_of_a_group_are_listed
         a_list_follows_its_selectors
         a_list_of_metadata_has_nothing_else
         pages_show_one_version
@@ -126,7 +127,8 @@ impl Site {
         Answer {
             what: format!("{method} {path}"),
             code,
-            body: serde_json::from_slice(&body).expect("JSON"),
+            // The answer about an unknown group is plain text.
+            body: serde_json::from_slice(&body).unwrap_or_default(),
         }
     }
 
@@ -173,6 +175,17 @@ impl Site {
         let params = WatchParams::default().labels(label).timeout(30);
         api.watch(&params, version).await.expect("a watch").boxed()
     }
+}
+
+async fn the_kinds_of_a_group_are_listed(site: &Site) {
+    let list = site.get("/apis/storage.k8s.io/v1").await.code(200);
+    assert_eq!(list["kind"], "APIResourceList");
+    assert_eq!(list["groupVersion"], "storage.k8s.io/v1");
+    let kinds = list["resources"].as_array().expect("kinds");
+    for kind in ["storageclasses", "volumeattachments"] {
+        assert!(kinds.iter().any(|one| one["name"] == kind), "{kind}");
+    }
+    site.get("/apis/absent.example/v1").await.code(404);
 }
 
 fn version(object: &Value) -> String {

@@ -10,6 +10,7 @@ mod failing;
 mod gone;
 mod groups;
 mod modifying;
+mod older;
 mod places;
 mod policy;
 mod provisioning;

@@ -106,6 +106,12 @@ impl<K: Resource> Store<K> {
         }
     }
 
+    /// Completes a list without objects: the API server does not serve the kind.
+    pub(crate) fn list_none(&self) {
+        self.take(Event::Init);
+        self.take(Event::InitDone);
+    }
+
     /// A client that clears the watch's error as soon as the API server accepts a request.
     fn noticed(&self, client: &Client) -> Client {
         let watch = self.clone();
@@ -131,8 +137,7 @@ impl<K: Resource> Store<K> {
                 Err(error) => {
                     failures = failures.saturating_add(1);
                     if is_unknown_kind(&error) {
-                        self.take(Event::Init);
-                        self.take(Event::InitDone);
+                        self.list_none();
                         self.note(None);
                     } else {
                         tracing::warn!(kind = %K::kind(&()), %error, "watching failed");

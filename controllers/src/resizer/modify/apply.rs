@@ -41,6 +41,7 @@ impl Resizer {
         let (queue, memory) = (&self.modify_queue, self.memory.clone());
         Controller::new(&self.context, self.clone())
             .after(|this| async move {
+                this.context.caches.served().wait::<VolumeAttributesClass>(|| {}).await;
                 this.synced().await;
                 this.classes().watch.synced().await;
                 this.recall_uncertain();

@@ -1,13 +1,11 @@
 //! Creates missing CustomResourceDefinitions in a cluster.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 
 use super::crds;
-use crate::client::kube::DEADLINE;
 use crate::client::{ApiError, Kube};
 
 /// How long the API server may take to serve a new kind.
@@ -52,18 +50,6 @@ pub(crate) async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
 async fn is_served(kube: &Kube, crd: &CustomResourceDefinition) -> Result<bool, ApiError> {
     let version = crd.spec.versions.first().map(|version| &version.name);
     let version = version.map(String::as_str).unwrap_or_default();
-    let served = resources(kube, &format!("{}/{version}", crd.spec.group)).await?;
+    let served = kube.served(&format!("{}/{version}", crd.spec.group)).await?;
     Ok(served.contains(&crd.spec.names.plural))
-}
-
-/// The resources of an API group version; empty if the API server does not serve it.
-async fn resources(kube: &Kube, version: &str) -> Result<BTreeSet<String>, ApiError> {
-    let call = format!("list resources of {version}");
-    let asked = kube.client().list_api_group_resources(version);
-    match tokio::time::timeout(DEADLINE, asked).await {
-        Ok(Ok(list)) => Ok(list.resources.into_iter().map(|one| one.name).collect()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(BTreeSet::new()),
-        Ok(Err(error)) => Err(ApiError::Failed { call, source: Box::new(error) }),
-        Err(_) => Err(ApiError::Timeout { call, deadline: DEADLINE }),
-    }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-const STORAGE: &str = "/apis/storage.k8s.io/v1";
-const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
-const GROUP_SNAPSHOTS: &str = "/apis/groupsnapshot.storage.k8s.io/v1";
+pub(super) const STORAGE: &str = "/apis/storage.k8s.io/v1";
+pub(super) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
+pub(super) const GROUP_SNAPSHOTS: &str = "/apis/groupsnapshot.storage.k8s.io/v1";
 
 /// The identity of an object. Lists are in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

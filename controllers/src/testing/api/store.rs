@@ -1,6 +1,6 @@
 //! Stores the objects and their versions, and applies requests to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tonic::codegen::http::Response;
@@ -48,6 +48,10 @@ impl Failure {
         Failure::new(code, reason, "refused")
     }
 
+    pub(super) fn no_resource() -> Failure {
+        Failure::new(404, "NotFound", "the server could not find the requested resource")
+    }
+
     fn not_found(key: &Key) -> Failure {
         Failure::new(404, "NotFound", format!("{} {:?} not found", key.plural, key.name))
     }
@@ -88,6 +92,8 @@ pub(super) struct Store {
     pub(super) watchers: Vec<Watcher>,
     /// Status fields that a kind, by its plural, does not have.
     pub(super) undefined: Vec<(&'static str, &'static str)>,
+    /// Kinds, by their plurals, that are not served.
+    pub(super) lacking: BTreeSet<&'static str>,
 }
 
 impl Store {
@@ -137,8 +143,7 @@ impl Store {
         };
         let key = target.key(name);
         if target.status && !key.has_status() {
-            let message = "the server could not find the requested resource";
-            return Err(Failure::new(404, "NotFound", message));
+            return Err(Failure::no_resource());
         }
         let old = self.objects.get(&key).cloned();
         let old = old.ok_or_else(|| Failure::not_found(&key))?;

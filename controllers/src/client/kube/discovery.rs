@@ -1,0 +1,19 @@
+//! Lists the kinds that the API server serves. Every account may ask for them.
+
+use std::collections::BTreeSet;
+
+use super::{ApiError, Call, Kube};
+
+impl Kube {
+    /// The plurals of the kinds in an API group version, such as `storage.k8s.io/v1`. Empty if the
+    /// API server does not serve this version.
+    pub async fn served(&self, api: &str) -> Result<BTreeSet<String>, ApiError> {
+        let kind = "APIResourceList".to_owned();
+        let call = Call { verb: "list", kind, name: api.to_owned() };
+        match self.timely(call, self.client.list_api_group_resources(api)).await {
+            Ok(list) => Ok(list.resources.into_iter().map(|one| one.name).collect()),
+            Err(ApiError::NotFound { .. }) => Ok(BTreeSet::new()),
+            Err(error) => Err(error),
+        }
+    }
+}

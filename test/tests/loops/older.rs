@@ -1,0 +1,52 @@
+//! An API server of Kubernetes 1.33, without definitions of snapshots: it has no
+//! VolumeAttributesClasses, snapshots and groups.
+
+use hostloop_test::cluster::{Cluster, Options};
+use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::{FrontSpec, objects::Place};
+use serde_json::json;
+
+use crate::{handle, text};
+
+/// Controllers that use every optional kind. One process serves the whole cluster.
+const CONTROLLERS: &str = "*,snapshot-controller,-registrar,-liveness";
+
+/// One line of the log says what is off. Everything else works, and a kind that appears is noticed
+/// without a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn kinds_that_an_older_server_lacks_stop_nothing_else() {
+    let options = Options { scheduler: true, emulate: Some("1.33"), ..Options::default() };
+    let cluster = tokio::task::spawn_blocking(move || Cluster::up(&options)).await;
+    let cluster = cluster.expect("the control plane comes up");
+    let storage = cluster.kubectl(&["get", "--raw", "/apis/storage.k8s.io/v1"]);
+    assert!(!storage.contains("volumeattributesclasses"), "{storage}");
+
+    let spec = FrontSpec::new("older", CONTROLLERS);
+    let spec = spec.args(&["--ensure-snapshot-crds=false", "--leader-election=false"]);
+    let front = spec.up(cluster.kubeconfig()).await;
+    front.claim("data", json!({})).await;
+    let (_, volume) = front.bound("data").await;
+    let size = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    front.objects.merge(&front.claim_at("data"), size).await;
+    let at = Place::of_object(&volume);
+    let grown = |volume: &serde_json::Value| text(&volume["spec"]["capacity"]["storage"]) == "2Gi";
+    front.until(&at, "larger", grown).await;
+    let made = front.driver.volume(handle(&volume)).expect("the driver has it");
+    assert_eq!(made.capacity, 2 << 30);
+
+    let log = front.log();
+    let off: Vec<_> = log.lines().filter(|line| line.contains("the API server lacks")).collect();
+    let [off] = off[..] else { panic!("one line: {off:#?}") };
+    for kind in ["volumeattributesclasses", "volumesnapshots", "volumegroupsnapshots"] {
+        assert!(off.contains(kind), "{off}");
+    }
+    assert!(!log.contains("watching failed"), "{log}");
+
+    cluster.create_crds();
+    let on = || async {
+        let log = front.log();
+        log.contains("has their kinds by now: snapshots, group snapshots").then_some(())
+    };
+    until(PATIENCE, on).await.expect("the new kinds are noticed");
+    front.down().await;
+}
