@@ -36,6 +36,7 @@ mod gather;
 mod in_flight;
 mod metrics;
 pub(crate) mod naming;
+mod one_node;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;

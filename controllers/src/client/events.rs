@@ -44,8 +44,8 @@ pub struct Event {
     pub message: String,
     /// When the event was emitted.
     pub emitted: Instant,
-    /// Every node may emit this event. Its name is a hash of its content, so only the first one is
-    /// created.
+    /// Other processes may emit this event, too. Its name is a hash of its content, so only the
+    /// first one is created.
     pub shared: bool,
 }
 
@@ -106,25 +106,23 @@ impl Events {
     /// Emits a warning that every node would find: the API server keeps only one of these events.
     pub fn shared_warning<K: Resource>(&self, about: &K, reason: &str, message: String) {
         self.put(Event {
-            about: about.object_ref(&()),
-            kind: Kind::Warning,
-            reason: reason.to_owned(),
-            message,
-            emitted: Instant::now(),
             shared: true,
+            ..new(about.object_ref(&()), Kind::Warning, reason, message)
+        });
+    }
+
+    /// Emits a normal event that a later process may emit again: the API server keeps only the
+    /// first.
+    pub fn normal_once<K: Resource>(&self, about: &K, reason: &str, message: String) {
+        self.put(Event {
+            shared: true,
+            ..new(about.object_ref(&()), Kind::Normal, reason, message)
         });
     }
 
     /// Emits an event about an object that is known by reference only.
     pub fn emit(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
-        self.put(Event {
-            about,
-            kind,
-            reason: reason.to_owned(),
-            message,
-            emitted: Instant::now(),
-            shared: false,
-        });
+        self.put(new(about, kind, reason, message));
     }
 
     fn put(&self, event: Event) {
@@ -139,6 +137,11 @@ impl Events {
             self.metrics.event_lost();
         }
     }
+}
+
+fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Event {
+    let reason = reason.to_owned();
+    Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
 }
 
 mod send;

@@ -25,6 +25,7 @@ use super::decide::{self, Creation, Decision, Draft, Plan, decide};
 use super::error::{Error, State, without};
 use super::finalizers;
 use super::in_flight::{PendingAttempt, PendingPv, SLOW};
+use super::one_node;
 use super::source::SourceObjects;
 use super::volume;
 
@@ -41,6 +42,7 @@ const DELETE_TRIES: u32 = 5;
 const PROVISIONING: &str = "Provisioning";
 const SUCCEEDED: &str = "ProvisioningSucceeded";
 const FAILED: &str = "ProvisioningFailed";
+const ONE_NODE: &str = "AllPodsOnOneNode";
 
 impl Plan {
     /// The UID of the claim that the volume is for.
@@ -419,6 +421,10 @@ impl Provisioner {
         let (plan, draft) = (&pending.plan, &pending.plan.draft);
         let message = format!("Successfully provisioned volume {}", draft.name);
         self.context.events.normal(&*draft.claim, SUCCEEDED, message);
+        let node = self.context.scope.node();
+        if let Some(message) = node.and_then(|node| one_node::message(&pending.object, node)) {
+            self.context.events.normal_once(&*draft.claim, ONE_NODE, message);
+        }
         let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
         let took = pending.since.elapsed();
         self.metrics.provisioned(class_name, plan.draft.source.kind(), Some(took));

@@ -59,9 +59,11 @@ impl State {
         request: csi::CreateVolumeRequest,
     ) -> Result<csi::CreateVolumeResponse, Status> {
         self.created.push(request.clone());
+        let required = request.accessibility_requirements.unwrap_or_default();
         let volume = csi::Volume {
             volume_id: "handle".to_owned(),
             content_source: request.volume_content_source,
+            accessible_topology: required.requisite.into_iter().take(1).collect(),
             ..csi::Volume::default()
         };
         let answer = csi::CreateVolumeResponse { volume: Some(volume) };

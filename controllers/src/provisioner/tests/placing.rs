@@ -201,3 +201,34 @@ async fn a_repeated_call_has_the_same_requirement() {
     assert_eq!(rig.required()[2], zones(&["b", "c", "x"]));
     assert!(rig.at_work.in_flight.topology("u-1").is_none());
 }
+
+/// A claim for several nodes gets one event that its volume is on one node. Controllers for the
+/// whole cluster do not know whether a topology key means a node.
+#[tokio::test]
+async fn a_claim_for_several_nodes_gets_an_event_about_its_node() {
+    for (node, mode, expected) in [
+        (true, "ReadWriteMany", true),
+        (true, "ReadOnlyMany", true),
+        (true, "ReadWriteOnce", false),
+        (false, "ReadWriteMany", false),
+    ] {
+        let mut rig = match node {
+            true => on_node(&[("t/node", "n1")]),
+            false => in_cluster(),
+        };
+        rig.node("n1", "n1");
+        rig.put_class_and_claim(LATE, Some("n1"), Value::Null, json!({}));
+        let mut claim = claim_value(Some("n1"), &Value::Null);
+        claim["spec"]["accessModes"] = json!([mode]);
+        rig.put_claim(&claim);
+        for _ in 0..2 {
+            assert_eq!(rig.work().await, Outcome::Done);
+        }
+        let events = rig.world.take_events().into_iter();
+        let emitted: Vec<bool> = events
+            .filter(|event| event.reason == "AllPodsOnOneNode")
+            .map(|event| event.shared && event.message.contains("run on node n1,"))
+            .collect();
+        assert_eq!(emitted, vec![true; usize::from(expected)], "on a node {node}: {mode}");
+    }
+}

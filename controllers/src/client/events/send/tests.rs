@@ -62,13 +62,14 @@ async fn a_shared_event_is_created_once() {
         let lost = send(&api, CancellationToken::new(), |events| {
             events.shared_warning(&claim, "Refused", "no such pool".to_owned());
             events.shared_warning(&claim, "Refused", format!("other {}", node / 2));
+            events.normal_once(&claim, "AllPodsOnOneNode", "n1".to_owned());
         });
         assert_eq!(lost.await, 0);
     }
     let happened = api.happened();
     let names = happened.iter().filter_map(|line| line.split(' ').nth(1));
     let names: std::collections::BTreeSet<&str> = names.collect();
-    assert_eq!((happened.len(), names.len()), (6, 3), "{names:?}");
+    assert_eq!((happened.len(), names.len()), (9, 4), "{names:?}");
 }
 
 fn emit(events: &Events, kind: Kind) {
