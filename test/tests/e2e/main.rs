@@ -22,6 +22,7 @@ mod attack;
 mod attributes;
 mod bad;
 mod claims;
+mod examples;
 mod expansion;
 mod filesystems;
 mod inline;
@@ -56,6 +57,19 @@ const SHIPPED: &[Test] = tests! {
     snapshots: a_snapshot_is_restored_and_larger_and_a_volume_cloned;
     claims: a_claim_goes_through_a_pod_and_back;
     filesystems: read_only;
+    examples:
+        every_file_has_a_test,
+        rwx,
+        snapshot,
+        statefulset,
+        expand,
+        attributes,
+        claim,
+        clone,
+        group_snapshot,
+        rwop,
+        block,
+        inline;
 };
 
 /// Ordered by duration: the longest tests come first, so that the others run beside them.

@@ -1,0 +1,259 @@
+//! Applies each file of `deploy/examples`, and checks what its head tells the reader to look at.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use hostloop_test::machine;
+use serde_json::{Value, json};
+
+use crate::objects::{name, text};
+use crate::space::Space;
+use crate::world::{World, check, is_ready};
+
+/// The files with a test below.
+const FILES: [&str; 11] = [
+    "attributes",
+    "block",
+    "claim",
+    "clone",
+    "expand",
+    "group-snapshot",
+    "inline",
+    "rwop",
+    "rwx",
+    "snapshot",
+    "statefulset",
+];
+
+fn folder() -> PathBuf {
+    machine::root().join("deploy/examples")
+}
+
+/// Applies an example in a namespace of its own, as a user does.
+fn applied<'w>(world: &'w World, file: &str) -> Space<'w> {
+    let space = Space::new(world, &format!("example-{file}"));
+    space.apply(file);
+    space
+}
+
+/// Applies `claim`, and an example that is made of its volume.
+fn applied_to_claim<'w>(world: &'w World, file: &str) -> Space<'w> {
+    let space = Space::new(world, &format!("example-{file}"));
+    space.apply("claim");
+    space.ready("claim");
+    space.volume("claim");
+    space.apply(file);
+    space
+}
+
+impl Space<'_> {
+    fn apply(&self, file: &str) {
+        assert!(FILES.contains(&file), "{file} is not in the list of files");
+        let path = folder().join(format!("{file}.yaml"));
+        let arguments = ["apply", "--namespace", &self.name, "-f", machine::text(&path)];
+        self.world.cluster().kubectl(&arguments);
+    }
+
+    fn log(&self, pod: &str) -> String {
+        self.world.cluster().logs(&self.name, pod)
+    }
+
+    /// Waits until the pod's log has this text.
+    fn logged(&self, pod: &str, expected: &str) {
+        self.world.until(&format!("{expected:?} in the log of {pod}"), || {
+            let log = self.log(pod);
+            check(log.contains(expected), || log)
+        });
+    }
+
+    /// The pods with this label `app`, once so many of them are ready.
+    fn ready_pods(&self, app: &str, count: usize) -> Vec<Value> {
+        let of = |pod: &Value| pod["metadata"]["labels"]["app"] == app;
+        self.world.until(&format!("{count} ready pods of {app}"), || {
+            let mut pods = self.world.list("Pod", &self.name);
+            pods.retain(|pod| of(pod) && is_ready(pod));
+            check(pods.len() == count, || self.events())?;
+            Ok(pods)
+        })
+    }
+}
+
+pub(crate) fn every_file_has_a_test(_: &World) {
+    let files = std::fs::read_dir(folder()).expect("the examples are there");
+    let files: BTreeSet<String> = files
+        .map(|file| file.expect("its name").file_name().to_string_lossy().into_owned())
+        .collect();
+    let expected = FILES.iter().map(|file| format!("{file}.yaml"));
+    assert_eq!(files, expected.collect());
+}
+
+pub(crate) fn attributes(world: &World) {
+    let space = applied(world, "attributes");
+    space.ready("attributes");
+    space.logged("attributes", "128\n");
+    let class = json!({"spec": {"volumeAttributesClassName": "hostloop-streaming"}});
+    space.patch_claim("attributes", class);
+    space.until_claim("of the other class", "attributes", |claim| {
+        text(claim, "/status/currentVolumeAttributesClassName") == "hostloop-streaming"
+    });
+    space.logged("attributes", "4096\n");
+    space.end();
+}
+
+pub(crate) fn block(world: &World) {
+    let space = applied(world, "block");
+    space.ready("block");
+    space.logged("block", "1073741824\nwritten to the device itself");
+    assert_eq!(text(&space.volume("block"), "/spec/volumeMode"), "Block");
+    space.end();
+}
+
+pub(crate) fn claim(world: &World) {
+    let space = applied(world, "claim");
+    space.ready("claim");
+    assert!(space.sh("claim", "df -h /data").contains("/data"));
+    let owner = space.sh("claim", "stat -c '%u %g' /data/log");
+    assert_eq!(owner, "1000 1000");
+    // The log goes on after the pod is replaced.
+    space.delete_pod("claim");
+    space.apply("claim");
+    space.ready("claim");
+    let begun = space.sh("claim", "grep -c begun /data/log");
+    assert_eq!(begun, "2");
+    space.volume("claim");
+    space.end();
+}
+
+pub(crate) fn clone(world: &World) {
+    let space = applied_to_claim(world, "clone");
+    space.ready("clone");
+    space.logged("clone", "begun on");
+    assert_eq!(space.node_of("claim"), space.node_of("clone"));
+    space.volume("clone");
+    space.end();
+}
+
+pub(crate) fn expand(world: &World) {
+    let space = applied(world, "expand");
+    space.ready("expand");
+    let before = space.mib("expand", "/data");
+    space.grow("expand", "3Gi");
+    let mut looks = 0;
+    world.until("the claim's new size", || {
+        looks += 1;
+        if looks % 10 == 0 {
+            // Kubelet checks a pod's volumes when the pod changes, otherwise every minute.
+            let change = json!({"metadata": {"annotations": {"e2e/look": looks.to_string()}}});
+            world.patch("Pod", &space.name, "expand", change);
+        }
+        let claim = space.claim_now("expand");
+        let size = text(&claim, "/status/capacity/storage");
+        check(size == "3Gi", || format!("{}; {}", claim["status"], space.events()))
+    });
+    let after = space.mib("expand", "/data");
+    assert!(after >= before + 1900, "{before} MiB, then {after}");
+    space.volume("expand");
+    space.end();
+}
+
+pub(crate) fn group_snapshot(world: &World) {
+    let space = applied(world, "group-snapshot");
+    space.ready("group");
+    let group = ("VolumeGroupSnapshot", &*space.name, "group");
+    world.until_is("ready", group, |group| group["status"]["readyToUse"] == true);
+    let members = world.list("VolumeSnapshot", &space.name);
+    let mut claims: Vec<_> =
+        members.iter().map(|one| text(one, "/spec/source/persistentVolumeClaimName")).collect();
+    claims.sort_unstable();
+    assert_eq!(claims, ["group-data", "group-log"]);
+    for claim in claims {
+        space.volume(claim);
+    }
+    world.remove("VolumeGroupSnapshot", &space.name, "group");
+    space.end();
+}
+
+pub(crate) fn inline(world: &World) {
+    let space = applied(world, "inline");
+    space.ready("inline");
+    let mib = space.mib("inline", "/scratch");
+    assert!((150..=256).contains(&mib), "{mib} MiB");
+    assert!(world.list("PersistentVolumeClaim", &space.name).is_empty());
+    space.end();
+}
+
+pub(crate) fn rwop(world: &World) {
+    let space = applied(world, "rwop");
+    space.world.until("one pod that runs and one that waits", || {
+        let pods = world.list("Pod", &space.name);
+        let ready: Vec<_> = pods.iter().filter(|pod| is_ready(pod)).collect();
+        check(ready.len() == 1 && pods.len() == 2, || space.events())
+    });
+    // The scheduler may have taken the second one first.
+    let runs = |pod: &&Value| is_ready(pod);
+    let pods = world.list("Pod", &space.name);
+    let first = pods.iter().find(runs).map(|pod| name(pod).to_owned());
+    let first = first.expect("one runs");
+    let second = pods.iter().map(name).find(|pod| *pod != first).expect("one waits");
+    assert_eq!(text(&space.pod_now(second), "/status/phase"), "Pending");
+    space.delete_pod(&first);
+    space.ready(second);
+    space.volume("rwop");
+    space.end();
+}
+
+pub(crate) fn rwx(world: &World) {
+    let space = applied(world, "rwx");
+    let pods = space.ready_pods("rwx", 2);
+    let nodes: BTreeSet<_> = pods.iter().map(|pod| text(pod, "/spec/nodeName")).collect();
+    let node: Vec<_> = nodes.into_iter().collect();
+    let [node] = node[..] else { panic!("the pods run on {node:?}") };
+    space.event("rwx", "AllPodsOnOneNode", &format!("run on node {node},"));
+    for pod in &pods {
+        let writer = format!("grep -q '^{} at' /data/log", name(pod));
+        space.world.until("lines of both pods", || space.try_sh(name(&pods[0]), &writer));
+    }
+    let events = world.list("Event", &space.name).into_iter();
+    let of_node = events.filter(|event| text(event, "/reason") == "AllPodsOnOneNode");
+    assert_eq!(of_node.count(), 1);
+    space.volume("rwx");
+    space.end();
+}
+
+pub(crate) fn snapshot(world: &World) {
+    let space = applied_to_claim(world, "snapshot");
+    let at = ("VolumeSnapshot", &*space.name, "snapshot");
+    world.until_is("ready", at, |snapshot| snapshot["status"]["readyToUse"] == true);
+    crate::snapshots::content_of(&space, "snapshot");
+    space.ready("snapshot");
+    space.logged("snapshot", "begun on");
+    let mib = space.mib("snapshot", "/data");
+    assert!(mib > 1700, "{mib} MiB");
+    space.volume("snapshot");
+    space.end();
+}
+
+pub(crate) fn statefulset(world: &World) {
+    let space = applied(world, "statefulset");
+    space.ready_pods("statefulset", 2);
+    for claim in ["data-statefulset-0", "data-statefulset-1"] {
+        space.volume(claim);
+    }
+    // Its successor has the same name.
+    let uid = |pod: &Value| text(pod, "/metadata/uid").to_owned();
+    let first = uid(&space.pod_now("statefulset-0"));
+    world.delete("Pod", &space.name, "statefulset-0");
+    world.until("its successor", || {
+        let pod = world.find("Pod", &space.name, "statefulset-0");
+        let is_new = pod.is_some_and(|pod| uid(&pod) != first && is_ready(&pod));
+        check(is_new, || space.events())
+    });
+    assert_eq!(space.sh("statefulset-0", "grep -c begun /data/log"), "2");
+    let arguments = ["delete", "--namespace", &space.name, "statefulset", "statefulset"];
+    world.cluster().kubectl(&arguments);
+    world.until("the end of the claims", || {
+        let left = world.list("PersistentVolumeClaim", &space.name);
+        check(left.is_empty(), || format!("{left:?}"))
+    });
+    space.end();
+}
