@@ -184,7 +184,9 @@ build_sidecars() {
   mkdir -p "$1/bin"
   local module
   for module in "$ROOT/test/interop" "$ROOT/test/interop/provisioner"; do
-    (cd "$module" && nice go build -trimpath -ldflags "-s -w" -o "$1/bin/" tool) || return
+    # Without debug information, as scripts/cluster builds: that takes a fifth less.
+    (cd "$module" && nice go build -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w" \
+      -o "$1/bin/" tool) || return
   done
 }
 

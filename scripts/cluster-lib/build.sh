@@ -28,13 +28,17 @@ tool_paths() {
   PAUSE=$CACHE/tools/pause-$PAUSE_VERSION/bin/pause
 }
 
+# Without debug information, which the linker would drop anyway, compiling takes a fifth less. Programs
+# that share packages must have the same flags.
+GO_FLAGS=(-trimpath -gcflags=all=-dwarf=false)
+
 # go_build MODULE OUT LDFLAGS PACKAGE…: builds the module's tools into OUT.
 go_build() {
   local module=$1 out=$2 ldflags=$3
   shift 3
   mkdir -p "$(dirname "$out")"
   (cd "$ROOT/test/cluster/$module" &&
-    go build -trimpath -ldflags "-s -w $ldflags" -o "$out" "$@")
+    go build "${GO_FLAGS[@]}" -ldflags "-s -w $ldflags" -o "$out" "$@")
 }
 
 # Kubernetes' end-to-end suite, the program that runs its specs in parallel, and the image of its
@@ -44,7 +48,7 @@ build_suite() {
   mkdir -p "$1/bin"
   (
     cd "$module" || return
-    nice go test -c -trimpath -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
+    nice go test -c "${GO_FLAGS[@]}" -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
   ) &&
     go_build kubernetes "$1/bin/ginkgo" "" github.com/onsi/ginkgo/v2/ginkgo &&
     CGO_ENABLED=0 go_build kubernetes "$1/bin/agnhost" "" k8s.io/kubernetes/test/images/agnhost
