@@ -150,6 +150,17 @@ make_tool() {
   mv "$folder.part" "$folder"
 }
 
+# stripped_image PROGRAM ARCHIVE: makes the image of a program, unless it is newer than the program.
+# Without its symbols a debug build is half as large, and the image is sooner on the nodes.
+stripped_image() {
+  local stripped
+  [ ! "$2" -nt "$1" ] || return 0
+  stripped=$(dirname "$2")/hostloop-stripped
+  mkdir -p "$(dirname "$2")"
+  strip -o "$stripped" "$1"
+  "$ROOT/scripts/image" --binary "$stripped" --output "$2"
+}
+
 build_cargo_deny() {
   # It works for seconds; optimising it would take minutes.
   env -u CARGO_TARGET_DIR cargo install --debug --locked --version "$CARGO_DENY_VERSION" cargo-deny \

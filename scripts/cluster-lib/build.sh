@@ -3,7 +3,9 @@
 # Sourced, never run.
 # shellcheck disable=SC2034 # its variables are for the scripts that source it
 
+# The version of the tests, and its folder in test/cluster.
 KUBERNETES_VERSION=1.36.3
+KUBERNETES_MODULE=kubernetes
 ETCD_VERSION=3.6.5
 CONTAINERD_VERSION=2.4.2
 
@@ -83,11 +85,16 @@ build_containerd() {
 # Static, because its image has no C library.
 build_pause() { CGO_ENABLED=0 go_build pause "$1/bin/pause" "" .; }
 
+# True if no program is missing.
+is_built() {
+  [ -x "$KUBE_BIN/kubelet" ] && [ -x "$ETCD" ] && [ -x "$CONTAINERD_BIN/containerd" ] &&
+    [ -x "$PAUSE" ]
+}
+
 # Builds missing programs. A lock admits one builder, because clusters may start together.
 build() {
   tool_paths
-  [ ! -x "$KUBE_BIN/kubelet" ] || [ ! -x "$ETCD" ] || [ ! -x "$CONTAINERD_BIN/containerd" ] ||
-    [ ! -x "$PAUSE" ] || return 0
+  ! is_built || return 0
   PATH=$PATH:/usr/local/go/bin
   command -v go >/dev/null || die "go is not installed; the cluster's programs are Go programs"
   mkdir -p "$CACHE/tools"

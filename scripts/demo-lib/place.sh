@@ -16,46 +16,16 @@ k() { kube --namespace "$NAMESPACE" "$@"; }
 
 cluster() { "$ROOT/scripts/cluster" "$@"; }
 
-# --- before the story: programs and image, with what a person wants to know while waiting ----------
-
-# patiently WHAT COMMAND…: with the time that has passed, each half minute, or as it passes.
-patiently() {
-  local what=$1 began=$SECONDS every=30 printed=0 pid
-  shift
-  "$@" >"$WORK/log" 2>&1 &
-  pid=$!
-  CALLING=$pid
-  while kill -0 $pid 2>/dev/null; do
-    sleep 0.5
-    if [ -t 2 ]; then
-      printf '\r    %s %s\e[K' "$(lasting $((SECONDS - began)))" "$(tail -n 1 "$WORK/log" | tr -d '\r' | cut -c1-70)"
-    elif [ $((SECONDS - began)) -ge $((printed + every)) ]; then
-      printed=$((SECONDS - began))
-      note "$what: $(lasting $printed) so far"
-    fi
-  done
-  CALLING=''
-  [ ! -t 2 ] || printf '\r\e[K'
-  if ! wait $pid; then
-    tail -n 30 "$WORK/log"
-    die "$what did not succeed"
-  fi
-  note "$what: done in $(lasting $((SECONDS - began)))"
-}
+# --- before the story: programs and image --------------------------------------------------------
 
 prepare() {
   need_packages jq=jq
   if [ "$MODE" = own ]; then
-    need_filesystem_tools
     tool_paths
-    if [ ! -x "$KUBE_BIN/kubelet" ] || [ ! -x "$ETCD" ] || [ ! -x "$CONTAINERD_BIN/containerd" ] ||
-      [ ! -x "$PAUSE" ]; then
-      say "Building Kubernetes, etcd and containerd, this once (about eight minutes on two cores)"
-      patiently "the cluster's programs" cluster build
-    fi
-    KUBECTL=$KUBE_BIN/kubectl
     [ ! -e "$CLUSTER_DIR/settings" ] ||
       die "a cluster $CLUSTER is there from an earlier time: sudo ./scripts/cluster down --name $CLUSTER"
+    need_filesystem_tools
+    KUBECTL=$KUBE_BIN/kubectl
   else
     KUBECTL=$(command -v kubectl) || die "--context needs your kubectl, and there is none"
     # Under sudo it is the user's contexts that are meant.
@@ -67,19 +37,28 @@ prepare() {
       die "the cluster of context $CONTEXT does not answer: $(head -n 1 "$WORK/err")"
     if k get csidriver hostloop.csi.dev >/dev/null 2>&1; then OURS=no; fi
   fi
-  [ "$OURS" = yes ] || return 0
-  make_image
+  build_missing
 }
 
-make_image() {
-  if [ -n "$IMAGE" ]; then
+# Builds the programs and the image that are missing.
+build_missing() {
+  local names=()
+  if [ "$OURS" = yes ] && [ -n "$IMAGE" ]; then
     [ -f "$IMAGE" ] || die "--image: there is no file $IMAGE"
-    return
+  elif [ "$OURS" = yes ]; then
+    need_toolchain
+    need_packages strip=binutils
+    choose_profile
+    DEBUG_BUILD=' (not optimized: the release build takes less)'
+    names+=("hostloop (three minutes alone, the first time)")
+    begin_build hostloop demo_image
   fi
-  need_toolchain
-  IMAGE=$TARGET/image/hostloop.tar
-  say "Building hostloop and its image (some minutes the first time, then seconds)"
-  patiently "the image" "$ROOT/scripts/image"
+  if [ "$MODE" = own ] && ! is_built; then
+    names+=("Kubernetes, etcd and containerd (six minutes alone, this once)")
+    begin_build Kubernetes cluster build
+  fi
+  [ ${#names[@]} = 0 ] || say "Building ${names[0]}${names[1]:+, and beside it ${names[1]}}"
+  await_builds
 }
 
 # --- the cluster -------------------------------------------------------------------------------
@@ -214,6 +193,7 @@ clean_up() {
   trap - EXIT
   trap '' INT TERM HUP
   if [ -n "$CALLING" ]; then kill "$CALLING" 2>/dev/null || true; fi
+  end_builds
   if [ "$FINISHED" = yes ]; then
     cut=false
   elif [ "$STEP" -gt 0 ]; then

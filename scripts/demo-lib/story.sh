@@ -79,7 +79,7 @@ resident() {
   for pid in $(pgrep -x hostloop); do
     { tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF "unix://$KUBELET_DIR/" || continue
     kib=$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status")
-    fact memory "$(bytes $((kib * 1024))) resident, for all of it"
+    fact memory "$(bytes $((kib * 1024))) resident, for all of it$DEBUG_BUILD"
   done
 }
 
