@@ -24,9 +24,12 @@ pub(super) use snapshots::has_snapshots;
 #[cfg(test)]
 pub(super) mod testing;
 
+/// Judges the facts of one section.
+type Judge = fn(&Facts) -> Vec<Line>;
+
 /// Judges all facts, in the order in which a person would repair what is wrong.
 pub(super) fn decide(facts: &Facts) -> Vec<Section> {
-    let sections: [(&'static str, fn(&Facts) -> Vec<Line>); 11] = [
+    let sections: [(&'static str, Judge); 11] = [
         ("Kubernetes", server::lines),
         ("Snapshots", snapshots::lines),
         ("CSIDriver", csi_driver::lines),

@@ -49,13 +49,13 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     let [fast, gone] = &report.pools[..] else {
         panic!("{:?}", report.pools);
     };
-    assert_eq!((fast.state, fast.kind), ("open", "image"));
+    assert_eq!((&*fast.state, &*fast.kind), ("open", "image"));
     assert_eq!(fast.pid, Some(std::process::id()));
     let found = (fast.fs.as_deref(), fast.reflinks);
     assert_eq!(found, (Some("xfs"), Some(true)));
     let promised = 4 * MI + snapshot.allocated_bytes;
     assert_eq!(fast.promised_bytes, Some(promised));
-    assert_eq!((gone.state, gone.volumes), ("missing", 0));
+    assert_eq!((&*gone.state, gone.volumes), ("missing", 0));
     assert!(gone.why.as_ref().unwrap().contains("image"), "{gone:?}");
 
     let [shown] = &report.volumes[..] else {
@@ -67,7 +67,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     assert_eq!(shown.direct_io, Some(device.direct_io));
     assert_eq!(report.snapshots[0].id, snapshot.id.to_string());
     assert!(report.snapshots[0].source_exists);
-    let over: Vec<_> = report.loops.iter().map(|l| l.over).collect();
+    let over: Vec<_> = report.loops.iter().map(|l| &*l.over).collect();
     let both = over.contains(&"pool") && over.contains(&"volume");
     assert!(both, "{over:?}");
     let mounted = site.options.state_dir.join("pools/fast");

@@ -62,7 +62,7 @@ fn judge(
     let policies: BTreeMap<&str, &ValidatingAdmissionPolicy> =
         policies.iter().filter_map(|p| Some((p.metadata.name.as_deref()?, p))).collect();
     let state = |name: &str| state(policies.get(name).copied(), bindings, name);
-    let states: Vec<(&str, State)> = POLICIES.iter().map(|name| (*name, state(*name))).collect();
+    let states: Vec<(&str, State)> = POLICIES.iter().map(|name| (*name, state(name))).collect();
     let of = |wanted: State| {
         let found = states.iter().filter(move |(_, state)| *state == wanted);
         found.map(|(name, _)| *name).collect::<Vec<_>>()
