@@ -10,6 +10,8 @@ use crate::machine::root;
 const OPERATORS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 /// Words before a list of labels.
 const LABELS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+/// Of these, those between an aggregation and its argument.
+const GROUPINGS: [&str; 2] = ["by", "without"];
 /// Metrics that Prometheus itself adds.
 const OF_PROMETHEUS: [&str; 1] = ["up"];
 
@@ -67,7 +69,10 @@ pub fn metrics(query: &str) -> BTreeSet<String> {
                 if LABELS.contains(&name) {
                     after(further, ')')
                 } else {
-                    if !further.starts_with('(') && !OPERATORS.contains(&name) {
+                    // A function, or an aggregation with its labels in between.
+                    let called =
+                        further.starts_with('(') || GROUPINGS.contains(&split_name(further).0);
+                    if !called && !OPERATORS.contains(&name) {
                         found.insert(name.to_owned());
                     }
                     further

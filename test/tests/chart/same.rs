@@ -116,7 +116,7 @@ fn another_namespace_is_everywhere() {
         let mark = [
             format!("namespace: {namespace}\n"),
             format!("system:serviceaccount:{namespace}:"),
-            format!("          - {namespace}\n"),
+            format!("- '{namespace}'\n"),
         ];
         mark.map(|mark| text.matches(&mark).count())
     };
