@@ -91,11 +91,7 @@ fn the_chart_renders_what_kustomize_renders() {
                     labels.remove(label);
                 }
             }
-            assert_eq!(
-                serde_json::to_string_pretty(object).expect("it is JSON"),
-                serde_json::to_string_pretty(other).expect("it is JSON"),
-                "{what}: {key}, by Helm and by kustomize"
-            );
+            assert!(object == other, "{what}: {key} differs:\n{}", difference(object, other));
             compared += 1;
         }
         for key in theirs.keys() {
@@ -103,6 +99,17 @@ fn the_chart_renders_what_kustomize_renders() {
         }
     }
     println!("{compared} objects compared in {} renderings", cases.len());
+}
+
+/// The lines that only Helm's object has (+), and those that only kustomize's has (-).
+fn difference(helm: &Value, kustomize: &Value) -> String {
+    let lines = |object| serde_json::to_string_pretty(object).expect("it is JSON");
+    let (helm, kustomize) = (lines(helm), lines(kustomize));
+    let only = |mark: char, of: &str, than: &str| {
+        let new = of.lines().filter(|line| !than.lines().any(|other| other == *line));
+        new.map(|line| format!("{mark} {}\n", line.trim())).collect::<String>()
+    };
+    only('+', &helm, &kustomize) + &only('-', &kustomize, &helm)
 }
 
 /// The namespace is in rules, policies and bindings, too.

@@ -81,7 +81,8 @@ impl Server {
             }]})),
             _ => state.objects.get(&path).or(state.kept.get(&path)).cloned(),
         };
-        let missing = json!({"kind": "Status", "status": "Failure", "code": 404});
+        let missing = json!({"kind": "Status", "status": "Failure", "code": 404,
+            "reason": "NotFound", "message": ""});
         let code = if found.is_some() { 200 } else { 404 };
         let mut response = Response::new(found.unwrap_or(missing).to_string());
         *response.status_mut() = code.try_into().unwrap();
