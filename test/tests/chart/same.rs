@@ -103,7 +103,7 @@ fn the_chart_renders_what_kustomize_renders() {
 
 /// The lines that only Helm's object has (+), and those that only kustomize's has (-).
 fn difference(helm: &Value, kustomize: &Value) -> String {
-    let lines = |object| serde_json::to_string_pretty(object).expect("it is JSON");
+    let lines = |object: &Value| serde_json::to_string_pretty(object).expect("it is JSON");
     let (helm, kustomize) = (lines(helm), lines(kustomize));
     let only = |mark: char, of: &str, than: &str| {
         let new = of.lines().filter(|line| !than.lines().any(|other| other == *line));
