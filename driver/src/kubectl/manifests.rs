@@ -19,7 +19,7 @@ pub(super) use component::Component;
 pub(super) use fields::field;
 pub(super) use server::{Fitted, Version, fit};
 pub(super) use settings::{
-    Class, DEFAULT_CLASS, Installed, Pool, Settings, Snapshots, base_image, repository,
+    Class, DEFAULT_CLASS, Installed, Pool, Settings, Snapshots, base_image, repository, usual_pools,
 };
 
 /// The base.

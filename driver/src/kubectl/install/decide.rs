@@ -7,7 +7,7 @@ use super::survey::Survey;
 use super::{Args, Error};
 use crate::kubectl::distribution::Distribution;
 use crate::kubectl::manifests::{
-    Class, Component, DEFAULT_CLASS, Installed, Pool, Settings, base_image, repository,
+    Class, Component, DEFAULT_CLASS, Installed, Pool, Settings, base_image, repository, usual_pools,
 };
 
 /// What is applied, and why.
@@ -52,8 +52,7 @@ impl Plan {
                 .as_ref()
                 .map(|found| found.directory.clone())
                 .or_else(|| args.kubelet_dir.clone()),
-            pools: pools(args, installed),
-            usual_pool: survey.map_or(&[], |survey| usual_pool(survey.distribution)),
+            pools: pools(args, survey),
             attach: args.attach,
             snapshots: snapshots.snapshots,
             default_class,
@@ -79,9 +78,12 @@ impl Plan {
 }
 
 /// An installed pool is a promise to the volumes in it, so it stays unless the person names others.
-fn pools(args: &Args, installed: Option<&Installed>) -> Vec<Pool> {
-    match (args.pools.as_slice(), installed) {
-        ([], Some(installed)) => installed.pools.clone(),
+/// The pools of a known cluster are always explicit: the next installation finds them so, and makes
+/// the same DaemonSet.
+fn pools(args: &Args, survey: Option<&Survey>) -> Vec<Pool> {
+    match (args.pools.as_slice(), survey) {
+        ([], Some(Survey { installed: Some(installed), .. })) => installed.pools.clone(),
+        ([], Some(survey)) => usual_pools(usual_pool(survey.distribution)),
         (chosen, _) => chosen.to_vec(),
     }
 }

@@ -99,6 +99,19 @@ async fn minikube_has_a_pool_of_its_own() {
     assert_eq!(installed.pools[0].path, "/data/hostloop");
 }
 
+/// A changed order of the DaemonSet's environment would restart its pods.
+#[tokio::test]
+async fn a_second_installation_changes_nothing() {
+    for flags in ["--attach", "--pool a=/srv/a,inline --pool b=/dev/sdb", "--kubelet-dir /k"] {
+        let server = FakeServer::new(36);
+        server.put(node(""));
+        install(&server, flags).await.unwrap();
+        let again = if flags == "--attach" { flags } else { "" };
+        let counts = install(&server, again).await.unwrap();
+        assert_eq!((counts.created, counts.changed), (0, 0), "{flags}");
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_installed_says_why() {
     let driver = |required: bool| {

@@ -68,8 +68,6 @@ pub(in crate::kubectl) struct Settings {
     pub(in crate::kubectl) kubelet_dir: Option<String>,
     /// The base's pool if empty.
     pub(in crate::kubectl) pools: Vec<Pool>,
-    /// Set the pool of a distribution if `pools` is empty.
-    pub(in crate::kubectl) usual_pool: &'static [Component],
     pub(in crate::kubectl) attach: bool,
     pub(in crate::kubectl) snapshots: Snapshots,
     pub(in crate::kubectl) default_class: Option<Class>,
@@ -92,9 +90,6 @@ impl Settings {
             if is_chosen {
                 component.apply(&mut objects);
             }
-        }
-        if self.pools.is_empty() {
-            self.usual_pool.iter().for_each(|component| component.apply(&mut objects));
         }
         self.set_variables(&mut objects);
         Component::HOST_PATHS.apply(&mut objects);
@@ -177,6 +172,13 @@ pub(in crate::kubectl) fn base_image() -> String {
     let mut objects = base();
     let image = field(daemon_set(&mut objects), &format!("{CONTAINER}.image")).cloned();
     image.and_then(|image| image.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// The pools of the base with these components.
+pub(in crate::kubectl) fn usual_pools(components: &[Component]) -> Vec<Pool> {
+    let mut objects = base();
+    components.iter().for_each(|component| component.apply(&mut objects));
+    Installed::of(daemon_set(&mut objects), None).pools
 }
 
 /// The repository of an image: its name without tag and digest.
