@@ -7,7 +7,7 @@ use super::survey::Survey;
 use super::{Args, Error};
 use crate::kubectl::distribution::Distribution;
 use crate::kubectl::manifests::{
-    Class, Component, DEFAULT_CLASS, Installed, Pool, Settings, base_image, repository, usual_pools,
+    Class, Component, DEFAULT_CLASS, Pool, Settings, base_image, repository, usual_pools,
 };
 
 /// What is applied, and why.
