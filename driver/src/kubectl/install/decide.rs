@@ -91,7 +91,9 @@ fn pools(args: &Args, survey: Option<&Survey>) -> Vec<Pool> {
 /// The components of the distribution's overlay that set the pool.
 fn usual_pool(distribution: Distribution) -> &'static [Component] {
     match distribution {
-        Distribution::Minikube => &[Component::MINIKUBE_POOL],
+        Distribution::Kind => &[Component::IMAGE_POOL],
+        Distribution::Minikube => &[Component::MINIKUBE_POOL, Component::IMAGE_POOL],
+        Distribution::Talos => &[Component::TALOS_POOL],
         _ => &[],
     }
 }

@@ -88,15 +88,23 @@ async fn an_empty_cluster_gets_everything_once() {
 }
 
 #[tokio::test]
-async fn minikube_has_a_pool_of_its_own() {
-    let server = FakeServer::new(36);
-    let mut one = node("");
-    one["metadata"]["labels"] = json!({"minikube.k8s.io/name": "minikube"});
-    server.put(one);
-    install(&server, "").await.unwrap();
-    let daemon_set = server.all("DaemonSet").remove(0);
-    let installed = manifests::Installed::of(&daemon_set, None);
-    assert_eq!(installed.pools[0].path, "/data/hostloop");
+async fn distributions_have_the_pools_of_their_overlays() {
+    let labelled = json!({"minikube.k8s.io/name": "minikube"});
+    for (provider, labels, flags, pool) in [
+        ("kind://docker/kind/n1", json!({}), "", "default=/var/lib/hostloop,image=20Gi"),
+        ("", labelled.clone(), "", "default=/data/hostloop,image=20Gi"),
+        ("", labelled, "--pool a=/srv", "a=/srv"),
+        ("", json!({}), "", "default=/var/lib/hostloop"),
+    ] {
+        let server = FakeServer::new(36);
+        let mut one = node(provider);
+        one["metadata"]["labels"] = labels;
+        server.put(one);
+        install(&server, flags).await.unwrap();
+        let installed = manifests::Installed::of(&server.all("DaemonSet").remove(0), None);
+        assert_eq!(installed.pools.len(), 1);
+        assert_eq!(installed.pools[0].to_string(), pool);
+    }
 }
 
 /// A changed order of the DaemonSet's environment would restart its pods.
@@ -171,7 +179,7 @@ async fn the_report_says_what_was_found() {
     for words in [
         "test: Kubernetes v1.36.0, kind, 1 node",
         "/var/lib/kubelet (the default)",
-        "default=/var/lib/hostloop",
+        "default=/var/lib/hostloop,image=20Gi",
         "hostloop is the cluster's snapshot controller",
         "StorageClass hostloop-ext4",
         "kubectl annotate storageclass standard storageclass.kubernetes.io/is-default-class-",

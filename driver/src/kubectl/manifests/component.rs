@@ -32,9 +32,13 @@ impl Component {
     pub(super) const GROUP_SNAPSHOT_CLASS: Component =
         component!("components/group-snapshot-class", "class.yaml");
     pub(super) const HOST_PATHS: Component = component!("components/host-paths");
-    /// The pool on minikube's nodes.
+    /// A pool in one bounded image.
+    pub(in crate::kubectl) const IMAGE_POOL: Component = component!("components/image-pool");
+    /// The pool's directory on minikube's nodes.
     pub(in crate::kubectl) const MINIKUBE_POOL: Component =
         component!("overlays/minikube/pool-dir");
+    /// The pool's directory on Talos' nodes.
+    pub(in crate::kubectl) const TALOS_POOL: Component = component!("overlays/talos/pool-dir");
     pub(super) const REGISTRY: Component = component!("components/registry");
     pub(super) const SNAPSHOT_CLASS: Component =
         component!("components/snapshot-class", "class.yaml");
@@ -154,7 +158,9 @@ mod tests {
             ("attach", Component::ATTACH, 0),
             ("group-snapshot-class", Component::GROUP_SNAPSHOT_CLASS, 1),
             ("host-paths", Component::HOST_PATHS, 0),
-            ("pool-dir", Component::MINIKUBE_POOL, 0),
+            ("image-pool", Component::IMAGE_POOL, 0),
+            ("pool-dir of minikube", Component::MINIKUBE_POOL, 0),
+            ("pool-dir of Talos", Component::TALOS_POOL, 0),
             ("registry", Component::REGISTRY, 0),
             ("snapshot-class", Component::SNAPSHOT_CLASS, 1),
             ("snapshot-controller", Component::SNAPSHOT_CONTROLLER, 4),
