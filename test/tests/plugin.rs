@@ -90,7 +90,7 @@ async fn a_life_by_the_plugin() {
     let (said, succeeds) = install(&["--timeout", "15s"]);
     assert!(!succeeds, "{said}");
     assert_has(&said, &["ErrImageNeverPull", "ctr --namespace k8s.io images import"]);
-    plugin.fails(&["load", text(&binary())], &["is not kind or minikube", "unknown distribution"]);
+    plugin.fails(&["load", text(&binary())], &["unknown distribution, not kind or minikube"]);
 
     cluster.load(&image(scratch.path()));
     let (said, succeeds) = install(&["--default-class"]);
@@ -106,6 +106,7 @@ async fn a_life_by_the_plugin() {
     cluster.pod_ready("default", "claim");
     plugin.succeeds(&["status"], &["claim", &cluster.node(1)]);
     plugin.succeeds(&["check"], &[]);
+    plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
     plugin.succeeds(&["describe", "claim"], &["claim"]);
     plugin.fails(&["uninstall", "--yes"], &["of claim default/claim", "Delete the pods, claims"]);
 
