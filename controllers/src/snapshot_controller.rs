@@ -37,6 +37,7 @@ mod names;
 mod snapshot;
 mod status;
 
+pub use crds::FILES as CRD_FILES;
 pub use metrics::Metrics;
 
 use gather::Watches;

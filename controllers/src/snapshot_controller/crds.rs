@@ -10,7 +10,7 @@ mod ensure;
 pub(crate) use ensure::ensure_crds;
 
 /// The files, single kinds first.
-const FILES: [&str; 6] = [
+pub const FILES: [&str; 6] = [
     include_str!("../../../deploy/crds/snapshot.storage.k8s.io_volumesnapshotclasses.yaml"),
     include_str!("../../../deploy/crds/snapshot.storage.k8s.io_volumesnapshotcontents.yaml"),
     include_str!("../../../deploy/crds/snapshot.storage.k8s.io_volumesnapshots.yaml"),

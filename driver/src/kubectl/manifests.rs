@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use hostloop_controllers::snapshot_controller::CRD_FILES;
 use serde_json::Value;
 
 use super::NAME_LABEL;
@@ -87,21 +88,7 @@ fn base() -> Vec<Value> {
 
 /// The CustomResourceDefinitions of the snapshot kinds.
 pub(super) fn crds() -> Vec<Value> {
-    [
-        include_str!("../../../deploy/crds/snapshot.storage.k8s.io_volumesnapshotclasses.yaml"),
-        include_str!("../../../deploy/crds/snapshot.storage.k8s.io_volumesnapshotcontents.yaml"),
-        include_str!("../../../deploy/crds/snapshot.storage.k8s.io_volumesnapshots.yaml"),
-        include_str!(
-            "../../../deploy/crds/groupsnapshot.storage.k8s.io_volumegroupsnapshotclasses.yaml"
-        ),
-        include_str!(
-            "../../../deploy/crds/groupsnapshot.storage.k8s.io_volumegroupsnapshotcontents.yaml"
-        ),
-        include_str!("../../../deploy/crds/groupsnapshot.storage.k8s.io_volumegroupsnapshots.yaml"),
-    ]
-    .into_iter()
-    .flat_map(parse)
-    .collect()
+    CRD_FILES.into_iter().flat_map(parse).collect()
 }
 
 /// The documents of an embedded file.
