@@ -24,14 +24,16 @@ mod mount_flags;
 pub mod mountinfo;
 pub mod reflink_support;
 pub mod shared_dir;
-mod shared_list;
+mod shared_table;
 
 pub use error::{Error, Result};
-pub use loop_device::{Detached, FileId, LoopDevice, LoopInfo, LoopSpec, file_id, loop_path};
+pub use loop_device::{
+    Detached, FileId, LoopDevice, LoopInfo, LoopKey, LoopSpec, LoopTable, file_id, loop_path,
+};
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
-pub use mountinfo::{MountEntry, MountTable};
-pub use shared_list::SharedList;
+pub use mountinfo::{MountEntry, MountKey, MountTable};
+pub use shared_table::{Keyed, SharedTable};
 
 /// The logical block size of every loop device and the unit of every volume's size, in bytes.
 ///
@@ -243,7 +245,7 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// The attached loop devices as far as they are known: like [`Kernel::loops`], but their
     /// settings may be old, see [`Kernel::confirm`]. It costs the same with any number of devices.
-    fn known_loops(&self) -> Result<SharedList<LoopInfo>> {
+    fn known_loops(&self) -> Result<LoopTable> {
         Ok(self.loops()?.into())
     }
 
@@ -272,14 +274,17 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Attached devices that are known to have this backing file, lowest minor first.
     fn loops_of(&self, backing: FileId) -> Result<Vec<LoopInfo>> {
-        confirmed_loops(self, |l| l.backing == Some(backing))
+        confirmed_loops(self, |loops| loops.over(backing).collect())
     }
 
     /// All attached devices with this backing file. [`Error::Silent`] if there may be another one:
     /// a device without a reported backing file, with `name` in its path. `name` is the part of the
     /// path that no other file has: a volume's ID, or the file name of a pool's image.
     fn loops_holding(&self, backing: FileId, name: &str) -> Result<Vec<LoopInfo>> {
-        let loops = confirmed_loops(self, |l| l.backing == Some(backing) || l.may_hold(name))?;
+        let loops = confirmed_loops(self, |loops| {
+            let silent = loops.silent().filter(|l| l.may_hold(name));
+            silent.chain(loops.over(backing)).collect()
+        })?;
         match loops.iter().find(|l| l.may_hold(name)) {
             Some(silent) => Err(Error::silent(silent)),
             None => Ok(loops),
@@ -455,17 +460,17 @@ pub(crate) fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<Moun
     Ok(kernel.mounts()?.of_loop(minor).cloned().collect())
 }
 
-/// The known loop devices with this property, confirmed.
+/// Those of the known loop devices that `wanted` selects, confirmed.
 fn confirmed_loops<K: Kernel + ?Sized>(
     kernel: &K,
-    wanted: impl Fn(&LoopInfo) -> bool,
+    wanted: impl Fn(&LoopTable) -> Vec<&LoopInfo>,
 ) -> Result<Vec<LoopInfo>> {
     for _ in 0..LOOKS {
         let known = kernel.known_loops()?;
-        let found: Vec<&LoopInfo> = known.iter().filter(|l| wanted(l)).collect();
+        let found = wanted(&known);
         if kernel.confirm(&found, &[], &[]) {
             return Ok(found.into_iter().cloned().collect());
         }
     }
-    Ok(kernel.loops()?.into_iter().filter(wanted).collect())
+    Ok(wanted(&kernel.loops()?.into()).into_iter().cloned().collect())
 }

@@ -1,14 +1,12 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
-use crate::kernel::{
-    self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable, SharedList,
-};
+use crate::kernel::{self, FileId, Kernel, LoopInfo, LoopKey, LoopTable, MountEntry, MountTable};
 
 /// Loop devices and mounts at one time.
 #[derive(Clone, Debug, Default)]
 pub struct KernelState {
     /// All attached loop devices of the machine, lowest minor first.
-    pub loops: SharedList<LoopInfo>,
+    pub loops: LoopTable,
     /// The mount table of this process's namespace.
     pub mounts: MountTable,
 }
@@ -31,12 +29,12 @@ impl KernelState {
 
     /// The attached device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
-        self.loops.iter().find(|l| l.minor == minor)
+        self.loops.device(minor)
     }
 
     /// Devices over this file.
     pub(crate) fn over(&self, file: FileId) -> impl Iterator<Item = &LoopInfo> {
-        self.loops.iter().filter(move |l| l.backing == Some(file))
+        self.loops.over(file)
     }
 
     /// True if the device's node is bound anywhere, attached or not.
@@ -56,7 +54,7 @@ impl KernelState {
         let at = |how, m: &MountEntry| format!("{how} at {}", m.mount_point.display());
         let mounted = self.mounts.of_loop(minor).map(|m| at("mounted", m));
         let bound = self.mounts.of_loop_node(minor).map(|m| at("bound", m));
-        let over = self.loops.iter().filter(|l| loop_below(l) == Some(minor));
+        let over = self.loops.with(LoopKey::Below(minor));
         let over = over.map(|l| format!("under /dev/loop{}", l.minor));
         mounted.chain(bound).chain(over).collect()
     }
@@ -65,13 +63,6 @@ impl KernelState {
     pub(crate) fn free_minors(&self) -> impl Iterator<Item = u32> {
         (0..).filter(|n| self.device(*n).is_none() && !self.is_bound(*n))
     }
-}
-
-/// The minor of the loop device under this one, if there is one.
-pub(crate) fn loop_below(device: &LoopInfo) -> Option<u32> {
-    let below = device.backing_rdev;
-    let is_loop = below != 0 && rustix::fs::major(below) == LOOP_MAJOR;
-    is_loop.then(|| rustix::fs::minor(below))
 }
 
 /// True if several devices are over one image and at least one is writable. Each has its own page

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::kernel_state::{KernelState, loop_below};
-use crate::kernel::{self, FileId, Kernel, LoopInfo, MountEntry};
+use super::kernel_state::KernelState;
+use crate::kernel::{self, FileId, Kernel, LoopInfo, LoopKey, MountEntry, MountKey};
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
@@ -67,12 +68,19 @@ impl VolumeIdentity {
         match (self.image, device.backing) {
             (Some(image), Some(backing)) => backing == image,
             _ if device.read_only || device.backing_rdev != 0 => false,
-            _ => {
-                let dir = Path::new(&device.backing_path).parent();
-                let name = dir.and_then(Path::file_name).and_then(|n| n.to_str());
-                name.is_some_and(|name| name == self.id.to_string())
-            }
+            _ => device.directory().is_some_and(|name| name == self.id.to_string()),
         }
+    }
+
+    /// The volume's loop devices among these, lowest minor first.
+    fn own(&self, kernel: &KernelState) -> Vec<Arc<LoopInfo>> {
+        let by_image = self.image.map(LoopKey::Backing);
+        let by_path = LoopKey::Directory(self.id.to_string());
+        let found = by_image.into_iter().chain([by_path]).flat_map(|key| kernel.loops.with(key));
+        let mut own: Vec<_> = found.filter(|l| self.owns(l)).cloned().collect();
+        own.sort_by_key(|l| l.minor);
+        own.dedup_by_key(|l| l.minor);
+        own
     }
 }
 
@@ -101,22 +109,19 @@ pub(crate) enum Found {
     Foreign(String),
 }
 
-/// The kernel's view of one volume. Loop devices and mounts are searched once, because a node may
-/// have thousands of them.
+/// The kernel's view of one volume. Loop devices and mounts are found once.
 #[derive(Debug)]
 pub(crate) struct VolumeState {
     identity: VolumeIdentity,
     kernel: KernelState,
     /// Minors of the devices over the volume's image.
     own_minors: BTreeSet<u32>,
-    /// Places of these devices in the kernel's state.
-    own: Vec<usize>,
-    /// Places of the devices over these devices.
-    over: Vec<usize>,
-    /// Places of the mounts of these devices.
-    mounts: Vec<usize>,
-    /// The places of the topmost mounts at the paths of the request.
-    tops: Vec<(PathBuf, Option<usize>)>,
+    /// These devices.
+    own: Vec<Arc<LoopInfo>>,
+    /// The devices over these devices.
+    over: Vec<Arc<LoopInfo>>,
+    /// The mounts of these devices, oldest first.
+    mounts: Vec<Arc<MountEntry>>,
 }
 
 impl VolumeState {
@@ -127,44 +132,56 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
+        VolumeState::confirmed(kernel, identity, |seen| {
+            let minors = seen.own().chain(seen.over()).map(|l| l.minor);
+            let recorded = seen.identity.recorded.iter().copied();
+            let minors: BTreeSet<u32> = minors.chain(recorded).collect();
+            let loops = minors.iter().filter_map(|minor| seen.kernel.device(*minor));
+            seen.is_confirmed(kernel, &loops.collect::<Vec<_>>(), paths)
+        })
+    }
+
+    /// Like [`VolumeState::look`], but the settings of the loop devices may be old. This asks no
+    /// loop device, which would take another thread.
+    pub(crate) fn glance(
+        kernel: &dyn Kernel,
+        identity: &VolumeIdentity,
+        paths: &[&Path],
+    ) -> kernel::Result<VolumeState> {
+        VolumeState::confirmed(kernel, identity, |seen| seen.is_confirmed(kernel, &[], paths))
+    }
+
+    fn confirmed(
+        kernel: &dyn Kernel,
+        identity: &VolumeIdentity,
+        is_confirmed: impl Fn(&VolumeState) -> bool,
+    ) -> kernel::Result<VolumeState> {
         for _ in 0..kernel::LOOKS {
-            let seen = VolumeState::at_paths(&KernelState::known(kernel)?, identity, paths);
-            if seen.is_confirmed(kernel, paths) {
+            let seen = VolumeState::of(&KernelState::known(kernel)?, identity.clone());
+            if is_confirmed(&seen) {
                 return Ok(seen);
             }
         }
-        Ok(VolumeState::at_paths(&KernelState::read(kernel)?, identity, paths))
+        Ok(VolumeState::of(&KernelState::read(kernel)?, identity.clone()))
     }
 
-    fn at_paths(kernel: &KernelState, identity: &VolumeIdentity, paths: &[&Path]) -> VolumeState {
-        let top = |path: &&Path| (path.to_path_buf(), kernel.mounts.place_at(path));
-        let tops = paths.iter().map(top).collect();
-        VolumeState { tops, ..VolumeState::of(kernel, identity.clone()) }
-    }
-
-    fn is_confirmed(&self, kernel: &dyn Kernel, paths: &[&Path]) -> bool {
-        let minors = self.own().chain(self.over()).map(|l| l.minor);
-        let minors: BTreeSet<u32> = minors.chain(self.identity.recorded.iter().copied()).collect();
-        let loops: Vec<_> = minors.iter().filter_map(|minor| self.kernel.device(*minor)).collect();
+    fn is_confirmed(&self, kernel: &dyn Kernel, loops: &[&LoopInfo], paths: &[&Path]) -> bool {
         let mounts: Vec<_> = self.mounts().collect();
         let at: Vec<_> = paths.iter().map(|path| (*path, self.top(path))).collect();
-        kernel.confirm(&loops, &mounts, &at)
+        kernel.confirm(loops, &mounts, &at)
     }
 
     /// Selects the volume's part of a kernel state.
     pub(crate) fn of(kernel: &KernelState, identity: VolumeIdentity) -> VolumeState {
-        let own = places(kernel.loops.iter(), |l| identity.owns(l));
-        let own_minors: BTreeSet<u32> = own.iter().map(|at| kernel.loops[*at].minor).collect();
-        let is_own = |minor: Option<u32>| minor.is_some_and(|minor| own_minors.contains(&minor));
-        let (over, mounts) = match own.is_empty() {
-            true => Default::default(),
-            false => (
-                places(kernel.loops.iter(), |l| is_own(loop_below(l))),
-                places(kernel.mounts.entries.iter(), |e| is_own(e.loop_minor())),
-            ),
-        };
-        let (kernel, tops) = (kernel.clone(), Vec::new());
-        VolumeState { identity, kernel, own_minors, own, over, mounts, tops }
+        let own = identity.own(kernel);
+        let own_minors: BTreeSet<u32> = own.iter().map(|l| l.minor).collect();
+        let over = own_minors.iter().flat_map(|m| kernel.loops.with(LoopKey::Below(*m)));
+        let over = over.cloned().collect();
+        let entries = &kernel.mounts.entries;
+        let mounts = own_minors.iter().flat_map(|m| entries.numbers_with(MountKey::Loop(*m)));
+        let mounts: BTreeSet<u64> = mounts.collect();
+        let mounts = mounts.into_iter().filter_map(|n| entries.get(n).cloned()).collect();
+        VolumeState { identity, kernel: kernel.clone(), own_minors, own, over, mounts }
     }
 
     /// All loop devices and mounts.
@@ -174,12 +191,12 @@ impl VolumeState {
 
     /// The devices over the volume's image.
     pub(crate) fn own(&self) -> impl Iterator<Item = &LoopInfo> {
-        self.own.iter().map(|at| &self.kernel.loops[*at])
+        self.own.iter().map(|l| &**l)
     }
 
     /// Loop devices over the volume's loop devices: the driver's read-only ones, and kubelet's.
     pub(crate) fn over(&self) -> impl Iterator<Item = &LoopInfo> {
-        self.over.iter().map(|at| &self.kernel.loops[*at])
+        self.over.iter().map(|l| &**l)
     }
 
     /// The read-only devices among [`VolumeState::over`] that this driver attached.
@@ -192,9 +209,9 @@ impl VolumeState {
     pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
         let id = self.identity.id.to_string();
         let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
-        self.kernel.loops.iter().filter(move |l| {
-            let known = l.read_only && self.identity.recorded.contains(&l.minor);
-            known && (ours(l) || self.over().any(|over| over.minor == l.minor))
+        let recorded = self.identity.recorded.iter();
+        recorded.filter_map(|minor| self.kernel.device(*minor)).filter(move |l| {
+            l.read_only && (ours(l) || self.over().any(|over| over.minor == l.minor))
         })
     }
 
@@ -206,7 +223,7 @@ impl VolumeState {
     ) -> impl Iterator<Item = (&'s Path, u32)> {
         let over = |minor: u32| {
             let device = self.kernel.device(minor);
-            device.is_some_and(|l| l.read_only && loop_below(l) == stage.minor)
+            device.is_some_and(|l| l.read_only && l.below() == stage.minor)
         };
         let all = stage.read_only_loops.iter();
         let all = all.map(|(target, minor)| (target.as_path(), *minor));
@@ -215,14 +232,12 @@ impl VolumeState {
 
     /// Mounts of the volume's filesystem.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = &MountEntry> {
-        self.mounts.iter().map(|at| &self.kernel.mounts.entries[*at])
+        self.mounts.iter().map(|e| &**e)
     }
 
     /// The topmost mount at exactly this path.
     fn top(&self, path: &Path) -> Option<&MountEntry> {
-        let known = self.tops.iter().find(|(known, _)| known == path);
-        let place = known.map_or_else(|| self.kernel.mounts.place_at(path), |(_, place)| *place);
-        place.map(|at| &self.kernel.mounts.entries[at])
+        self.kernel.mounts.at(path)
     }
 
     /// The mount of the volume's filesystem at a path, if it is the topmost one there.
@@ -320,9 +335,4 @@ impl VolumeState {
         all.retain(|path| !parts.contains(&path.as_path()));
         all
     }
-}
-
-/// The places of the items with this property.
-fn places<'a, T: 'a>(items: impl Iterator<Item = &'a T>, so: impl Fn(&T) -> bool) -> Vec<usize> {
-    items.enumerate().filter(|(_, item)| so(item)).map(|(place, _)| place).collect()
 }

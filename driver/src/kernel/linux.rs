@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, SharedList, Superblock,
+    LoopSpec, LoopTable, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, Superblock,
 };
 
 mod asking;
@@ -119,7 +119,7 @@ impl Kernel for Linux {
         mount::table()
     }
 
-    fn known_loops(&self) -> Result<SharedList<LoopInfo>> {
+    fn known_loops(&self) -> Result<LoopTable> {
         let Some(known) = &self.known else {
             return Ok(self.loops()?.into());
         };

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::{BLOCK_SIZE, Error, Result};
+use super::{BLOCK_SIZE, Error, Keyed, LOOP_MAJOR, Result, SharedTable};
 
 /// Identifies the file behind a loop device by what never changes: device and inode number.
 ///
@@ -91,7 +91,86 @@ pub struct LoopInfo {
     pub direct_io: bool,
 }
 
+/// What a [`LoopTable`] finds devices by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoopKey {
+    /// The backing file.
+    Backing(FileId),
+    /// The backing file is not reported.
+    Silent,
+    /// The name of the backing file's directory.
+    Directory(String),
+    /// Minor of the loop device under this one.
+    Below(u32),
+}
+
+impl Keyed for LoopInfo {
+    type Key = LoopKey;
+
+    fn keys(&self) -> impl Iterator<Item = LoopKey> {
+        let backing = self.backing.map_or(LoopKey::Silent, LoopKey::Backing);
+        let directory = self.directory().map(|name| LoopKey::Directory(name.to_owned()));
+        std::iter::once(backing).chain(directory).chain(self.below().map(LoopKey::Below))
+    }
+}
+
+/// Loop devices in the order of their minors.
+pub type LoopTable = SharedTable<LoopInfo>;
+
+impl LoopTable {
+    /// The device with this minor.
+    pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
+        self.get(minor.into()).map(|info| &**info)
+    }
+
+    /// The devices over this file.
+    pub fn over(&self, file: FileId) -> impl Iterator<Item = &LoopInfo> {
+        self.with(LoopKey::Backing(file)).map(|info| &**info)
+    }
+
+    /// Changes a copy of the devices.
+    #[cfg(test)]
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Vec<LoopInfo>)) {
+        let mut devices: Vec<LoopInfo> = self.iter().cloned().collect();
+        change(&mut devices);
+        *self = devices.into();
+    }
+
+    /// The devices whose backing file is not reported.
+    pub(crate) fn silent(&self) -> impl Iterator<Item = &LoopInfo> {
+        self.with(LoopKey::Silent).map(|info| &**info)
+    }
+}
+
+impl FromIterator<LoopInfo> for LoopTable {
+    fn from_iter<I: IntoIterator<Item = LoopInfo>>(devices: I) -> Self {
+        let mut table = LoopTable::default();
+        for info in devices {
+            table.insert(info.minor.into(), info.into());
+        }
+        table
+    }
+}
+
+impl From<Vec<LoopInfo>> for LoopTable {
+    fn from(devices: Vec<LoopInfo>) -> Self {
+        devices.into_iter().collect()
+    }
+}
+
 impl LoopInfo {
+    /// The name of the backing file's directory.
+    pub(crate) fn directory(&self) -> Option<&str> {
+        Path::new(&self.backing_path).parent()?.file_name()?.to_str()
+    }
+
+    /// The minor of the loop device under this one, if there is one.
+    pub fn below(&self) -> Option<u32> {
+        let below = self.backing_rdev;
+        let is_loop = below != 0 && rustix::fs::major(below) == LOOP_MAJOR;
+        is_loop.then(|| rustix::fs::minor(below))
+    }
+
     /// True if the kernel does not report the backing file, but the path contains this file or
     /// directory name. The device may or may not hold the file in question.
     ///

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::SharedList;
+use super::{Keyed, SharedTable};
 
 #[cfg(test)]
 mod tests;
@@ -50,12 +50,6 @@ impl MountEntry {
         }
     }
 
-    /// The entry with its loop node.
-    fn in_table(self, nodes: Option<&DeviceNodes>) -> MountEntry {
-        let loop_node = nodes.and_then(|nodes| self.loop_node_in(nodes));
-        MountEntry { loop_node, ..self }
-    }
-
     /// The loop device of a bound device node of this directory.
     fn loop_node_in(&self, nodes: &DeviceNodes) -> Option<u32> {
         if self.device != nodes.device || self.loop_minor().is_some() {
@@ -68,12 +62,6 @@ impl MountEntry {
             return None;
         }
         loop_name(&format!("/dev/{}", root.file_name()?.to_str()?))
-    }
-
-    /// True if the mount is at exactly this path. Comparing bytes is much faster than comparing the
-    /// components of paths; both sides are in the kernel's notation.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
-        self.mount_point.as_os_str() == path.as_os_str()
     }
 
     /// True if the mount itself is read-only.
@@ -89,21 +77,36 @@ pub(crate) fn loop_name(path: &str) -> Option<u32> {
     (minor.to_string() == digits).then_some(minor)
 }
 
+/// What a [`MountTable`] finds mounts by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MountKey {
+    /// The mount point. Comparing its bytes is much faster than comparing the components of paths;
+    /// both sides are in the kernel's notation.
+    At(OsString),
+    /// Minor of the loop device with the mounted filesystem.
+    Loop(u32),
+    /// Minor of the loop device whose node is bound.
+    LoopNode(u32),
+}
+
+impl Keyed for MountEntry {
+    type Key = MountKey;
+
+    fn keys(&self) -> impl Iterator<Item = MountKey> {
+        let at = MountKey::At(self.mount_point.clone().into());
+        let of_loop = self.loop_minor().map(MountKey::Loop);
+        std::iter::once(at).chain(of_loop).chain(self.loop_node.map(MountKey::LoopNode))
+    }
+}
+
 /// All mounts of a namespace, in the kernel's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
-    /// The mounts; a later one at the same path hides an earlier one.
-    pub entries: SharedList<MountEntry>,
+    /// The mounts, by their unique IDs, or else by their lines in mountinfo. A later one at the same
+    /// path hides an earlier one.
+    pub entries: SharedTable<MountEntry>,
     /// Where this namespace's device nodes are.
     nodes: Option<DeviceNodes>,
-}
-
-/// An entry of the table that follows another.
-pub(super) enum Followed {
-    /// It was in the earlier table.
-    Known(Arc<MountEntry>),
-    /// It is new, and its loop node is not known yet. Boxed, because a long table has few new ones.
-    New(Box<MountEntry>),
 }
 
 /// The directory of this namespace's own device nodes: `/dev`.
@@ -129,66 +132,81 @@ impl MountTable {
         Ok(MountTable::of(entries))
     }
 
-    /// Makes the table of these mounts, in the kernel's order, and finds bind mounts of loop device
-    /// nodes in this namespace's own `/dev`. A node on another filesystem proves nothing: a pod may
-    /// create one with any name and number, and have kubelet bind it.
+    /// Makes the table of these mounts, in the kernel's order.
     pub(super) fn of(entries: Vec<MountEntry>) -> MountTable {
-        MountTable::default()
-            .followed_by(entries.into_iter().map(|entry| Followed::New(Box::new(entry))).collect())
+        let mut table = MountTable::default();
+        table.change([], (0..).zip(entries));
+        table
     }
 
-    /// Makes the table that follows this one.
-    pub(super) fn followed_by(&self, entries: Vec<Followed>) -> MountTable {
-        let nodes = device_nodes(entries.iter().map(|entry| match entry {
-            Followed::Known(entry) => &**entry,
-            Followed::New(entry) => entry,
-        }));
-        let same_nodes = nodes == self.nodes;
-        let finished = entries.into_iter().map(|entry| match entry {
-            Followed::Known(entry) if same_nodes => entry,
-            Followed::Known(entry) => Arc::new((*entry).clone().in_table(nodes.as_ref())),
-            Followed::New(entry) => Arc::new((*entry).in_table(nodes.as_ref())),
-        });
-        MountTable { entries: finished.collect(), nodes }
+    /// Removes and adds mounts by their numbers. Finds bind mounts of loop device nodes in this
+    /// namespace's own `/dev`. A node on another filesystem proves nothing: a pod may create one
+    /// with any name and number, and have kubelet bind it.
+    pub(super) fn change(
+        &mut self,
+        gone: impl IntoIterator<Item = u64>,
+        new: impl IntoIterator<Item = (u64, MountEntry)>,
+    ) {
+        for number in gone {
+            self.entries.remove(number);
+        }
+        let mut to_tag = Vec::new();
+        for (number, entry) in new {
+            self.entries.insert(number, Arc::new(entry));
+            to_tag.push(number);
+        }
+        let nodes = self.device_nodes();
+        if nodes != self.nodes {
+            self.nodes = nodes;
+            to_tag = self.entries.numbers().collect();
+        }
+        for number in to_tag {
+            let Some(entry) = self.entries.get(number) else {
+                continue;
+            };
+            let loop_node = self.nodes.as_ref().and_then(|nodes| entry.loop_node_in(nodes));
+            if loop_node != entry.loop_node {
+                let entry = MountEntry { loop_node, ..(**entry).clone() };
+                self.entries.insert(number, Arc::new(entry));
+            }
+        }
+    }
+
+    fn device_nodes(&self) -> Option<DeviceNodes> {
+        let dev = Path::new("/dev");
+        let on = self.at(dev).or_else(|| self.at(Path::new("/")))?;
+        let below = dev.strip_prefix(&on.mount_point).unwrap_or(dev);
+        Some(DeviceNodes { device: on.device, dir: on.root.join(below) })
     }
 
     /// The topmost mount at exactly this path.
     pub fn at(&self, path: &Path) -> Option<&MountEntry> {
-        self.place_at(path).map(|place| &self.entries[place])
+        self.shared_at(path).map(|entry| &**entry)
     }
 
-    /// The place of the topmost mount at exactly this path.
-    pub(crate) fn place_at(&self, path: &Path) -> Option<usize> {
-        self.entries.iter().rposition(|entry| entry.is_at(path))
+    /// The topmost mount at exactly this path, to keep it.
+    pub(crate) fn shared_at(&self, path: &Path) -> Option<&Arc<MountEntry>> {
+        self.entries.with(at(path)).next_back()
+    }
+
+    /// The numbers of all mounts at exactly this path.
+    pub(super) fn numbers_at(&self, path: &Path) -> impl Iterator<Item = u64> {
+        self.entries.numbers_with(at(path))
     }
 
     /// Bind mounts of a loop device's node, oldest first.
     pub fn of_loop_node(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
-        let entries = self.entries.iter();
-        entries.filter(move |e| e.loop_node == Some(minor))
+        self.entries.with(MountKey::LoopNode(minor)).map(|entry| &**entry)
     }
 
     /// Filesystem mounts of a loop device, the oldest first.
     pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
-        self.entries.iter().filter(move |e| e.loop_minor() == Some(minor))
+        self.entries.with(MountKey::Loop(minor)).map(|entry| &**entry)
     }
 }
 
-/// The topmost mount at exactly this path.
-fn topmost<'a>(
-    entries: impl DoubleEndedIterator<Item = &'a MountEntry>,
-    path: &Path,
-) -> Option<&'a MountEntry> {
-    entries.rev().find(|entry| entry.is_at(path))
-}
-
-fn device_nodes<'a>(
-    entries: impl DoubleEndedIterator<Item = &'a MountEntry> + Clone,
-) -> Option<DeviceNodes> {
-    let dev = Path::new("/dev");
-    let on = topmost(entries.clone(), dev).or_else(|| topmost(entries, Path::new("/")))?;
-    let below = dev.strip_prefix(&on.mount_point).unwrap_or(dev);
-    Some(DeviceNodes { device: on.device, dir: on.root.join(below) })
+fn at(path: &Path) -> MountKey {
+    MountKey::At(path.as_os_str().to_owned())
 }
 
 /// Parses `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`. It

@@ -48,19 +48,22 @@ impl Node {
     ) -> Result<(PathBuf, AtPath)> {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(path).ok_or_else(not_there)?;
-        let view = VolumeState::look(self.pools.kernel().as_ref(), &self.owner(record), &[&path])?;
+        let kernel = self.pools.kernel().as_ref();
+        let view = VolumeState::glance(kernel, &self.owner(record), &[&path])?;
         let staged = |s: &Stage| s.path == path && s.capability.access == Access::Block;
         let device = match view.at(&path) {
             Found::Filesystem { .. } => {
                 let fs = view.mount_at(&path).and_then(|e| FsType::parse(&e.fs_type));
                 return Ok((path, AtPath::Filesystem(fs.ok_or_else(not_there)?)));
             }
-            Found::Device { minor, .. } => view.kernel().device(minor),
-            Found::Nothing if record.stage.as_ref().is_some_and(staged) => view.own().next(),
+            Found::Device { minor, .. } => Some(minor),
+            Found::Nothing if record.stage.as_ref().is_some_and(staged) => {
+                view.own().next().map(|device| device.minor)
+            }
             _ => None,
         };
-        let bytes = device.ok_or_else(not_there)?.size_bytes;
-        Ok((path, AtPath::Device { bytes }))
+        let device = kernel.loop_info(device.ok_or_else(not_there)?)?;
+        Ok((path, AtPath::Device { bytes: device.ok_or_else(not_there)?.size_bytes }))
     }
 
     /// Finds a volume that must exist. A foreign ID is NOT_FOUND.

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use super::{Contents, Image, Survey};
-use crate::diagnose::kernel_state::loop_below;
 use crate::diagnose::pool::PoolFiles;
 use crate::kernel::{FileId, LoopInfo, MountEntry, loop_path};
 
@@ -70,7 +69,7 @@ pub fn loop_uses(survey: &Survey) -> BTreeMap<u32, LoopUse> {
     // A loop over one of the driver's loops is also the driver's. The stack has only this one level
     // above an image.
     for device in survey.kernel.loops.iter() {
-        let below = loop_below(device).filter(|minor| loops.contains_key(minor));
+        let below = device.below().filter(|minor| loops.contains_key(minor));
         if let Some(minor) = below {
             loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));
         }

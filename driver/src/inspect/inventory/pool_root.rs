@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::kernel::{LOOP_MAJOR, LoopInfo, MountEntry, MountTable, SharedList};
+use crate::kernel::{LOOP_MAJOR, LoopTable, MountEntry, MountTable};
 use crate::storage::image_file::Image;
 use crate::storage::{PoolKind, PoolSpec};
 
@@ -28,7 +28,7 @@ pub(super) fn root(
     spec: &PoolSpec,
     state_dir: &Path,
     image: Option<&Image>,
-    loops: &SharedList<LoopInfo>,
+    loops: &LoopTable,
     mounts: &MountTable,
 ) -> Result<PathBuf, String> {
     let real = |path: &Path| path.canonicalize().map_err(|e| format!("{}: {e}", path.display()));
@@ -63,7 +63,7 @@ pub(super) fn enclosing<'a>(mounts: &'a MountTable, path: &Path) -> Option<&'a M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::FileId;
+    use crate::kernel::{FileId, LoopInfo};
 
     const MOUNTS: &str = "\
 20 1 254:0 / / rw - ext4 /dev/vda rw

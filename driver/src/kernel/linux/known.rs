@@ -5,8 +5,8 @@
 //! mount table (poll on mountinfo). Only what changed is read. Some changes have no notice: a
 //! remount, a moved mount, the settings of a loop device. So callers confirm what they rely on.
 //!
-//! Listing thousands of mounts takes longer than most calls. So after a change, only new mounts are
-//! listed. The number of all mounts shows if others went, besides those that this process unmounted.
+//! Listing thousands of mounts, or walking over them, takes longer than most calls. So a table finds
+//! them by keys, and after a change, only new mounts are listed. The number of all mounts shows if others went, besides those that this process unmounted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,8 +20,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::uevents::{Changes, Uevents};
 use super::{Linux, ioctl, loopdev, mount, statmount};
-use crate::kernel::mountinfo::Followed;
-use crate::kernel::{Error, LoopInfo, MountEntry, MountTable, Result, SharedList};
+use crate::kernel::{Error, LoopInfo, LoopTable, MountEntry, MountTable, Result};
 
 /// The loop devices and mounts that are known.
 #[derive(Debug, Default)]
@@ -38,8 +37,7 @@ pub(super) struct Known {
 /// The known loop devices.
 #[derive(Debug, Default)]
 struct Loops {
-    known: BTreeMap<u32, Arc<LoopInfo>>,
-    list: SharedList<LoopInfo>,
+    known: LoopTable,
     /// Number of the last message.
     messages: u64,
     /// Devices to query again, with the message that announced it. Those that do not report their
@@ -85,15 +83,14 @@ impl Loops {
 
     /// Takes in the answers to a query, and returns the list. A device without an answer has
     /// nothing attached.
-    fn learn(&mut self, query: Query, answers: Vec<LoopInfo>) -> SharedList<LoopInfo> {
+    fn learn(&mut self, query: Query, answers: Vec<LoopInfo>) -> LoopTable {
         let asked = match query {
-            Query::These(asked) if asked.is_empty() => return self.list.clone(),
             Query::These(asked) => asked,
             Query::All(message) => {
                 let later = self.changed.split_off(&0).into_iter().filter(|(_, n)| *n > message);
                 self.changed = later.collect();
                 self.complete = self.lost <= message;
-                self.known.clear();
+                self.known = LoopTable::default();
                 for info in &answers {
                     self.changed.entry(info.minor).or_insert(message);
                 }
@@ -113,12 +110,11 @@ impl Loops {
                 self.changed.remove(&minor);
             }
             match answer {
-                Some(info) => self.known.insert(minor, Arc::new(info)),
-                None => self.known.remove(&minor),
-            };
+                Some(info) => self.known.insert(minor.into(), Arc::new(info)),
+                None => self.known.remove(minor.into()),
+            }
         }
-        self.list = self.known.values().cloned().collect();
-        self.list.clone()
+        self.known.clone()
     }
 }
 
@@ -135,9 +131,9 @@ struct Mounts {
     /// root. `None` if the mount table changed while they were counted, or the kernel does not count
     /// them: it needs Linux 6.12.
     unlisted: Option<u32>,
-    /// The unique IDs of the entries, in order. `None` if the kernel does not show all fields by
-    /// ID: then a changed table is read whole.
-    ids: Option<Vec<u64>>,
+    /// True if the kernel shows all fields of a mount by its ID. Otherwise a changed table is read
+    /// whole.
+    by_id: bool,
     table: MountTable,
 }
 
@@ -146,8 +142,8 @@ impl Mounts {
         // Opened first: poll reports what changes from now on.
         let open = |path| File::open(path).map_err(|e| Error::io("open", path, e));
         let (notice, opened) = (open(MOUNTINFO)?, open(NAMESPACE)?);
-        let (ids, unlisted, table) = (Some(Vec::new()), None, MountTable::default());
-        let mut mounts = Mounts { namespace, notice, opened, unlisted, ids, table };
+        let (by_id, unlisted, table) = (true, None, MountTable::default());
+        let mut mounts = Mounts { namespace, notice, opened, unlisted, by_id, table };
         mounts.list()?;
         Ok(mounts)
     }
@@ -162,25 +158,22 @@ impl Mounts {
 
     /// Lists the new mounts. `None` if other mounts may have gone than those at these paths.
     fn follow_new(&mut self, unmounted: &[PathBuf]) -> Option<()> {
-        let (known, unlisted) = (self.ids.as_ref()?, self.unlisted?);
-        let is_gone = |(id, entry): &(u64, &Arc<MountEntry>)| {
-            let was_unmounted = unmounted.iter().any(|path| entry.is_at(path));
-            was_unmounted && statmount::stat(*id).is_ok_and(|mount| mount.is_none())
-        };
-        let entries = self.table.entries.shared();
-        let left = known.iter().copied().zip(entries).filter(|mount| !is_gone(mount));
-        let (mut ids, left): (Vec<u64>, Vec<_>) = left.unzip();
-        let mut left: Vec<_> = left.into_iter().cloned().map(Followed::Known).collect();
-        for id in statmount::list(known.last().copied()?).ok()? {
-            ids.push(id);
-            left.push(Followed::New(Box::new(statmount::stat(id).ok()??.entry)));
+        let unlisted = self.unlisted?;
+        let known = &self.table.entries;
+        let is_gone = |id: &u64| statmount::stat(*id).is_ok_and(|mount| mount.is_none());
+        let at_paths = unmounted.iter().flat_map(|path| self.table.numbers_at(path));
+        let gone: Vec<u64> = at_paths.filter(is_gone).collect();
+        let mut new = Vec::new();
+        for id in statmount::list(known.numbers().next_back()?).ok()? {
+            new.push((id, statmount::stat(id).ok()??.entry));
         }
-        let all = u32::try_from(ids.len()).ok()?.checked_add(unlisted)?;
+        let mut table = self.table.clone();
+        table.change(gone, new);
+        let all = u32::try_from(table.entries.len()).ok()?.checked_add(unlisted)?;
         if ioctl::count_mounts(&self.opened).ok()? != all {
             return None;
         }
-        self.table = self.table.followed_by(left);
-        self.ids = Some(ids);
+        self.table = table;
         Some(())
     }
 
@@ -188,15 +181,15 @@ impl Mounts {
     fn list(&mut self) -> Result<()> {
         let count = || ioctl::count_mounts(&self.opened).ok();
         let before = count();
-        match self.ids.as_ref().and_then(|ids| by_id(&self.table, ids)) {
-            Some((ids, table)) => {
-                let listed = u32::try_from(ids.len()).ok();
-                let all = before.filter(|all| count() == Some(*all));
-                self.unlisted = all.zip(listed).and_then(|(all, listed)| all.checked_sub(listed));
-                (self.ids, self.table) = (Some(ids), table);
-            }
-            None => (self.ids, self.table) = (None, mount::table()?),
-        }
+        let listed = if self.by_id { by_id(&self.table) } else { None };
+        let Some(table) = listed else {
+            (self.by_id, self.unlisted, self.table) = (false, None, mount::table()?);
+            return Ok(());
+        };
+        let all = before.filter(|all| count() == Some(*all));
+        let listed = u32::try_from(table.entries.len()).ok();
+        self.unlisted = all.zip(listed).and_then(|(all, listed)| all.checked_sub(listed));
+        self.table = table;
         Ok(())
     }
 
@@ -212,30 +205,26 @@ const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
 /// Lists the mounts by ID, and reads those that `known` does not have. `None` if this kernel does
 /// not show all fields by ID: it needs Linux 6.13.
-fn by_id(known: &MountTable, known_ids: &[u64]) -> Option<(Vec<u64>, MountTable)> {
+fn by_id(known: &MountTable) -> Option<MountTable> {
     let listed = statmount::list(0).ok()?;
-    let mut before = known_ids.iter().zip(known.entries.shared()).peekable();
-    let (mut ids, mut entries) = (Vec::with_capacity(listed.len()), Vec::new());
-    let mut has_source = !known_ids.is_empty();
-    // Both are in rising order.
-    for id in listed {
-        while before.next_if(|(known, _)| **known < id).is_some() {}
-        if let Some((_, entry)) = before.next_if(|(known, _)| **known == id) {
-            entries.push(Followed::Known(entry.clone()));
-        } else if let Some(mount) = statmount::stat(id).ok()? {
+    // The IDs are in rising order.
+    let gone = known.entries.numbers().filter(|id| listed.binary_search(id).is_err());
+    let (gone, mut new): (Vec<u64>, _) = (gone.collect(), Vec::new());
+    let mut has_source = !known.entries.is_empty();
+    for id in listed.into_iter().filter(|id| known.entries.get(*id).is_none()) {
+        if let Some(mount) = statmount::stat(id).ok()? {
             has_source |= mount.has_source;
-            entries.push(Followed::New(Box::new(mount.entry)));
-        } else {
-            continue;
+            new.push((id, mount.entry));
         }
-        ids.push(id);
     }
-    has_source.then(|| (ids, known.followed_by(entries)))
+    let mut table = known.clone();
+    table.change(gone, new);
+    has_source.then_some(table)
 }
 
 impl Known {
     /// All attached loop devices, lowest minor first.
-    pub(super) fn loops(&self, linux: &Linux) -> Result<SharedList<LoopInfo>> {
+    pub(super) fn loops(&self, linux: &Linux) -> Result<LoopTable> {
         let uevents = self.uevents.get_or_init(|| {
             let proved = loopdev::proved_uevents(linux);
             if proved.is_none() {

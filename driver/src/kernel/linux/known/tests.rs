@@ -18,7 +18,7 @@ fn listed(devices: &[LoopInfo]) -> Loops {
     loops
 }
 
-fn all(list: &SharedList<LoopInfo>) -> Vec<LoopInfo> {
+fn all(list: &LoopTable) -> Vec<LoopInfo> {
     list.iter().cloned().collect()
 }
 
