@@ -172,8 +172,10 @@ pub struct Superblock {
 /// How to make a filesystem.
 #[derive(Clone, Debug)]
 pub struct MkfsSpec<'a> {
-    /// The block device.
+    /// The block device, or the path of the image for messages.
     pub device: &'a Path,
+    /// The open image, if mkfs works on one that no loop device has yet. It must be blank.
+    pub image: Option<&'a File>,
     /// The filesystem type.
     pub fs: FsType,
     /// Further options from the StorageClass, already split into words; they never pass through a

@@ -88,6 +88,16 @@ pub enum Access {
     },
 }
 
+impl Access {
+    /// The filesystem of a mount.
+    pub fn fs(&self) -> Option<FsType> {
+        match self {
+            Access::Mount { fs, .. } => Some(*fs),
+            Access::Block => None,
+        }
+    }
+}
+
 /// CSI's access modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]

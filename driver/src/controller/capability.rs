@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi;
 
-use crate::csi::capability::{Asked, fs_of};
+use crate::csi::capability::Asked;
 use crate::csi::validate::{CapabilityRules, Invalid, invalid};
 use crate::kernel::FsType;
 use crate::storage::{Access, Capability, VolumeRecord};
@@ -64,7 +64,7 @@ impl CapabilitySet {
 
     /// The filesystem; `None` for a raw block volume or an empty list.
     pub(super) fn fs(&self) -> Option<FsType> {
-        self.all.iter().find_map(|c| fs_of(&c.access))
+        self.all.iter().find_map(|c| c.access.fs())
     }
 
     /// True if both sets are equal, in any order and with any duplicates.

@@ -6,8 +6,8 @@ use hostloop_proto::csi;
 
 use super::{Controller, Error, Result, capacity_range, lookup, to_proto};
 use crate::csi::validate::invalid;
-use crate::kernel::FsType;
-use crate::storage::{NewVolume, VolumeHandle, VolumeRecord};
+use crate::kernel::{self, FsType};
+use crate::storage::{self, NewVolume, VolumeHandle, VolumeRecord};
 
 mod content_source;
 mod create_request;
@@ -73,7 +73,15 @@ impl Controller {
             source: source.map(|s| s.source),
             inline: None,
         };
-        Ok(self.pools.create_volume(&pool, new)?)
+        let has_options = !new.mkfs_options.is_empty();
+        self.pools.create_volume(&pool, new).map_err(|error| match error {
+            // Only mkfs itself checks the meaning of a value.
+            storage::Error::Kernel(kernel::Error::Tool { tool, message, .. }) if has_options => {
+                let why = format!("make {tool} fail: {message}");
+                invalid("parameters[\"mkfsOptions\"]", why).into()
+            }
+            error => error.into(),
+        })
     }
 
     /// Fails if the tools of a filesystem are not installed.

@@ -37,7 +37,7 @@ impl Asked {
 
     /// The filesystem that the request names.
     pub(crate) fn named_fs(&self) -> Option<FsType> {
-        fs_of(&self.capability.access).filter(|_| self.names_fs)
+        self.capability.access.fs().filter(|_| self.names_fs)
     }
 
     /// The capability for this volume, or why the volume does not support it. A mount without a
@@ -67,17 +67,9 @@ pub(crate) fn unsupported(record: &VolumeRecord, wanted: &Capability) -> Option<
     Some(format!("the volume was made as {made}, not as {wanted}"))
 }
 
-/// The filesystem of a mount.
-pub(crate) fn fs_of(access: &Access) -> Option<FsType> {
-    match access {
-        Access::Mount { fs, .. } => Some(*fs),
-        Access::Block => None,
-    }
-}
-
 /// The filesystem a volume was created for, or carries.
 pub(crate) fn own_fs(record: &VolumeRecord) -> Option<FsType> {
-    let made_for = record.capabilities.iter().find_map(|c| fs_of(&c.access));
+    let made_for = record.capabilities.iter().find_map(|c| c.access.fs());
     made_for.or(carried_fs(record.format))
 }
 
@@ -92,12 +84,12 @@ pub(crate) fn carried_fs(format: Format) -> Option<FsType> {
 
 /// True if both use the raw device, or both use the same filesystem.
 fn same_use(a: &Access, b: &Access) -> bool {
-    fs_of(a) == fs_of(b)
+    a.fs() == b.fs()
 }
 
 /// An access in a word, for messages.
 pub(crate) fn word(access: &Access) -> &'static str {
-    fs_of(access).map_or("a block device", FsType::as_str)
+    access.fs().map_or("a block device", FsType::as_str)
 }
 
 /// True if a mode lets a volume be at several targets of one node (CSI, the second table of

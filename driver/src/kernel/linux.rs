@@ -30,6 +30,8 @@ pub struct Linux {
     asking: asking::Asking,
     /// For opens only, which work even on a device that hangs when it is queried.
     opening: asking::Asking,
+    /// For new images with ext4.
+    templates: fs_tools::Templates,
     /// `None` if each call reads all loop devices and mounts.
     known: Option<known::Known>,
 }
@@ -178,7 +180,7 @@ impl Kernel for Linux {
     }
 
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {
-        fs_tools::mkfs(spec)
+        fs_tools::mkfs(&self.templates, spec)
     }
 
     fn check(&self, device: &Path, fs: FsType) -> Result<()> {

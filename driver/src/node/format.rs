@@ -91,6 +91,7 @@ impl Node {
         let kernel = self.pools.kernel();
         kernel.mkfs(&MkfsSpec {
             device: &device.path(),
+            image: None,
             fs,
             options: &record.mkfs_options,
             // An image without data needs no discard and no overwrite.

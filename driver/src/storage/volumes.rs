@@ -12,11 +12,11 @@ use super::file_names::{EntryKind, IMAGE};
 use super::image_file::{Image, length};
 use super::load;
 use super::sync::{read, write};
-use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
+use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::KernelState;
 use crate::kernel::file::Copied;
-use crate::kernel::{self, Detached, FileId, LoopInfo, extents, file};
+use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file};
 use crate::record::{SCHEMA, now_ns};
 
 #[cfg(test)]
@@ -25,7 +25,8 @@ mod tests;
 impl Pools {
     /// Creates a volume in this pool. It reserves the space, builds and fills the image under
     /// `incoming/`, syncs it and renames it into place. A mounted source volume is frozen during
-    /// the copy. Fails with [`Error::NoRoom`] if the pool can't promise the space.
+    /// the copy. A volume without a source gets its filesystem here, where no user and no loop
+    /// device has the image yet. Fails with [`Error::NoRoom`] if the pool can't promise the space.
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
         read(&pool.index).volumes.check_unused(&new.name)?;
         pool.limit(new.capacity_bytes)?;
@@ -49,8 +50,19 @@ impl Pools {
             }
             None => lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)?,
         }
-        file::sync(&image, &incoming.image_path())?;
         let format = format_of(&new, origin.as_ref().map(|o| o.format));
+        if let (Format::Done(fs), None) = (format, &origin) {
+            self.kernel.mkfs(&MkfsSpec {
+                device: &incoming.image_path(),
+                image: Some(&image),
+                fs,
+                options: &new.mkfs_options,
+                discard: false,
+                uuid: None,
+                force: false,
+            })?;
+        }
+        file::sync(&image, &incoming.image_path())?;
         let record = Arc::new(record_of(new, id, format));
         incoming.commit(&*record)?;
         write(&pool.index).put_volume(record.clone());
@@ -353,14 +365,15 @@ fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> ker
     }
 }
 
-/// The state of formatting of a new volume.
+/// The state of formatting of a new volume. CreateVolume makes the filesystem. NodePublishVolume
+/// makes that of an inline volume: `Done` says that a pod had it.
 fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
-    let mounted = |c: &super::Capability| matches!(c.access, Access::Mount { .. });
-    match source {
+    match (new.capabilities.iter().find_map(|c| c.access.fs()), source) {
         // The content of a raw block volume belongs to its user, whatever its source.
-        _ if !new.capabilities.iter().any(mounted) => Format::Raw,
-        Some(format) => format,
-        None => Format::None,
+        (None, _) => Format::Raw,
+        (Some(_), Some(format)) => format,
+        (Some(_), None) if new.inline.is_some() => Format::None,
+        (Some(fs), None) => Format::Done(fs),
     }
 }
 

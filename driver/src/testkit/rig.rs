@@ -12,7 +12,8 @@ use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
-    Access, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId, VolumeRecord,
+    Access, Format, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId,
+    VolumeRecord,
 };
 use hostloop_proto::csi::{self, volume_capability::access_mode::Mode};
 
@@ -134,6 +135,21 @@ impl<K: TestKernel> Rig<K> {
 
     pub(crate) fn volume(&self, access: Access, bytes: u64) -> VolumeId {
         self.create(new_volume(access, bytes))
+    }
+
+    /// Creates a volume as earlier versions did: NodeStageVolume makes its filesystem.
+    pub(crate) fn unformatted(&self, new: NewVolume) -> VolumeId {
+        let options = new.mkfs_options.clone();
+        let id = self.create(NewVolume { mkfs_options: Vec::new(), ..new });
+        let image = self.open_image(id);
+        let bytes = image.metadata().unwrap().len();
+        image.set_len(0).unwrap();
+        image.set_len(bytes).unwrap();
+        self.update(id, |record| {
+            record.format = Format::None;
+            record.mkfs_options = options;
+        });
+        id
     }
 
     /// Stages and publishes a filesystem volume at "a" and "p". Stages a raw block volume at "b",

@@ -372,7 +372,7 @@ pub(crate) fn make_fs(kernel: &dyn Kernel, device: &LoopDevice, fs: FsType) {
 
 /// A new thin filesystem without further options.
 pub(crate) fn mkfs_spec(device: &Path, fs: FsType) -> MkfsSpec<'_> {
-    MkfsSpec { device, fs, options: &[], discard: true, uuid: None, force: false }
+    MkfsSpec { device, image: None, fs, options: &[], discard: true, uuid: None, force: false }
 }
 
 /// Mounts the filesystem of a loop device.

@@ -47,7 +47,7 @@ fn the_capabilities_of_a_request_are_of_one_kind() {
 #[test]
 fn every_capability_gets_the_filesystem_that_one_names() {
     let wanted = read(&[mount("", WRITER), mount("xfs", READER)]).unwrap();
-    let all: Vec<_> = wanted.into_all().iter().map(|c| fs_of(&c.access)).collect();
+    let all: Vec<_> = wanted.into_all().iter().map(|c| c.access.fs()).collect();
     assert_eq!(all, [Some(FsType::Xfs); 2]);
 }
 

@@ -1,9 +1,11 @@
 //! CreateVolume and DeleteVolume.
 
+use std::path::Path;
+
 use hostloop_proto::csi;
 
 use super::bench::*;
-use crate::kernel::FsType;
+use crate::kernel::{Error, FsType};
 use crate::storage::{Format, Provisioning};
 
 #[test]
@@ -51,6 +53,22 @@ fn a_volume_that_this_node_can_not_make_is_refused() {
     let full = Bench::with(|plan| plan.options.overcommit = 0.0);
     let refused = full.try_create(Bench::request("a"));
     assert_answer(refused, "ResourceExhausted");
+}
+
+/// A table allows options by name; only mkfs knows which values make sense.
+#[test]
+fn options_that_mkfs_refuses_name_their_parameter() {
+    let bench = Bench::new();
+    let tool = |_: &Path| {
+        let (tool, path) = ("mkfs.ext4".to_owned(), "image".into());
+        Err(Error::Tool { tool, path, message: "exit code 1: bad ratio".to_owned() })
+    };
+    bench.kernel.hook("mkfs", tool);
+    let mut request = Bench::request("a");
+    assert_answer(bench.try_create(request.clone()), "Internal");
+    request.parameters = map(&[("mkfsOptions", "-i 1")]);
+    assert_answer(bench.try_create(request), "parameters[\"mkfsOptions\"]");
+    assert!(bench.volume_ids().is_empty());
 }
 
 #[test]

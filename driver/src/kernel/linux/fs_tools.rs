@@ -1,8 +1,9 @@
 //! Runs the programs that probe, make, check and grow filesystems, without a shell.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::superblock::XFS_IN_PROGRESS;
@@ -11,10 +12,12 @@ use crate::kernel::failpoint::effect;
 use crate::kernel::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
 
 mod command;
+mod ext4_template;
 #[cfg(test)]
 mod tests;
 
 use command::{Tool, find};
+pub(super) use ext4_template::Templates;
 
 /// Time limit for a probe, which takes milliseconds on a working device.
 const LOOK: Duration = Duration::from_secs(60);
@@ -72,7 +75,7 @@ fn parse_probe(output: &str) -> Probe {
     }
 }
 
-pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
+pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
     let name = mkfs_name(spec.fs);
     check_mkfs_options(spec.fs, spec.options).map_err(|message| Error::Tool {
         tool: name.to_owned(),
@@ -80,6 +83,11 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
         message,
     })?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
+    if let Some(image) = spec.image
+        && templates.write(spec, image)?
+    {
+        return Ok(());
+    }
     if spec.force && spec.fs == FsType::Btrfs {
         // mkfs.btrfs rejects a UUID that is on the device already, even from its own first attempt.
         // The others overwrite their superblock, so the device has a signature even if mkfs is
@@ -90,11 +98,25 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
             .run(spec.device)?
             .expect_zero()?;
     }
-    let tool = match spec.fs {
-        FsType::Btrfs => Tool::new(name, MAKE).without_volumes(),
-        FsType::Ext4 | FsType::Xfs => Tool::new(name, MAKE),
+    let tool = match (spec.fs, spec.image) {
+        // mkfs.ext4 compares an image with that of each mounted loop device, mkfs.btrfs anything.
+        (FsType::Btrfs, _) | (_, Some(_)) => Tool::new(name, MAKE).without_volumes(),
+        (FsType::Ext4 | FsType::Xfs, None) => Tool::new(name, MAKE),
     };
-    tool.args(mkfs_arguments(spec)).arg(spec.device).run(spec.device)?.expect_zero()
+    tool.args(mkfs_arguments(spec)).arg(mkfs_target(spec)).run(spec.device)?.expect_zero()?;
+    if let Some(image) = spec.image {
+        templates.learn(spec, image);
+    }
+    Ok(())
+}
+
+/// The path that mkfs opens. An image is opened by its handle: mkfs.btrfs does not see the mount
+/// that the image is on, and no other file can take the image's place.
+fn mkfs_target(spec: &MkfsSpec<'_>) -> PathBuf {
+    match spec.image {
+        Some(image) => format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd()).into(),
+        None => spec.device.to_path_buf(),
+    }
 }
 
 fn mkfs_name(fs: FsType) -> &'static str {
@@ -115,11 +137,19 @@ fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
             // Without -F, mke2fs asks about a likely mistake, and no person can answer. A fixed
             // block size keeps mke2fs from guessing it by size (see `BLOCK_SIZE`).
             words.extend(["-F", "-b", "4096"]);
-            if !spec.discard {
-                rest = with_extended(&rest, "nodiscard");
-            }
+            words.extend(ext4_template::features(spec));
+            // In a blank image, a journal of zeros is there already and needs no space yet.
+            rest = match (spec.image, spec.discard) {
+                (Some(_), _) => with_extended(&rest, "nodiscard,lazy_journal_init=1"),
+                (None, false) => with_extended(&rest, "nodiscard"),
+                (None, true) => rest,
+            };
         }
         FsType::Xfs | FsType::Btrfs => {
+            // mkfs.xfs would use sectors of 512 bytes for a file.
+            if spec.fs == FsType::Xfs && spec.image.is_some() {
+                words.extend(["-s", "size=4096"]);
+            }
             words.extend(spec.force.then_some("-f"));
             words.extend((!spec.discard).then_some("-K"));
         }

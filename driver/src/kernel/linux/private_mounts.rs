@@ -1,8 +1,9 @@
 //! A mount namespace without volumes, for a program that looks behind mounted loop devices.
 //!
-//! mkfs.btrfs looks up the backing file of every mounted loop device. If one of them is on a dead
-//! filesystem, mkfs.btrfs fails; if it is on one that hangs, mkfs.btrfs hangs. That would be the
-//! fault of another volume, or of a pod that mounted a device of its own.
+//! mkfs.btrfs looks up the backing file of every mounted loop device, and mkfs.ext4 does so for an
+//! image. If one of them is on a dead filesystem, mkfs fails; if it is on one that hangs, mkfs hangs.
+//! That would be the fault of another volume, or of a pod that mounted a device of its own. And it
+//! would take longer with each volume.
 
 use std::fs::File;
 use std::io;

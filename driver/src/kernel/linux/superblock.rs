@@ -102,7 +102,7 @@ fn btrfs(block: &Block) -> Option<Superblock> {
 }
 
 /// CRC-32C without the final inversion.
-fn crc32c(start: u32, bytes: &[u8]) -> u32 {
+pub(super) fn crc32c(start: u32, bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     bytes.iter().fold(start, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (POLYNOMIAL * (crc & 1)))

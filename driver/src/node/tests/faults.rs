@@ -52,7 +52,10 @@ fn at_each_call(
 impl Life {
     fn rig(self) -> (Rig, VolumeId) {
         let rig = Rig::new();
-        let id = rig.volume(if self.block { Access::Block } else { ext4() }, 16 * MI);
+        let id = match self.block {
+            true => rig.volume(Access::Block, 16 * MI),
+            false => rig.unformatted(new_volume(ext4(), 16 * MI)),
+        };
         (rig, id)
     }
 

@@ -13,7 +13,9 @@ use crate::testkit::*;
 fn the_order_is_attach_format_mount() {
     let rig = Rig::new();
     let cap = mount_as("", SingleNodeWriter);
-    let id = rig.staged(ext4(), "a", &cap);
+    let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+    assert_eq!(rig.kernel.take_effects(), ["mkfs"], "CreateVolume makes the filesystem");
+    rig.stage(id, "a", &cap).unwrap();
     let expected = ["loop.attach", "loop.read-ahead", "mkfs", "loop.flush", "mount"];
     assert_eq!(rig.kernel.take_effects(), expected);
     rig.unstage(id, "a").unwrap();
@@ -71,6 +73,7 @@ fn a_foreign_freeze_stays() {
 fn invalid_requests_name_their_field_and_have_no_effect() {
     let rig = Rig::new();
     let id = &rig.volume(ext4(), 16 * MI).to_string();
+    rig.kernel.take_effects();
     let good = mount("ext4");
     let group = with_group(mount("ext4"), "staff");
     let flags = "volume_capability.mount.mount_flags";

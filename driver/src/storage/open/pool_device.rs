@@ -220,6 +220,7 @@ impl Mounting<'_> {
         tracing::info!(pool = %self.spec.name, %device, %uuid, again = force, "formatting");
         self.kernel.mkfs(&MkfsSpec {
             device: &self.device.path,
+            image: None,
             fs: FsType::Xfs,
             options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
             // A discard erases the superblock first. A kill after that would leave bytes that the

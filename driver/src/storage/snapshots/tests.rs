@@ -1,4 +1,5 @@
 use super::*;
+use crate::kernel::FsType;
 use crate::storage::Format;
 use crate::testkit::{MI, Site};
 
@@ -10,7 +11,7 @@ fn a_snapshot_outlives_its_volume() {
     let snapshot = site.pools().create_snapshot(&made.id, "snap", &parameters);
     let snapshot = snapshot.unwrap();
     assert_eq!((snapshot.size_bytes, snapshot.source), (4 * MI, made.id));
-    assert_eq!(snapshot.format, Format::None);
+    assert_eq!(snapshot.format, Format::Done(FsType::Ext4));
     assert_eq!(snapshot.parameters, parameters);
     assert!(snapshot.created_ns >= made.created_ns);
     site.pools().delete_volume(&made.id).unwrap();

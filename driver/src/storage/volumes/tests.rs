@@ -21,7 +21,7 @@ fn a_volume_comes_and_goes() {
     let image = site.path(format!("volumes/{}/image", made.id));
     let on_disk = image.metadata().unwrap();
     assert_eq!((on_disk.len(), on_disk.mode() & 0o777), (4 * MI, 0o600));
-    assert_eq!(made.format, Format::None);
+    assert_eq!(made.format, Format::Done(FS));
     assert_eq!(site.pools().volume_named("one").unwrap(), made);
 
     let pools = site.open();
@@ -228,9 +228,8 @@ fn a_copy_is_never_smaller_than_its_source() {
 }
 
 #[rstest]
-#[case::new_filesystem(&[mounted()], None, Format::None)]
+#[case::new_filesystem(&[mounted()], None, Format::Done(FS))]
 #[case::new_block(&[raw()], None, Format::Raw)]
-#[case::for_both_uses(&[raw(), mounted()], None, Format::None)]
 #[case::never_staged(&[mounted()], Some(Format::None), Format::None)]
 #[case::half_formatted(&[mounted()], Some(Format::Formatting(FS)), Format::Formatting(FS))]
 #[case::formatted(&[mounted()], Some(Format::Done(FS)), Format::Done(FS))]
@@ -244,6 +243,22 @@ fn formats(
 ) {
     let new = NewVolume { capabilities: capabilities.to_vec(), ..new("x") };
     assert_eq!(format_of(&new, source), want);
+}
+
+#[test]
+fn an_inline_volume_gets_its_filesystem_when_it_is_published() {
+    let inline = NewVolume { inline: Some("csi-1".to_owned()), ..new("x") };
+    assert_eq!(format_of(&inline, None), Format::None);
+}
+
+#[test]
+fn without_its_filesystem_no_volume_is_created() {
+    let site = Site::fake(&["a"]);
+    site.kernel.fail("mkfs", 1, libc::EIO);
+    let failed = create(&site, new("one"));
+    assert!(failed.is_err(), "{failed:?}");
+    assert!(site.entries().is_empty());
+    assert_eq!(create(&site, new("one")).unwrap().format, Format::Done(FS));
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
         panic!("{:?}", report.volumes);
     };
     assert_eq!(shown.id, record.id.to_string());
-    assert_eq!((shown.size_bytes, shown.format.as_str()), (4 * MI, "none"));
+    assert_eq!((shown.size_bytes, shown.format.as_str()), (4 * MI, "ext4"));
     assert_eq!(shown.loops, [device.path()]);
     assert_eq!(shown.direct_io, Some(device.direct_io));
     assert_eq!(report.snapshots[0].id, snapshot.id.to_string());

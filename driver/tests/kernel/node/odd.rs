@@ -40,7 +40,7 @@ fn a_killed_mkfs_is_run_again() {
 fn nothing_is_formatted_that_was_not_known_to_be_blank() {
     let rig = Rig::new();
     let cap = mount("ext4");
-    let strange = rig.volume(ext4(), 16 * MI);
+    let strange = rig.unformatted(new_volume(ext4(), 16 * MI));
     let image = rig.open_image(strange);
     // A swap area's signature.
     image.write_all_at(b"SWAPSPACE2", 4086).unwrap();

@@ -41,7 +41,7 @@ fn mkfs_options_of_older_records_are_not_obeyed() {
     let rig = Rig::new();
     let mut new = new_volume(ext4(), 24 * MI);
     new.mkfs_options = ["-d", "etc"].map(str::to_owned).to_vec();
-    let id = rig.create(new);
+    let id = rig.unformatted(new);
     let refused = rig.stage(id, "a", &mount("ext4"));
     let Err(Error::FailedPrecondition(why)) = &refused else {
         panic!("{refused:?}");

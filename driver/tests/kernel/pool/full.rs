@@ -69,7 +69,7 @@ const OPERATIONS: [Operation; 7] = [
 
 fn create(pools: &Pools, i: u64, provisioning: Provisioning) -> Result<(), Error> {
     let pool = pools.named(None)?;
-    let new = new(&format!("{provisioning:?} {i}"), 32 * 4096, provisioning);
+    let new = new(&format!("{provisioning:?} {i}"), MI, provisioning);
     pools.create_volume(&pool, new).map(drop)
 }
 
@@ -123,7 +123,7 @@ fn every_write_may_fail() {
         assert_eq!(reported(world.pools()), before, "{fs}");
         drop(filler);
         std::fs::remove_file(ground.at.join("filler")).unwrap();
-        create(world.pools(), 99, Provisioning::Thick).unwrap();
+        create(world.pools(), 99, Provisioning::Thin).unwrap();
         world.volume(first.id);
     }
 }

@@ -202,6 +202,10 @@ impl Output {
 
     /// Builds an error from the code and the last lines of output.
     pub(super) fn failed(self) -> Error {
+        // The text of ENOSPC in the locale C. A loop device over a full filesystem reports EIO.
+        if self.stderr.contains("No space left on device") {
+            return Error::NoSpace { op: self.tool, path: self.on };
+        }
         let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
             .into_iter()
             .flat_map(|text| text.lines())

@@ -1,6 +1,7 @@
 use std::time::Instant;
 
 use super::*;
+use crate::kernel::BLOCK_SIZE;
 use crate::testkit::mkfs_spec;
 
 #[test]
@@ -56,6 +57,41 @@ fn mkfs_gets_the_options_of_the_spec() {
         };
         assert_eq!(mkfs_arguments(&spec).join(" "), want);
     }
+}
+
+/// An image without a loop device becomes a filesystem for one with [`BLOCK_SIZE`], and takes little
+/// space.
+#[test]
+fn an_image_is_formatted_by_its_handle() {
+    let dir = tempfile::tempdir().unwrap();
+    for fs in FsType::ALL {
+        let path = dir.path().join(fs.as_str());
+        let image = File::create_new(&path).unwrap();
+        image.set_len(512 << 20).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let options = &["-L".to_owned(), "label".to_owned()];
+        mkfs(
+            &Templates::default(),
+            &MkfsSpec { image: Some(&image), options, ..mkfs_spec(&path, fs) },
+        )
+        .unwrap();
+        let opened = mkfs_target(&MkfsSpec { image: Some(&image), ..mkfs_spec(&path, fs) });
+        let output = Tool::new("blkid", LOOK).args(["-p", "-o", "export"]).arg(&opened);
+        let found = output.run(&opened).unwrap().stdout;
+        assert!(found.contains(&format!("TYPE={fs}\n")), "{found}");
+        assert!(found.contains("LABEL=label\n"), "{found}");
+        assert!(found.contains(&format!("BLOCK_SIZE={BLOCK_SIZE}\n")), "{found}");
+        let used = crate::kernel::file::allocated_bytes(&image).unwrap();
+        // XFS writes its whole log.
+        let most = if fs == FsType::Xfs { 80 << 20 } else { 8 << 20 };
+        assert!(used < most, "{fs}: {used} bytes");
+    }
+    let path = dir.path().join("small");
+    let image = File::create_new(&path).unwrap();
+    let small = MkfsSpec { image: Some(&image), ..mkfs_spec(&path, FsType::Xfs) };
+    let failed = mkfs(&Templates::default(), &small);
+    let why = failed.unwrap_err().to_string();
+    assert!(why.starts_with(&format!("mkfs.xfs {}: ", path.display())), "{why}");
 }
 
 /// `mkfs.ext4 -d` would copy a directory below its working directory.

@@ -1,0 +1,212 @@
+//! Writes what mke2fs would write into a new image, without running it again.
+//!
+//! mke2fs writes the same blocks into each image of one size, but for the UUID and the hash seed. The
+//! checksums of all other blocks depend on a seed in the superblock (`metadata_csum_seed`), so only
+//! superblocks need a new checksum. The root directory keeps the time of the first image.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::SeekFrom;
+use uuid::Uuid;
+
+use crate::kernel::linux::superblock::crc32c;
+use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic};
+
+/// The feature that makes this possible, for mke2fs. A class that chooses features does without it,
+/// because mke2fs refuses some combinations.
+pub(super) fn features(spec: &MkfsSpec<'_>) -> &'static [&'static str] {
+    match spec.image.is_some() && !spec.options.iter().any(|word| word.starts_with("-O")) {
+        true => &["-O", "metadata_csum,metadata_csum_seed"],
+        false => &[],
+    }
+}
+
+/// Images to remember. Few sizes and classes are in use at a time.
+const KEPT: usize = 8;
+/// The most bytes that a remembered image may have. ext4 of 1 TiB has less.
+const LARGEST: usize = 32 << 20;
+/// The most bytes to read of an image: some filesystems show allocated space as data.
+const MOST_READ: usize = 64 << 20;
+/// The most bytes to write at once: what a copy takes of memory.
+const CHUNK: usize = 256 << 10;
+const BLOCK: usize = BLOCK_SIZE as usize;
+
+/// The images that mke2fs has made lately.
+#[derive(Debug, Default)]
+pub(in crate::kernel::linux) struct Templates(Mutex<VecDeque<Arc<Template>>>);
+
+/// What mke2fs has written into an image.
+#[derive(Debug)]
+struct Template {
+    bytes: u64,
+    options: Vec<String>,
+    chunks: Vec<Chunk>,
+}
+
+/// Consecutive blocks that are not zero.
+#[derive(Debug)]
+struct Chunk {
+    /// The offset in the image.
+    at: u64,
+    /// Where superblocks begin in the content.
+    superblocks: Vec<usize>,
+    /// The content, compressed.
+    content: Vec<u8>,
+}
+
+impl Templates {
+    /// Writes the filesystem into a blank image. False if no such image is remembered.
+    pub(super) fn write(&self, spec: &MkfsSpec<'_>, image: &File) -> Result<bool> {
+        let bytes = length(image)?;
+        let known = lock(&self.0).iter().find(|t| t.is_for(spec, bytes)).cloned();
+        let Some(known) = known else {
+            return Ok(false);
+        };
+        let (uuid, seed) = (Uuid::new_v4(), Uuid::new_v4());
+        for chunk in &known.chunks {
+            let content = chunk.content_with(uuid, seed);
+            let written = content.and_then(|content| image.write_all_at(&content, chunk.at));
+            written.map_err(|e| Error::io("write", spec.device, e))?;
+        }
+        Ok(true)
+    }
+
+    /// Remembers the image that mke2fs has just made. One that can't serve as a template is left
+    /// out.
+    pub(super) fn learn(&self, spec: &MkfsSpec<'_>, image: &File) {
+        if spec.fs != FsType::Ext4 {
+            return;
+        }
+        let Ok(Some(template)) = Template::of(spec, image) else {
+            return;
+        };
+        let mut templates = lock(&self.0);
+        templates.retain(|other| !other.is_for(spec, template.bytes));
+        templates.truncate(KEPT - 1);
+        templates.push_front(Arc::new(template));
+    }
+}
+
+impl Template {
+    /// `None` if the image has too much data, or its checksums depend on its UUID.
+    fn of(spec: &MkfsSpec<'_>, image: &File) -> Result<Option<Template>> {
+        let bytes = length(image)?;
+        let mut primary = [0; SUPERBLOCK];
+        let failed = |e| Error::io("read", spec.device, e);
+        image.read_exact_at(&mut primary, SUPERBLOCK as u64).map_err(failed)?;
+        if !has_checksum_seed(&primary) {
+            return Ok(None);
+        }
+        let mut chunks: Vec<Chunk> = Vec::new();
+        let (mut at, mut content) = (0, Vec::new());
+        let (mut read, mut kept) = (0, 0);
+        let mut put = |at: u64, content: &mut Vec<u8>| {
+            if !content.is_empty() {
+                chunks.push(Chunk::of(at, content, &primary));
+                content.clear();
+            }
+        };
+        let mut next = 0;
+        while let Some((start, end)) = data_after(image, next)? {
+            let first = start - start % u64::from(BLOCK_SIZE);
+            for start in (first..end.min(bytes)).step_by(BLOCK) {
+                let mut block = [0; BLOCK];
+                image.read_exact_at(&mut block, start).map_err(failed)?;
+                read += BLOCK;
+                if block.iter().all(|byte| *byte == 0) {
+                    continue;
+                }
+                if at + content.len() as u64 != start || content.len() == CHUNK {
+                    put(at, &mut content);
+                    at = start;
+                }
+                content.extend_from_slice(&block);
+                kept += BLOCK;
+                if kept > LARGEST || read > MOST_READ {
+                    return Ok(None);
+                }
+            }
+            next = end;
+        }
+        put(at, &mut content);
+        Ok(Some(Template { bytes, options: spec.options.to_vec(), chunks }))
+    }
+
+    fn is_for(&self, spec: &MkfsSpec<'_>, bytes: u64) -> bool {
+        let same = self.bytes == bytes && self.options == spec.options;
+        spec.fs == FsType::Ext4 && spec.uuid.is_none() && same
+    }
+}
+
+impl Chunk {
+    fn of(at: u64, content: &[u8], primary: &[u8]) -> Chunk {
+        let superblocks = match at {
+            0 => vec![SUPERBLOCK],
+            _ => Vec::new(),
+        };
+        // A copy is at the start of a block, and has the same UUID.
+        let is_copy = |at: &usize| {
+            [MAGIC..MAGIC + 2, UUID..UUID + 16]
+                .into_iter()
+                .all(|field| content.get(at + field.start..at + field.end) == Some(&primary[field]))
+        };
+        let copies = (0..content.len()).step_by(BLOCK).filter(is_copy);
+        let superblocks = superblocks.into_iter().chain(copies).collect();
+        Chunk { at, superblocks, content: lz4_flex::compress_prepend_size(content) }
+    }
+
+    /// The content with another identity of the filesystem.
+    fn content_with(&self, uuid: Uuid, seed: Uuid) -> std::io::Result<Vec<u8>> {
+        let content = lz4_flex::decompress_size_prepended(&self.content);
+        let mut content = content.map_err(std::io::Error::other)?;
+        for at in &self.superblocks {
+            let superblock = &mut content[*at..*at + SUPERBLOCK];
+            superblock[UUID..][..16].copy_from_slice(uuid.as_bytes());
+            superblock[HASH_SEED..][..16].copy_from_slice(seed.as_bytes());
+            let sum = crc32c(!0, &superblock[..CHECKSUM]);
+            superblock[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
+        }
+        Ok(content)
+    }
+}
+
+// `struct ext4_super_block`: its size, and the offsets of its fields.
+const SUPERBLOCK: usize = 1024;
+const MAGIC: usize = 0x38;
+const INCOMPATIBLE: usize = 0x60;
+const UUID: usize = 0x68;
+const HASH_SEED: usize = 0xec;
+const CHECKSUM: usize = 0x3fc;
+
+/// True if this is a superblock, and the checksums of other blocks do not depend on its UUID.
+fn has_checksum_seed(superblock: &[u8; SUPERBLOCK]) -> bool {
+    const CSUM_SEED: u8 = 0x20;
+    let magic = u16::from_le_bytes([superblock[MAGIC], superblock[MAGIC + 1]]);
+    i64::from(magic) == magic::EXT4 && superblock[INCOMPATIBLE + 1] & CSUM_SEED != 0
+}
+
+/// The next range of data at or after this offset.
+fn data_after(image: &File, at: u64) -> Result<Option<(u64, u64)>> {
+    let failed = |e: rustix::io::Errno| Error::io("lseek", file::name_of(image), e.into());
+    let start = match rustix::fs::seek(image, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(rustix::io::Errno::NXIO) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    Ok(Some((start, rustix::fs::seek(image, SeekFrom::Hole(start)).map_err(failed)?)))
+}
+
+fn length(image: &File) -> Result<u64> {
+    let metadata = image.metadata().map_err(|e| Error::io("fstat", file::name_of(image), e))?;
+    Ok(metadata.len())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
