@@ -11,10 +11,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-mod access;
 mod api;
-#[cfg(test)]
-mod canned_api;
 mod check;
 mod claim_objects;
 mod cluster;
@@ -22,6 +19,8 @@ mod completion;
 mod describe;
 mod distribution;
 mod events;
+#[cfg(test)]
+mod fake_api;
 mod install;
 mod load;
 mod log_line;
@@ -33,8 +32,6 @@ mod pod_logs;
 mod program;
 mod status;
 mod subject;
-#[cfg(test)]
-mod testing;
 mod uninstall;
 mod volume_objects;
 

@@ -9,7 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::access::{self, AccessError};
+use super::api::{self, ApiError};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
@@ -20,7 +20,7 @@ const EVENTS_OF_CLUSTER: &str = "default";
 
 /// Reads a claim of the namespace, its volume and its snapshots. Without the claim, the result has
 /// no objects.
-pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, AccessError> {
+pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
     let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
     read_claim(cluster, name, &mut objects).await?;
     if objects.claims.is_empty() {
@@ -38,10 +38,10 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, Acc
 
 /// Reads a snapshot of the namespace, its content, and the claim that it was taken of. Without the
 /// snapshot, the result has no objects.
-pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Objects, AccessError> {
+pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
     let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
     let snapshots: Api<VolumeSnapshot> = namespaced(cluster, Some(&cluster.namespace));
-    let snapshot = match access::get(&snapshots, name).await {
+    let snapshot = match api::get(&snapshots, name).await {
         Err(error) if !error.is_about_one_kind() => return Err(error),
         snapshot => objects.noted(snapshot.map(Vec::from_iter)),
     };
@@ -55,19 +55,15 @@ pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Obj
 }
 
 /// Reads a claim and its volume.
-async fn read_claim(
-    cluster: &Cluster,
-    name: &str,
-    objects: &mut Objects,
-) -> Result<(), AccessError> {
+async fn read_claim(cluster: &Cluster, name: &str, objects: &mut Objects) -> Result<(), ApiError> {
     let claims: Api<PersistentVolumeClaim> = namespaced(cluster, Some(&cluster.namespace));
-    objects.claims = match access::get(&claims, name).await {
+    objects.claims = match api::get(&claims, name).await {
         Err(error) if !error.is_about_one_kind() => return Err(error),
         claim => objects.noted(claim.map(Vec::from_iter)),
     };
     if let Some(volume) = objects.claims.first().and_then(bound_volume) {
         let volumes: Api<PersistentVolume> = Api::all(cluster.client.clone());
-        let volume = access::get(&volumes, volume).await;
+        let volume = api::get(&volumes, volume).await;
         objects.has_all_volumes = volume.is_ok();
         objects.volumes = objects.noted(volume.map(Vec::from_iter));
     }
@@ -80,7 +76,7 @@ async fn read_contents(cluster: &Cluster, objects: &mut Objects) {
     let names: Vec<String> =
         objects.snapshots.iter().filter_map(content_name).map(str::to_owned).collect();
     for name in names {
-        let content = access::get(&contents, &name).await;
+        let content = api::get(&contents, &name).await;
         let refused = content.is_err();
         let content = objects.noted(content.map(Vec::from_iter));
         objects.contents.extend(content);
@@ -97,7 +93,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut Objects) {
     let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     if let Some(class) = class.filter(|class| !class.is_empty()) {
         let classes: Api<StorageClass> = Api::all(cluster.client.clone());
-        let class = access::get(&classes, class).await;
+        let class = api::get(&classes, class).await;
         objects.classes = objects.noted(class.map(Vec::from_iter));
     }
     let pods: Api<Pod> = namespaced(cluster, Some(&cluster.namespace));
@@ -120,7 +116,7 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
         for uid in uids {
             let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
             let events: Api<Event> = namespaced(cluster, Some(EVENTS_OF_CLUSTER));
-            match access::list(&events, &about).await {
+            match api::list(&events, &about).await {
                 Ok(events) => {
                     let own = events.into_iter().filter(|event| is_about(event, Some(&uid)));
                     objects.events.extend(own);
@@ -145,11 +141,11 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
         .retain(|event| event.involved_object.uid.as_ref().is_some_and(|uid| uids.contains(uid)));
 }
 
-async fn everything<K>(api: Api<K>) -> Result<Vec<K>, AccessError>
+async fn everything<K>(api: Api<K>) -> Result<Vec<K>, ApiError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    access::list(&api, &ListParams::default()).await
+    api::list(&api, &ListParams::default()).await
 }
 
 /// Drops the pods and attachments of other claims.

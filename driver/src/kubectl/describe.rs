@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use super::access::AccessError;
+use super::api::ApiError;
 use super::claim_objects;
 use super::cluster::Cluster;
 use super::log_line::{Call, LogLine};
@@ -70,7 +70,7 @@ impl fmt::Display for Target {
 pub enum Error {
     /// The API server can't be asked.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Api(#[from] ApiError),
     /// There is no such object.
     #[error(
         "{0} does not exist in namespace {1}; `kubectl hostloop status -A` shows those of all \

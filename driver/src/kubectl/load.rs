@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 
 use super::Cluster;
-use super::api::{ApiError, Call, timely};
+use super::api::{self, ApiError};
 use super::distribution::Distribution;
 use crate::inspect::status::color::{GOOD, QUIET, paint};
 
@@ -93,8 +93,7 @@ pub enum Error {
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     check_archive(&args.archive)?;
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let call = Call::new("list", "nodes", "", "", "");
-    let nodes = timely(call, api.list(&ListParams::default())).await?.items;
+    let nodes = api::list(&api, &ListParams::default()).await?;
     let distribution = Distribution::of_most(&nodes);
     let steps = steps::steps(distribution, &nodes, args, is_on_path)?;
     for step in &steps {

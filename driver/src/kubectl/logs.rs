@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::access::AccessError;
+use super::api::ApiError;
 use super::claim_objects;
 use super::cluster::Cluster;
 use super::log_line::LogLine;
@@ -43,7 +43,7 @@ pub struct Args {
 pub enum Error {
     /// The API server can't be asked.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Api(#[from] ApiError),
     /// There is no pod with a log.
     #[error(
         "there are no pods of hostloop in namespace {0}; set --system-namespace to where it is"
@@ -171,7 +171,7 @@ async fn follow_pod(
             let _ = found.send(entry);
         };
         let followed = pod_logs::follow(&cluster, &pod, &subject, from, next).await;
-        if let Err(AccessError::Forbidden(_)) = followed {
+        if let Err(ApiError::Forbidden { .. }) = followed {
             return;
         }
         tokio::time::sleep(PAUSE).await;

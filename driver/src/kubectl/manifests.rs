@@ -9,7 +9,7 @@ use hostloop_controllers::snapshot_controller::CRD_FILES;
 use serde_json::Value;
 
 use super::NAME_LABEL;
-use super::api::{Call, MANAGER};
+use super::api::MANAGER;
 
 mod component;
 mod fields;
@@ -46,12 +46,6 @@ impl ObjectKey {
             namespace: text(&object["metadata"]["namespace"]),
             name: text(&object["metadata"]["name"]),
         }
-    }
-
-    /// A request for the object before its plural is known.
-    pub(super) fn call(&self, verb: &'static str) -> Call {
-        let group = self.version.split_once('/').map_or("", |(group, _)| group);
-        Call::new(verb, &self.kind, group, &self.namespace, &self.name)
     }
 }
 

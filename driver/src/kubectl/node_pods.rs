@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::access::{self, AccessError, Right};
+use super::api::{self, ApiError, Call};
 use super::cluster::Cluster;
 use crate::inspect::status::Report;
 
@@ -60,7 +60,7 @@ pub(super) enum NodeError {
     Flags(#[from] FlagError),
     /// The API server refuses the connection to the pod.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Api(#[from] ApiError),
     /// The command takes too long.
     #[error("no answer from pod {0} within {seconds} s", seconds = DEADLINE.as_secs())]
     Late(String),
@@ -103,9 +103,9 @@ pub(super) struct Output {
 }
 
 /// Lists the node pods, by node.
-pub(super) async fn node_pods(cluster: &Cluster) -> Result<Vec<NodePod>, AccessError> {
+pub(super) async fn node_pods(cluster: &Cluster) -> Result<Vec<NodePod>, ApiError> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let found = access::list(&pods, &ListParams::default().labels(NODE_PODS)).await?;
+    let found = api::list(&pods, &ListParams::default().labels(NODE_PODS)).await?;
     let mut found: Vec<NodePod> = found.iter().filter_map(NodePod::of).collect();
     found.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
     Ok(found)
@@ -148,9 +148,9 @@ async fn exec(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<Ou
         .container(pod.container.clone())
         .stdin(false)
         .max_stdout_buf_size(BUFFER);
-    let right = || Right::new("create", "pods/exec", Some(namespace));
     let started = pods.exec(&pod.name, command.iter().cloned(), &params).await;
-    let mut process = started.map_err(|error| AccessError::of(error, right()))?;
+    let call = Call::new("create", "pods/exec", Some(namespace), &pod.name);
+    let mut process = started.map_err(|error| ApiError::new(call, error))?;
 
     let read_error =
         |error: &dyn std::fmt::Display| NodeError::Read(pod.name.clone(), error.to_string());

@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{ListParams, LogParams};
 use tokio::time::timeout;
 
-use super::access::{self, AccessError, Right};
+use super::api::{self, ApiError, Call};
 use super::cluster::Cluster;
 use super::log_line::LogLine;
 use super::subject::Subject;
@@ -56,7 +56,7 @@ pub(super) struct Lines {
     /// The time of the last line of each pod, by the pod's name. It need not be about the claim.
     pub(super) last: BTreeMap<String, Timestamp>,
     /// The pod's source and the error.
-    pub(super) unread: Vec<(String, AccessError)>,
+    pub(super) unread: Vec<(String, ApiError)>,
 }
 
 /// The lines of one pod about a claim.
@@ -68,8 +68,8 @@ struct PodLog {
 }
 
 /// Lists the pods with a log: those of the nodes by name, then the controller's.
-pub(super) async fn log_pods(cluster: &Cluster) -> Result<Vec<LogPod>, AccessError> {
-    let pods = access::list(&pods(cluster), &ListParams::default().labels(PODS)).await?;
+pub(super) async fn log_pods(cluster: &Cluster) -> Result<Vec<LogPod>, ApiError> {
+    let pods = api::list(&pods(cluster), &ListParams::default().labels(PODS)).await?;
     let mut found: Vec<(bool, LogPod)> = pods.iter().filter_map(LogPod::of).collect();
     found.sort_by(|(a_leads, a), (b_leads, b)| {
         (a_leads, &a.source, &a.name).cmp(&(b_leads, &b.source, &b.name))
@@ -85,7 +85,7 @@ pub(super) async fn read(
     since: Option<Duration>,
 ) -> Lines {
     let logs = pods.iter().map(|pod| async move {
-        let late = |_| AccessError::Late(right(cluster));
+        let late = |_| ApiError::Timeout { call: call(cluster, &pod.name) };
         let read = timeout(DEADLINE, read_pod(cluster, pod, subject, since)).await;
         (pod, read.map_err(late).flatten())
     });
@@ -110,7 +110,7 @@ async fn read_pod(
     pod: &LogPod,
     subject: &Subject,
     since: Option<Duration>,
-) -> Result<PodLog, AccessError> {
+) -> Result<PodLog, ApiError> {
     let params = pod.params(since);
     let mut earlier = PodLog::default();
     if pod.restarted {
@@ -120,10 +120,10 @@ async fn read_pod(
             earlier = collect(stream, pod, subject).await.unwrap_or_default();
         }
     }
-    let failed = |error| AccessError::of(error, right(cluster));
+    let failed = |error| ApiError::new(call(cluster, &pod.name), error);
     let stream = pods(cluster).log_stream(&pod.name, &params).await.map_err(failed)?;
     let log = collect(stream, pod, subject).await;
-    let mut log = log.map_err(|error| AccessError::Failed(right(cluster), error.to_string()))?;
+    let mut log = log.map_err(|error| failed(kube::Error::ReadEvents(error)))?;
     log.entries.splice(0..0, earlier.entries);
     log.last = log.last.or(earlier.last);
     Ok(log)
@@ -153,13 +153,13 @@ pub(super) async fn follow(
     subject: &Subject,
     from: Option<Timestamp>,
     mut found: impl FnMut(Entry),
-) -> Result<(), AccessError> {
+) -> Result<(), ApiError> {
     let params = LogParams { follow: true, since_time: from, ..pod.params(None) };
-    let failed = |error| AccessError::of(error, right(cluster));
+    let failed = |error| ApiError::new(call(cluster, &pod.name), error);
     let stream = pods(cluster).log_stream(&pod.name, &params).await.map_err(failed)?;
     let mut selector = Selector::new(subject);
     let mut lines = stream.lines();
-    let broken = |error: std::io::Error| AccessError::Failed(right(cluster), error.to_string());
+    let broken = |error| failed(kube::Error::ReadEvents(error));
     while let Some(line) = lines.try_next().await.map_err(broken)? {
         match selector.select(&line) {
             // The server counts in whole seconds, so it sends some lines again.
@@ -176,8 +176,8 @@ fn pods(cluster: &Cluster) -> Api<Pod> {
     Api::namespaced(cluster.client.clone(), &cluster.system_namespace)
 }
 
-fn right(cluster: &Cluster) -> Right {
-    Right::new("get", "pods/log", Some(&cluster.system_namespace))
+fn call(cluster: &Cluster, pod: &str) -> Call {
+    Call::new("get", "pods/log", Some(&cluster.system_namespace), pod)
 }
 
 impl LogPod {

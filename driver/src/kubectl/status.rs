@@ -6,7 +6,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use super::access::AccessError;
+use super::api::ApiError;
 use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
@@ -48,7 +48,7 @@ pub struct Args {
 pub enum Error {
     /// The API server can't be asked.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Api(#[from] ApiError),
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
@@ -67,7 +67,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 }
 
 /// Reads the cluster and its nodes.
-async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, AccessError> {
+async fn report(args: &Args, cluster: &Cluster) -> Result<ClusterReport, ApiError> {
     let namespace = (!args.all_namespaces).then_some(&*cluster.namespace);
     let (objects, pods) =
         tokio::join!(Objects::gather(cluster, namespace), node_pods::node_pods(cluster));

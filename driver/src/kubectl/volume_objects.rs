@@ -14,7 +14,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::access::{self, AccessError};
+use super::api::{self, ApiError};
 use super::cluster::Cluster;
 
 /// The lists. A list that the person may not read is empty, and `missing` says so.
@@ -39,11 +39,11 @@ impl Objects {
     pub(super) async fn gather(
         cluster: &Cluster,
         namespace: Option<&str>,
-    ) -> Result<Objects, AccessError> {
+    ) -> Result<Objects, ApiError> {
         let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
         let everything = ListParams::default();
         let claims: Api<PersistentVolumeClaim> = namespaced(cluster, namespace);
-        let claims = access::list(&claims, &everything).await;
+        let claims = api::list(&claims, &everything).await;
         // Without an answer to this request, the others would only wait, too.
         match claims {
             Err(error) if !error.is_about_one_kind() => return Err(error),
@@ -57,13 +57,13 @@ impl Objects {
         let events = namespaced(cluster, namespace);
         let snapshots = namespaced(cluster, namespace);
         let (volumes, classes, attachments, contents, pods, events, snapshots) = tokio::join!(
-            access::list(&volumes, &everything),
-            access::list(&classes, &everything),
-            access::list(&attachments, &everything),
-            access::list(&contents, &everything),
-            access::list(&pods, &everything),
-            access::list(&events, &everything),
-            access::list(&snapshots, &everything),
+            api::list(&volumes, &everything),
+            api::list(&classes, &everything),
+            api::list(&attachments, &everything),
+            api::list(&contents, &everything),
+            api::list(&pods, &everything),
+            api::list(&events, &everything),
+            api::list(&snapshots, &everything),
         );
         objects.has_all_volumes = volumes.is_ok();
         objects.volumes = objects.noted(volumes);
@@ -77,7 +77,7 @@ impl Objects {
     }
 
     /// The list, or nothing and a note.
-    pub(super) fn noted<T>(&mut self, list: Result<Vec<T>, AccessError>) -> Vec<T> {
+    pub(super) fn noted<T>(&mut self, list: Result<Vec<T>, ApiError>) -> Vec<T> {
         list.unwrap_or_else(|error| {
             self.missing.push(error.to_string());
             Vec::new()
@@ -85,9 +85,9 @@ impl Objects {
     }
 
     /// The list, or nothing. A cluster without the kind has no objects of it.
-    pub(super) fn noted_if_served<T>(&mut self, list: Result<Vec<T>, AccessError>) -> Vec<T> {
+    pub(super) fn noted_if_served<T>(&mut self, list: Result<Vec<T>, ApiError>) -> Vec<T> {
         match list {
-            Err(AccessError::NotServed(_)) => Vec::new(),
+            Err(ApiError::NotServed(_)) => Vec::new(),
             list => self.noted(list),
         }
     }

@@ -2,57 +2,86 @@
 
 use std::fmt;
 
+use kube::{Api, Resource};
+
 use super::DEADLINE;
 
-/// A request, as errors name it: verb, resource, namespace and name.
+/// A request, as errors name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The verb of RBAC, such as `list`.
-    pub verb: &'static str,
-    /// The plural with its group, such as `daemonsets.apps`.
-    pub resource: String,
-    /// The namespace and the name, as far as the request has them.
-    pub target: String,
+    verb: Box<str>,
+    /// The plural with its group, such as `daemonsets.apps`; with a subresource, `pods/exec`.
+    resource: Box<str>,
+    /// `None` for the whole cluster.
+    namespace: Option<Box<str>>,
+    /// Empty for a request that names no object.
+    name: Box<str>,
 }
 
 impl Call {
     /// A request for the objects of a resource, or for one.
-    pub fn new(verb: &'static str, plural: &str, group: &str, namespace: &str, name: &str) -> Self {
-        let resource = match group {
-            "" => plural.to_owned(),
-            group => format!("{plural}.{group}"),
-        };
-        let target = match (namespace, name) {
-            ("", name) => name.to_owned(),
-            (namespace, "") => format!("in namespace {namespace}"),
-            (namespace, name) => format!("{namespace}/{name}"),
-        };
-        Call { verb, resource, target }
+    pub fn new(verb: &str, resource: &str, namespace: Option<&str>, name: &str) -> Self {
+        Call {
+            verb: verb.into(),
+            resource: resource.into(),
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+        }
+    }
+
+    /// A request for objects of a kind, in the namespace of `api`.
+    pub fn of<K: Resource<DynamicType = ()>>(verb: &str, api: &Api<K>, name: &str) -> Self {
+        let resource = resource(&K::plural(&()), &K::group(&()));
+        Call::new(verb, &resource, api.namespace(), name)
+    }
+
+    /// The right that the request needs.
+    pub fn right(&self) -> String {
+        let Call { verb, resource, .. } = self;
+        match &self.namespace {
+            Some(namespace) => format!("{verb} {resource} in namespace {namespace}"),
+            None => format!("{verb} {resource} in the whole cluster"),
+        }
+    }
+
+    /// The error of a request for a kind that the API server lacks.
+    pub fn not_served(&self) -> ApiError {
+        ApiError::NotServed(self.resource.to_string())
     }
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
-        match self.target.as_str() {
-            "" => Ok(()),
-            target => write!(f, " {target}"),
+        match (&self.namespace, &*self.name) {
+            (None, "") => Ok(()),
+            (None, name) => write!(f, " {name}"),
+            (Some(namespace), "") => write!(f, " in namespace {namespace}"),
+            (Some(namespace), name) => write!(f, " {namespace}/{name}"),
         }
     }
 }
 
-/// Parts of the API server's messages about missing rights: to do something, and to grant rights.
-const MISSING_RIGHT: [&str; 2] = [" cannot ", "is attempting to grant"];
+/// A plural with its group, as `volumesnapshots.snapshot.storage.k8s.io`.
+pub(super) fn resource(plural: &str, group: &str) -> String {
+    match group {
+        "" => plural.to_owned(),
+        group => format!("{plural}.{group}"),
+    }
+}
+
+/// A part of the API server's message about a role with more rights than the person has.
+const GRANT: &str = "is attempting to grant";
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The person lacks a right.
     #[error(
-        "{call}: your account lacks the right to {} {}: {message}; ask an administrator for it, or \
-         choose another --context",
-        .call.verb,
-        .call.resource
+        "you may not {}{}; ask for this right, or choose another --context",
+        .call.right(),
+        grant(.message)
     )]
     Forbidden {
         /// Which request.
@@ -68,12 +97,15 @@ pub enum ApiError {
         /// The API server's message.
         message: String,
     },
-    /// The object does not exist, or the API server does not serve its kind.
+    /// The object does not exist.
     #[error("{call}: not found")]
     NotFound {
         /// Which request.
         call: Call,
     },
+    /// The API server does not serve the kind.
+    #[error("the API server does not serve {0}")]
+    NotServed(String),
     /// Another field manager owns a field of the object.
     #[error("{call}: {message}")]
     Conflict {
@@ -96,85 +128,122 @@ pub enum ApiError {
         /// Which request.
         call: Call,
     },
-    /// No connection, or an answer that can't be read.
-    #[error("{call}: no answer from the API server: {}; is the cluster running?", causes(.source))]
+    /// No connection, a server error, or an answer that can't be read.
+    #[error("{call}: {message}")]
     Failed {
         /// Which request.
         call: Call,
-        /// The client's error.
-        #[source]
-        source: Box<kube::Error>,
+        /// The API server's message, or the client's.
+        message: String,
     },
 }
 
 impl ApiError {
     /// The client's error as one of these.
-    pub fn new(call: Call, error: kube::Error) -> Self {
-        let kube::Error::Api(status) = &error else {
-            return ApiError::Failed { call, source: Box::new(error) };
+    pub fn new(mut call: Call, error: kube::Error) -> Self {
+        let status = match error {
+            kube::Error::Api(status) => status,
+            error => return ApiError::Failed { call, message: failure(&error) },
         };
-        let (code, message) = (status.code, status.message.clone());
+        let (code, message) = (status.code, status.message);
         match code {
             401 => ApiError::Unauthorized { call, message },
+            403 if message.contains(GRANT) => ApiError::Forbidden { call, message },
             // Admission and a namespace that ends answer 403, too.
-            403 if MISSING_RIGHT.iter().any(|words| message.contains(words)) => {
-                ApiError::Forbidden { call, message }
-            }
+            403 => match forbidden_verb(&message) {
+                Some(verb) => {
+                    call.verb = verb.into();
+                    ApiError::Forbidden { call, message }
+                }
+                None => ApiError::Rejected { call, message },
+            },
             404 => ApiError::NotFound { call },
             409 => ApiError::Conflict { call, message },
             400..500 => ApiError::Rejected { call, message },
-            _ => ApiError::Failed { call, source: Box::new(error) },
+            _ => ApiError::Failed { call, message: format!("{message} (HTTP {code})") },
         }
     }
 
-    /// True if a retry may succeed: no answer, or a server error.
+    /// True if a retry may succeed, and the request may have been carried out: no answer, or a
+    /// server error.
     pub fn is_transient(&self) -> bool {
         matches!(self, ApiError::Timeout { .. } | ApiError::Failed { .. })
     }
+
+    /// True if requests for other kinds may succeed.
+    pub fn is_about_one_kind(&self) -> bool {
+        matches!(self, ApiError::Forbidden { .. } | ApiError::NotServed(_))
+    }
 }
 
-/// The error and its causes, each once. The client's own messages omit the causes.
-fn causes(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} (HTTP {})", status.message, status.code);
-    }
-    let first: &dyn std::error::Error = error;
-    let chain = std::iter::successors(Some(first), |error| error.source());
-    let mut said: Vec<String> = Vec::new();
-    for cause in chain.map(ToString::to_string) {
-        if !said.iter().any(|earlier| earlier.contains(&cause)) {
-            said.push(cause);
+/// The verb that the API server refused, from its message: `… cannot get resource "pods/exec" …`,
+/// or `… cannot get path "/version"`. For some requests it checks another verb than their method
+/// suggests, depending on its version.
+fn forbidden_verb(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once(" cannot ")?;
+    let (verb, rest) = rest.split_once(' ')?;
+    (rest.starts_with("resource ") || rest.starts_with("path ")).then_some(verb)
+}
+
+/// The part of the message that names the rights in a role, which the call does not.
+fn grant(message: &str) -> String {
+    if message.contains(GRANT) { format!(": {message}") } else { String::new() }
+}
+
+/// What a failure of the client says.
+fn failure(error: &kube::Error) -> String {
+    let causes = error_chain(error);
+    match error {
+        kube::Error::HyperError(_) | kube::Error::Service(_) => {
+            format!("no answer from the API server: {causes}; is the cluster running?")
         }
+        _ => causes,
     }
-    said.join(": ")
+}
+
+/// An error with its causes, each once. The client's own messages omit the causes.
+pub(in crate::kubectl) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use kube::core::Status;
 
     use super::*;
 
-    const CANNOT: &str = "User \"u\" cannot list resource";
+    const CANNOT: &str = "User \"u\" cannot list resource \"daemonsets\" in API group \"apps\"";
+    const GRANTS: &str = "user \"u\" is attempting to grant RBAC permissions not currently held: x";
     const ENDS: &str = "unable to create new content in namespace n because it is being terminated";
 
     fn answer(code: u16, message: &str) -> ApiError {
         let status = Status { code, message: message.to_owned(), ..Status::default() };
-        let call = Call::new("list", "daemonsets", "apps", "hostloop", "");
+        let call = Call::new("list", "daemonsets.apps", Some("hostloop"), "");
         ApiError::new(call, kube::Error::Api(Box::new(status)))
     }
 
     #[test]
     fn errors_say_what_to_do() {
         for (code, message, contains, is_transient) in [
-            (403, CANNOT, "your account lacks the right to list daemonsets.apps: User", false),
-            (403, "u is attempting to grant RBAC permissions", "lacks the right to", false),
+            (403, CANNOT, "you may not list daemonsets.apps in namespace hostloop; ask for", false),
+            (403, GRANTS, "in namespace hostloop: user \"u\" is attempting to grant RBAC", false),
             (403, ENDS, "the API server rejects it: unable to create", false),
             (401, "why", "does not accept your credentials: log in again (why)", false),
             (404, "why", "list daemonsets.apps in namespace hostloop: not found", false),
             (409, "why", "list daemonsets.apps in namespace hostloop: why", false),
             (422, "why", "the API server rejects it: why", false),
-            (503, "why", "no answer from the API server: why (HTTP 503)", true),
+            (503, "why", "list daemonsets.apps in namespace hostloop: why (HTTP 503)", true),
         ] {
             let error = answer(code, message);
             assert!(error.to_string().contains(contains), "{code}: {error}");
@@ -183,14 +252,43 @@ mod tests {
     }
 
     #[test]
-    fn calls_by_what_they_name() {
-        for (namespace, name, said) in [
-            ("", "", "get pods"),
-            ("", "a", "get pods a"),
-            ("n", "", "get pods in namespace n"),
-            ("n", "a", "get pods n/a"),
+    fn without_a_connection_the_cause_is_shown() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let call = Call::new("list", "nodes", None, "");
+        let error = ApiError::new(call, kube::Error::Service(Box::new(refused)));
+        assert!(error.is_transient());
+        let said = error.to_string();
+        assert!(said.starts_with("list nodes: no answer from the API server: "), "{said}");
+        assert!(said.ends_with("connection refused; is the cluster running?"), "{said}");
+    }
+
+    #[test]
+    fn verbs_of_refusals() {
+        for (message, verb) in [
+            (
+                r#"pods "a" is forbidden: User "u" cannot get resource "pods/exec" in API group """#,
+                "get",
+            ),
+            (r#"User "u" cannot create resource "pods/exec""#, "create"),
+            (r#"forbidden: User "u" cannot get path "/version""#, "get"),
+            ("User \"u\" cannot do that", ""),
+            ("quota exceeded", ""),
+            ("", ""),
         ] {
-            assert_eq!(Call::new("get", "pods", "", namespace, name).to_string(), said);
+            assert_eq!(forbidden_verb(message).unwrap_or_default(), verb, "{message}");
+        }
+    }
+
+    #[test]
+    fn calls_and_rights_by_what_they_name() {
+        for (namespace, name, said, right) in [
+            (None, "", "get pods", "get pods in the whole cluster"),
+            (None, "a", "get pods a", "get pods in the whole cluster"),
+            (Some("n"), "", "get pods in namespace n", "get pods in namespace n"),
+            (Some("n"), "a", "get pods n/a", "get pods in namespace n"),
+        ] {
+            let call = Call::new("get", "pods", namespace, name);
+            assert_eq!((call.to_string(), call.right()), (said.to_owned(), right.to_owned()));
         }
     }
 }

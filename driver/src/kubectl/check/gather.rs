@@ -16,7 +16,7 @@ use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
 use super::progress::Progress;
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{self, AccessError};
+use crate::kubectl::api::{self, ApiError};
 
 mod enforced;
 mod machines;
@@ -28,11 +28,11 @@ const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", "snapshot-controller-leader
 /// The label of hostloop's own objects.
 const OURS: &str = "app.kubernetes.io/name=hostloop";
 
-impl From<AccessError> for Unknown {
-    fn from(error: AccessError) -> Self {
+impl From<ApiError> for Unknown {
+    fn from(error: ApiError) -> Self {
         match error {
-            AccessError::Forbidden(right) => Unknown::Forbidden(right.to_string()),
-            AccessError::NotServed(kind) => Unknown::NotServed(kind),
+            ApiError::Forbidden { call, .. } => Unknown::Forbidden(call.right()),
+            ApiError::NotServed(kind) => Unknown::NotServed(kind),
             error => Unknown::Failed(error.to_string()),
         }
     }
@@ -139,14 +139,14 @@ where
         "" => ListParams::default(),
         labels => ListParams::default().labels(labels),
     };
-    Ok(access::list(&api, &params).await?)
+    Ok(api::list(&api, &params).await?)
 }
 
 async fn get<K>(api: Api<K>, name: &str) -> Fact<Option<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    Ok(access::get(&api, name).await?)
+    Ok(api::get(&api, name).await?)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use super::line::Line;
 use super::progress::Progress;
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{self, AccessError, Right, resource};
+use crate::kubectl::api::{Call, timely};
 
 mod clean_up;
 mod objects;
@@ -169,21 +169,15 @@ impl Run<'_> {
     async fn create<K: wait::Kind>(&self, object: Object, content: &K) -> Result<(), Line> {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(object);
-        let right = Right::new("create", &resource::<K>(), Some(&self.plan.namespace));
-        let (api, params) = (self.api::<K>(), PostParams::default());
-        let error = match access::in_time(&right, api.create(&params, content)).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => {
-                if matches!(&error, kube::Error::Api(status) if status.code < 500) {
-                    self.made.borrow_mut().retain(|made| *made != object);
-                }
-                AccessError::of(error, right)
-            }
-            Err(late) => late,
-        };
+        let (api, params, name) = (self.api::<K>(), PostParams::default(), object.name(self.plan));
+        let sent = timely(Call::of("create", &api, &name), api.create(&params, content)).await;
+        let Err(error) = sent else { return Ok(()) };
+        if !error.is_transient() {
+            self.made.borrow_mut().retain(|made| *made != object);
+        }
         let what = K::kind(&()).into_owned();
         Err(Line::failed(
-            format!("{what} {} was not created: {error}", object.name(self.plan)),
+            format!("{what} {name} was not created: {error}"),
             "The live check needs rights to create and delete pods, claims and snapshots. Choose \
              another namespace with -n.",
         ))

@@ -1,17 +1,17 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::canned_api::CannedApi;
+use crate::kubectl::fake_api::FakeApi;
 
 const NS: &str = "/api/v1/namespaces/demo";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots";
 
 /// A cluster with the claim `data`, its objects, and objects of other claims.
-pub(in crate::kubectl) fn cluster_with_claim() -> CannedApi {
-    let api = CannedApi::default();
-    api.answer(
+pub(in crate::kubectl) fn cluster_with_claim() -> FakeApi {
+    let api = FakeApi::default();
+    api.define_snapshots();
+    api.set(
         &format!("{NS}/persistentvolumeclaims/data"),
-        200,
         json!({
             "metadata": {"name": "data", "namespace": "demo", "uid": "uid-claim"},
             "spec": {
@@ -21,9 +21,8 @@ pub(in crate::kubectl) fn cluster_with_claim() -> CannedApi {
             "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}},
         }),
     );
-    api.answer(
+    api.set(
         "/api/v1/persistentvolumes/pv",
-        200,
         json!({
             "metadata": {"name": "pv", "uid": "uid-pv", "labels": {"hostloop.csi.dev/node": "n1"}},
             "spec": {
@@ -41,9 +40,8 @@ pub(in crate::kubectl) fn cluster_with_claim() -> CannedApi {
         })
     };
     api.items(SNAPSHOTS, json!([snapshot("s", "data"), snapshot("other", "logs")]));
-    api.answer(
+    api.set(
         "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/content-s",
-        200,
         json!({
             "metadata": {"name": "content-s", "uid": "uid-content"},
             "spec": {
@@ -53,9 +51,8 @@ pub(in crate::kubectl) fn cluster_with_claim() -> CannedApi {
             "status": {"snapshotHandle": "snap-1", "readyToUse": true},
         }),
     );
-    api.answer(
+    api.set(
         "/apis/storage.k8s.io/v1/storageclasses/hostloop",
-        200,
         json!({"metadata": {"name": "hostloop"}, "provisioner": "hostloop.csi.dev"}),
     );
     let pod = |name: &str, claim: &str| {
@@ -88,7 +85,7 @@ pub(in crate::kubectl) fn cluster_with_claim() -> CannedApi {
 
 fn event(uid: &str) -> Value {
     json!({
-        "metadata": {"name": "e"}, "type": "Normal", "reason": "Reason", "message": "m",
+        "metadata": {"name": uid}, "type": "Normal", "reason": "Reason", "message": "m",
         "involvedObject": {"kind": "Pod", "name": uid, "uid": uid},
     })
 }
@@ -112,7 +109,7 @@ async fn the_objects_of_a_claim_and_no_others() {
     assert_eq!(names(&objects.snapshots), ["s"]);
     assert_eq!(names(&objects.contents), ["content-s"]);
     let about: Vec<_> = objects.events.iter().map(|e| e.involved_object.uid.as_deref()).collect();
-    assert_eq!(about, [Some("uid-web"), Some("uid-claim"), Some("uid-pv")]);
+    assert_eq!(about, [Some("uid-claim"), Some("uid-web"), Some("uid-pv")]);
 
     let subject = subject(&cluster, "data", &objects);
     for text in ["vol-1", "snap-1", "pv", "uid-claim", "uid-s", "demo/data"] {
@@ -125,7 +122,7 @@ async fn the_objects_of_a_claim_and_no_others() {
 
 #[tokio::test]
 async fn a_claim_that_does_not_exist() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     let objects = gather(&api.cluster(), "data").await.unwrap();
     assert!(objects.claims.is_empty() && objects.missing.is_empty());
     assert_eq!(api.requests().len(), 1);
@@ -134,17 +131,18 @@ async fn a_claim_that_does_not_exist() {
 #[tokio::test]
 async fn rights_that_are_missing() {
     let api = cluster_with_claim();
-    api.forbid("/api/v1/persistentvolumes/pv", "get", "persistentvolumes");
+    api.forbid("get", "/api/v1/persistentvolumes/pv");
     let contents = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
-    api.forbid(&format!("{contents}/content-s"), "get", "volumesnapshotcontents");
+    api.forbid("get", &format!("{contents}/content-s"));
     let objects = gather(&api.cluster(), "data").await.unwrap();
     assert!(!objects.has_all_volumes);
     assert_eq!(
         objects.missing,
         [
-            "you may not get persistentvolumes in the whole cluster; ask for this right",
+            "you may not get persistentvolumes in the whole cluster; ask for this right, or \
+             choose another --context",
             "you may not get volumesnapshotcontents.snapshot.storage.k8s.io in the whole cluster; \
-             ask for this right",
+             ask for this right, or choose another --context",
         ]
     );
 }

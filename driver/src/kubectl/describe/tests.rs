@@ -2,8 +2,8 @@ use serde_json::json;
 
 use super::*;
 use crate::inspect::status::report::Report;
-use crate::kubectl::canned_api::CannedApi;
 use crate::kubectl::claim_objects::tests::cluster_with_claim;
+use crate::kubectl::fake_api::FakeApi;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 
@@ -12,7 +12,7 @@ fn target() -> Target {
 }
 
 /// A node pod on `n1` and one on `n2`.
-fn with_node_pods(api: &CannedApi) {
+fn with_node_pods(api: &FakeApi) {
     let pod = |name: &str, node: &str| {
         json!({
             "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
@@ -37,7 +37,7 @@ fn with_node_pods(api: &CannedApi) {
         call("vol-1", "Internal", " error=\"no \u{1b} room\""),
     ];
     api.text(&format!("{PODS}/hostloop-a/log"), 200, &log.concat());
-    api.forbid(&format!("{PODS}/hostloop-a/exec"), "create", "pods/exec");
+    api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
 }
 
 fn on_node() -> Report {
@@ -125,19 +125,18 @@ async fn everything_about_a_claim() {
 #[tokio::test]
 async fn claims_that_cant_be_described() {
     let path = "/api/v1/namespaces/demo/persistentvolumeclaims/data";
-    let missing = CannedApi::default();
-    let refused = CannedApi::default();
-    refused.forbid(path, "get", "persistentvolumeclaims");
+    let missing = FakeApi::default();
+    let refused = FakeApi::default();
+    refused.forbid("get", path);
     let theirs = cluster_with_claim();
-    theirs.answer(
+    theirs.set(
         "/api/v1/persistentvolumes/pv",
-        200,
         json!({
             "metadata": {"name": "pv"},
             "spec": {"csi": {"driver": "theirs", "volumeHandle": "h"}},
         }),
     );
-    let broken = CannedApi::default();
+    let broken = FakeApi::default();
     broken.answer(path, 500, json!({"status": "Failure", "message": "no etcd", "code": 500}));
     for (api, error) in [
         (
@@ -148,14 +147,14 @@ async fn claims_that_cant_be_described() {
         (
             refused,
             "claim data in namespace demo: you may not get persistentvolumeclaims in namespace \
-             demo; ask for this right",
+             demo; ask for this right, or choose another --context",
         ),
         (
             theirs,
             "claim data is not of driver hostloop.csi.dev; set --driver-name if hostloop has \
              another name",
         ),
-        (broken, "get persistentvolumeclaims in namespace demo: no etcd"),
+        (broken, "get persistentvolumeclaims demo/data: no etcd (HTTP 500)"),
     ] {
         let failed = gather(&target(), &api.cluster()).await.err().unwrap();
         assert_eq!(failed.to_string(), error);
@@ -166,9 +165,8 @@ async fn claims_that_cant_be_described() {
 async fn everything_about_a_snapshot() {
     let api = cluster_with_claim();
     with_node_pods(&api);
-    api.answer(
+    api.set(
         "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
-        200,
         json!({
             "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
             "spec": {"source": {"persistentVolumeClaimName": "data"}},

@@ -41,7 +41,7 @@ pub(super) struct Survey {
 impl Survey {
     /// Reads all of it.
     pub(super) async fn take(cluster: &Cluster, objects: &mut Objects) -> Result<Survey, Error> {
-        let call = Call { verb: "get", resource: "/version".to_owned(), target: String::new() };
+        let call = Call::new("get", "/version", None, "");
         let info = timely(call, cluster.client.apiserver_version()).await?;
         let version = Version::of(&info).filter(|version| *version >= Version::OLDEST);
         let version = version.ok_or_else(|| Error::TooOld { found: info.git_version.clone() })?;

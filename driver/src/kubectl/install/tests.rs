@@ -2,7 +2,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::testing::FakeServer;
+use crate::kubectl::fake_api::FakeApi;
 use crate::kubectl::{Cli, Command};
 
 /// The arguments of `install` with these flags.
@@ -23,13 +23,13 @@ fn node(provider: &str) -> Value {
         "spec": {"providerID": provider}})
 }
 
-async fn survey(server: &FakeServer) -> Result<Survey, Error> {
+async fn survey(server: &FakeApi) -> Result<Survey, Error> {
     let cluster = server.cluster();
     Survey::take(&cluster, &mut Objects::new(cluster.client.clone())).await
 }
 
 /// Installs as `run` does, but does not wait for pods, which this server has none of.
-async fn install(server: &FakeServer, flags: &str) -> Result<apply::Counts, Error> {
+async fn install(server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> {
     let cluster = server.cluster();
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
@@ -61,7 +61,7 @@ fn an_unknown_cluster_gets_the_base() {
 
 #[tokio::test]
 async fn an_empty_cluster_gets_everything_once() {
-    let server = FakeServer::new(36);
+    let server = FakeApi::default();
     server.put(node("kind://docker/kind/n1"));
     let counts = install(&server, "--default-class=xfs").await.unwrap();
     let all = counts.created;
@@ -96,7 +96,7 @@ async fn distributions_have_the_pools_of_their_overlays() {
         ("", labelled, "--pool a=/srv", "a=/srv"),
         ("", json!({}), "", "default=/var/lib/hostloop"),
     ] {
-        let server = FakeServer::new(36);
+        let server = FakeApi::default();
         let mut one = node(provider);
         one["metadata"]["labels"] = labels;
         server.put(one);
@@ -111,7 +111,7 @@ async fn distributions_have_the_pools_of_their_overlays() {
 #[tokio::test]
 async fn a_second_installation_changes_nothing() {
     for flags in ["--attach", "--pool a=/srv/a,inline --pool b=/dev/sdb", "--kubelet-dir /k"] {
-        let server = FakeServer::new(36);
+        let server = FakeApi::default();
         server.put(node(""));
         install(&server, flags).await.unwrap();
         let again = if flags == "--attach" { flags } else { "" };
@@ -138,7 +138,8 @@ async fn what_cannot_be_installed_says_why() {
         (36, helm, "", "helm upgrade store"),
         (36, foreign, "", "StorageClass hostloop-ext4 exists and is not hostloop's: conflict with"),
     ] {
-        let server = FakeServer::new(minor);
+        let server = FakeApi::default();
+        server.minor(minor);
         server.put(object);
         let error = install(&server, flags).await.unwrap_err().to_string();
         assert!(error.contains(contains), "{error}");
@@ -147,20 +148,20 @@ async fn what_cannot_be_installed_says_why() {
 
 #[tokio::test]
 async fn a_missing_right_is_named() {
-    for (verb, plural, contains) in [
+    for (verb, path, contains) in [
         (
             "list",
-            "nodes",
-            "list nodes: your account lacks the right to list nodes: User \"u\" cannot",
+            "/api/v1/nodes",
+            "you may not list nodes in the whole cluster; ask for this right",
         ),
         (
             "patch",
-            "clusterroles",
-            "lacks the right to patch clusterroles.rbac.authorization.k8s.io",
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "you may not patch clusterroles.rbac.authorization.k8s.io in the whole cluster",
         ),
     ] {
-        let server = FakeServer::new(36);
-        server.forbid(verb, plural);
+        let server = FakeApi::default();
+        server.forbid(verb, path);
         let error = install(&server, "").await.unwrap_err().to_string();
         assert!(error.contains(contains), "{error}");
     }
@@ -168,7 +169,7 @@ async fn a_missing_right_is_named() {
 
 #[tokio::test]
 async fn the_report_says_what_was_found() {
-    let server = FakeServer::new(36);
+    let server = FakeApi::default();
     server.put(node("kind://docker/kind/n1"));
     server.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": "standard",

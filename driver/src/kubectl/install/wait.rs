@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
@@ -15,7 +14,7 @@ use super::progress::{Look, Progress, State};
 use super::survey::Survey;
 use crate::inspect::status::color::{GOOD, QUIET, WARNING, paint};
 use crate::kubectl::Cluster;
-use crate::kubectl::api::{ApiError, Call, timely};
+use crate::kubectl::api::{self, ApiError, Call, timely};
 use crate::kubectl::distribution::Distribution;
 
 /// The time between two looks.
@@ -151,8 +150,7 @@ async fn reasons(
 /// The last warning about a pod, or about what makes the pods if the name is empty.
 async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, ApiError> {
     let api: Api<Event> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let call = Call::new("list", "events", "", &cluster.system_namespace, "");
-    let events = timely(call, api.list(&ListParams::default().fields("type=Warning"))).await?;
+    let events = api::list(&api, &ListParams::default().fields("type=Warning")).await?;
     let about = |event: &&Event| {
         let object = &event.involved_object;
         match pod {
@@ -161,7 +159,6 @@ async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, Ap
         }
     };
     let last = events
-        .items
         .iter()
         .filter(about)
         .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0.as_second()));
@@ -174,14 +171,12 @@ async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, Ap
 async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
     let namespace = &cluster.system_namespace;
     let daemon_sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), namespace);
-    let call = Call::new("get", "daemonsets", "apps", namespace, "hostloop");
+    let call = Call::of("get", &daemon_sets, "hostloop");
     let daemon_set = timely(call, daemon_sets.get("hostloop")).await?;
     let controllers: Api<Deployment> = Api::namespaced(cluster.client.clone(), namespace);
-    let call = Call::new("get", "deployments", "apps", namespace, "hostloop-controller");
+    let call = Call::of("get", &controllers, "hostloop-controller");
     let controller = timely(call, controllers.get("hostloop-controller")).await?;
-    let csi_nodes: Api<CSINode> = Api::all(cluster.client.clone());
-    let call = Call::new("list", "csinodes", "storage.k8s.io", "", "");
-    let csi_nodes = timely(call, csi_nodes.list(&ListParams::default())).await?.items;
+    let csi_nodes = api::list(&Api::all(cluster.client.clone()), &ListParams::default()).await?;
     Ok(Look { daemon_set, controller, pods: pods(cluster).await?, csi_nodes })
 }
 
@@ -190,8 +185,7 @@ async fn pods(cluster: &Cluster) -> Result<Vec<Pod>, ApiError> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
     let params =
         ListParams::default().labels("app.kubernetes.io/name in (hostloop, hostloop-controller)");
-    let call = Call::new("list", "pods", "", &cluster.system_namespace, "");
-    Ok(timely(call, api.list(&params)).await?.items)
+    api::list(&api, &params).await
 }
 
 #[cfg(test)]

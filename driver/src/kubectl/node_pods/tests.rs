@@ -1,14 +1,14 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::canned_api::CannedApi;
+use crate::kubectl::fake_api::FakeApi;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 
 /// A node pod with a container in this state.
 fn pod(name: &str, node: &str, state: Value) -> Value {
     json!({
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
         "spec": {
             "nodeName": node,
             "containers": [{"name": "hostloop", "args": ["run", "--pool=default=/p"]}],
@@ -53,7 +53,7 @@ fn the_command_has_the_drivers_flags() {
 
 #[tokio::test]
 async fn a_node_without_an_answer_does_not_stop_the_others() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     let running = || json!({"running": {}});
     api.items(
         PODS,
@@ -63,7 +63,7 @@ async fn a_node_without_an_answer_does_not_stop_the_others() {
             pod("hostloop-c", "n3", running()),
         ]),
     );
-    api.forbid(&format!("{PODS}/hostloop-b/exec"), "create", "pods/exec");
+    api.forbid("create", &format!("{PODS}/hostloop-b/exec"));
     api.text(&format!("{PODS}/hostloop-c/exec"), 200, "not a websocket");
     let cluster = api.cluster();
     let pods = node_pods(&cluster).await.unwrap();
@@ -76,7 +76,8 @@ async fn a_node_without_an_answer_does_not_stop_the_others() {
     assert_eq!(lines[0], "n1 hostloop-a: pod hostloop-a does not run: ImagePullBackOff");
     assert_eq!(
         lines[1],
-        "n2 hostloop-b: you may not create pods/exec in namespace hostloop; ask for this right"
+        "n2 hostloop-b: you may not create pods/exec in namespace hostloop; ask for this right, \
+         or choose another --context"
     );
     assert!(lines[2].contains("failed to switch protocol: 200"), "{}", lines[2]);
 

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::canned_api::CannedApi;
+use crate::kubectl::fake_api::FakeApi;
 
 const PODS_PATH: &str = "/api/v1/namespaces/hostloop/pods";
 
@@ -33,7 +33,7 @@ fn texts(lines: &Lines) -> Vec<String> {
 
 #[tokio::test]
 async fn lines_of_all_pods_by_time() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     let mut waiting = pod("hostloop-w", "hostloop", "n3", 0);
     waiting["status"] = json!({"phase": "Pending"});
     api.items(
@@ -74,9 +74,9 @@ async fn lines_of_all_pods_by_time() {
 
 #[tokio::test]
 async fn a_log_without_a_right_does_not_stop_the_others() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     api.items(PODS_PATH, json!([pod("a", "hostloop", "n1", 0), pod("b", "hostloop", "n2", 0)]));
-    api.forbid(&format!("{PODS_PATH}/a/log"), "get", "pods/log");
+    api.forbid("get", &format!("{PODS_PATH}/a/log"));
     api.text(&format!("{PODS_PATH}/b/log"), 200, &line(1, "demo/data"));
     let cluster = api.cluster();
     let pods = log_pods(&cluster).await.unwrap();
@@ -84,12 +84,16 @@ async fn a_log_without_a_right_does_not_stop_the_others() {
     assert_eq!(texts(&lines), ["n2 demo/data"]);
     let unread: Vec<String> =
         lines.unread.iter().map(|(source, error)| format!("{source}: {error}")).collect();
-    assert_eq!(unread, ["n1: you may not get pods/log in namespace hostloop; ask for this right"]);
+    assert_eq!(
+        unread,
+        ["n1: you may not get pods/log in namespace hostloop; ask for this right, or choose \
+             another --context"]
+    );
 }
 
 #[tokio::test]
 async fn a_restarted_container_has_two_logs() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     api.items(PODS_PATH, json!([pod("a", "hostloop", "n1", 1)]));
     api.text(&format!("{PODS_PATH}/a/log"), 200, &line(1, "demo/data"));
     let cluster = api.cluster();
@@ -102,7 +106,7 @@ async fn a_restarted_container_has_two_logs() {
 
 #[tokio::test]
 async fn followed_lines_are_not_repeated() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     api.items(PODS_PATH, json!([pod("a", "hostloop", "n1", 0)]));
     let log = [line(1, "old demo/data"), line(2, "new demo/data")].concat();
     api.text(&format!("{PODS_PATH}/a/log"), 200, &log);

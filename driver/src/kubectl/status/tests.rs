@@ -1,14 +1,14 @@
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::canned_api::CannedApi;
+use crate::kubectl::fake_api::FakeApi;
 
 const NS: &str = "/api/v1/namespaces/demo";
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 
 /// A cluster with two claims and a node pod that may not be asked.
-fn cluster_with_claims() -> CannedApi {
-    let api = CannedApi::default();
+fn cluster_with_claims() -> FakeApi {
+    let api = FakeApi::default();
     let claim = |name: &str| {
         json!({
             "metadata": {"name": name, "namespace": "demo"},
@@ -16,7 +16,6 @@ fn cluster_with_claims() -> CannedApi {
         })
     };
     api.items(&format!("{NS}/persistentvolumeclaims"), json!([claim("data"), claim("logs")]));
-    api.items("/api/v1/persistentvolumes", json!([]));
     api.items(
         "/apis/storage.k8s.io/v1/storageclasses",
         json!([{
@@ -24,13 +23,10 @@ fn cluster_with_claims() -> CannedApi {
             "volumeBindingMode": "WaitForFirstConsumer",
         }]),
     );
-    api.items("/apis/storage.k8s.io/v1/volumeattachments", json!([]));
-    api.items(&format!("{NS}/pods"), json!([]));
-    api.items(&format!("{NS}/events"), json!([]));
     api.items(
         PODS,
         json!([{
-            "metadata": {"name": "hostloop-a"},
+            "metadata": {"name": "hostloop-a", "labels": {"app.kubernetes.io/name": "hostloop"}},
             "spec": {"nodeName": "n1", "containers": [{"name": "hostloop", "args": ["run"]}]},
             "status": {"containerStatuses": [{
                 "name": "hostloop", "image": "i", "imageID": "i", "ready": true,
@@ -38,11 +34,11 @@ fn cluster_with_claims() -> CannedApi {
             }]},
         }]),
     );
-    api.forbid(&format!("{PODS}/hostloop-a/exec"), "create", "pods/exec");
+    api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
     api
 }
 
-async fn lines(args: &Args, api: &CannedApi) -> Vec<String> {
+async fn lines(args: &Args, api: &FakeApi) -> Vec<String> {
     let report = report(args, &api.cluster()).await.unwrap();
     let lines = args.lines(&report).unwrap();
     lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
@@ -56,7 +52,7 @@ async fn without_exec_the_api_server_is_shown() {
     assert!(whole.contains("data   -"), "{whole}");
     assert!(whole.contains("waits for its first pod"), "{whole}");
     let end = "Not known\n  node n1: you may not create pods/exec in namespace hostloop; ask for \
-               this right";
+               this right, or choose another --context";
     assert!(whole.ends_with(end), "{whole}");
 }
 
@@ -84,11 +80,10 @@ async fn a_cluster_without_hostloop() {
 #[tokio::test]
 async fn all_namespaces_are_asked() {
     let api = cluster_with_claims();
-    api.items("/api/v1/persistentvolumeclaims", json!([]));
-    api.forbid("/api/v1/pods", "list", "pods");
-    api.items("/api/v1/events", json!([]));
+    api.forbid("list", "/api/v1/pods");
     let args = Args { all_namespaces: true, ..Args::default() };
     let lines = lines(&args, &api).await;
-    let right = "  you may not list pods in the whole cluster; ask for this right";
+    let right = "  you may not list pods in the whole cluster; ask for this right, or choose \
+                 another --context";
     assert!(lines.iter().any(|line| line == right), "{lines:?}");
 }

@@ -157,7 +157,7 @@ async fn first_object(stored: &Value, cluster: &mut Objects) -> Result<Option<Va
         return Ok(None);
     };
     let version = format!("{group}/{name}");
-    let objects: Vec<Value> = cluster.list_page((&version, kind), "", "", Some(1)).await?;
+    let objects: Vec<Value> = cluster.list((&version, kind), "", "").await?;
     Ok(objects.into_iter().next())
 }
 

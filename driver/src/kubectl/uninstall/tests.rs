@@ -1,14 +1,14 @@
 use serde_json::json;
 
 use super::*;
+use crate::kubectl::fake_api::FakeApi;
 use crate::kubectl::manifests::{Settings, Snapshots, crds};
-use crate::kubectl::testing::FakeServer;
 
 const YES: Args = Args { data: false, crds: false, yes: true };
 
 /// A cluster in which everything is installed.
-fn installed() -> FakeServer {
-    let server = FakeServer::new(36);
+fn installed() -> FakeApi {
+    let server = FakeApi::default();
     let snapshots = Snapshots { class: true, group_class: true, controller: true };
     let settings = Settings { snapshots, ..Settings::default() };
     for object in crds().into_iter().chain(settings.objects()) {
@@ -96,7 +96,10 @@ async fn what_helm_installed_stays() {
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let server = installed();
-    server.forbid("delete", "storageclasses");
+    server.forbid("delete", "/apis/storage.k8s.io/v1/storageclasses");
     let error = run(&YES, &server.cluster()).await.unwrap_err().to_string();
-    assert!(error.contains("lacks the right to delete storageclasses.storage.k8s.io"), "{error}");
+    assert!(
+        error.contains("you may not delete storageclasses.storage.k8s.io in the whole"),
+        "{error}"
+    );
 }

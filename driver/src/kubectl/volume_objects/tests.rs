@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::canned_api::CannedApi;
+use crate::kubectl::fake_api::FakeApi;
 
 const DRIVER: &str = "hostloop.csi.dev";
 
@@ -132,32 +132,31 @@ fn sizes_and_sources() {
 
 #[tokio::test]
 async fn lists_without_a_right_are_notes() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     let ns = "/api/v1/namespaces/demo";
     api.items(&format!("{ns}/persistentvolumeclaims"), json!([{"metadata": {"name": "data"}}]));
-    api.forbid("/api/v1/persistentvolumes", "list", "persistentvolumes");
-    api.items("/apis/storage.k8s.io/v1/storageclasses", json!([]));
-    api.items("/apis/storage.k8s.io/v1/volumeattachments", json!([]));
-    api.items(&format!("{ns}/pods"), json!([]));
-    api.forbid(&format!("{ns}/events"), "list", "events");
+    api.forbid("list", "/api/v1/persistentvolumes");
+    api.forbid("list", &format!("{ns}/events"));
     let objects = Objects::gather(&api.cluster(), Some("demo")).await.unwrap();
     assert_eq!(objects.claims.len(), 1);
     assert!(!objects.has_all_volumes);
     assert_eq!(
         objects.missing,
         [
-            "you may not list persistentvolumes in the whole cluster; ask for this right",
-            "you may not list events in namespace demo; ask for this right",
+            "you may not list persistentvolumes in the whole cluster; ask for this right, or \
+             choose another --context",
+            "you may not list events in namespace demo; ask for this right, or choose another \
+             --context",
         ]
     );
 }
 
 #[tokio::test]
 async fn a_server_that_fails_ends_the_command() {
-    let api = CannedApi::default();
+    let api = FakeApi::default();
     let body = json!({"status": "Failure", "message": "no etcd", "code": 500});
     api.answer("/api/v1/persistentvolumeclaims", 500, body);
     let error = Objects::gather(&api.cluster(), None).await.unwrap_err();
-    assert_eq!(error.to_string(), "list persistentvolumeclaims in the whole cluster: no etcd");
+    assert_eq!(error.to_string(), "list persistentvolumeclaims: no etcd (HTTP 500)");
     assert_eq!(api.requests().len(), 1);
 }

@@ -145,6 +145,7 @@ pub(in crate::kubectl::check) fn node_pod<T: DeserializeOwned>(node: &str) -> T 
     object(json!({
         "metadata": {
             "name": format!("hostloop-{node}"), "namespace": "hostloop",
+            "labels": {"app.kubernetes.io/name": "hostloop"},
             "ownerReferences":
                 [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "hostloop", "uid": "u"}],
         },

@@ -4,13 +4,12 @@
 //! who may impersonate the account can make it.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::core::Status;
 use serde_json::json;
 use tonic::codegen::http::Request;
 use tonic::codegen::http::header::CONTENT_TYPE;
 
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{self, AccessError, Right};
+use crate::kubectl::api::{ApiError, Call, timely};
 use crate::kubectl::check::facts::{Fact, Unknown};
 
 /// The account of the node pods.
@@ -21,7 +20,7 @@ const POLICY: &str = "ValidatingAdmissionPolicy";
 /// True if a policy denies the write.
 pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
     let namespace = &cluster.system_namespace;
-    let right = Right::new("impersonate", "serviceaccounts", Some(namespace));
+    let call = Call::new("impersonate", "serviceaccounts", Some(namespace), "");
     // Valid in all respects but one: the account's token names no node.
     let volume = json!({
         "apiVersion": "v1",
@@ -40,22 +39,16 @@ pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
         .body(volume.to_string().into_bytes())
         .map_err(|error| Unknown::Failed(error.to_string()))?;
     let sent = cluster.client.request::<PersistentVolume>(request);
-    match access::in_time(&right, sent).await? {
+    match timely(call, sent).await {
         Ok(_) => Ok(false),
-        Err(kube::Error::Api(status)) => answer(&status, namespace, right),
-        Err(error) => Err(AccessError::of(error, right).into()),
-    }
-}
-
-fn answer(status: &Status, namespace: &str, right: Right) -> Fact<bool> {
-    match status.code {
-        _ if status.message.contains(POLICY) => Ok(true),
-        403 if status.message.contains("impersonate") => Err(Unknown::Forbidden(right.to_string())),
+        Err(ApiError::Rejected { message, .. }) if message.contains(POLICY) => Ok(true),
         // The line about the account's rights says so.
-        403 => Err(Unknown::NotAsked(format!(
-            "account {ACCOUNT} of namespace {namespace} may not create persistentvolumes"
-        ))),
-        _ => Err(Unknown::Failed(status.message.clone())),
+        Err(ApiError::Forbidden { message, .. }) if !message.contains("impersonate") => {
+            Err(Unknown::NotAsked(format!(
+                "account {ACCOUNT} of namespace {namespace} may not create persistentvolumes"
+            )))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -64,7 +57,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::kubectl::canned_api::CannedApi;
+    use crate::kubectl::fake_api::FakeApi;
 
     #[rstest]
     #[case::accepted(201, "", Ok(true), "")]
@@ -77,9 +70,10 @@ mod tests {
     )]
     #[case::person(403, "User \"u\" cannot impersonate resource \"serviceaccounts\"", Err(()),
         "you may not impersonate serviceaccounts in namespace hostloop")]
-    #[case::account(403, "cannot create resource \"persistentvolumes\"", Err(()),
+    #[case::account(403, "User \"a\" cannot create resource \"persistentvolumes\"", Err(()),
         "account hostloop of namespace hostloop may not create persistentvolumes")]
-    #[case::broken(500, "no etcd", Err(()), "no etcd")]
+    #[case::broken(500, "no etcd", Err(()),
+        "impersonate serviceaccounts in namespace hostloop: no etcd (HTTP 500)")]
     #[tokio::test]
     async fn answers(
         #[case] code: u16,
@@ -87,7 +81,7 @@ mod tests {
         #[case] stored: Result<bool, ()>,
         #[case] why: &str,
     ) {
-        let api = CannedApi::default();
+        let api = FakeApi::default();
         let body = match code {
             201 => json!({"metadata": {"name": "x"}}),
             code => json!({"kind": "Status", "status": "Failure", "code": code,
@@ -95,7 +89,7 @@ mod tests {
         };
         api.answer("/api/v1/persistentvolumes", code, body);
         let got = enforced(&api.cluster()).await;
-        assert_eq!(api.requests(), ["/api/v1/persistentvolumes?dryRun=All"]);
+        assert_eq!(api.requests(), ["POST /api/v1/persistentvolumes?dryRun=All"]);
         match (got, stored) {
             (Ok(enforced), Ok(stored)) => assert_eq!(enforced, !stored),
             (Err(got), Err(())) => assert_eq!(got.to_string(), why),

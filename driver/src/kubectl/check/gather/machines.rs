@@ -18,7 +18,7 @@ const AT_ONCE: usize = 8;
 impl From<NodeError> for Unknown {
     fn from(error: NodeError) -> Self {
         match error {
-            NodeError::Access(error) => error.into(),
+            NodeError::Api(error) => error.into(),
             NodeError::NotRunning(..) => Unknown::NotAsked(error.to_string()),
             error => Unknown::Failed(error.to_string()),
         }

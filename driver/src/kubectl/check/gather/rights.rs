@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use serde::Deserialize;
 
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{self, AccessError};
+use crate::kubectl::api::{Call, timely};
 use crate::kubectl::check::facts::{Fact, Right, Unknown};
 
 /// The manifests of the rights, and those of a snapshot controller.
@@ -185,10 +185,8 @@ async fn allowed(cluster: &Cluster, right: &Required) -> Fact<bool> {
         ..Default::default()
     };
     let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
-    let own = access::Right::new("create", "subjectaccessreviews.authorization.k8s.io", None);
-    let params = PostParams::default();
-    let answer = access::in_time(&own, api.create(&params, &review)).await?;
-    let answer = answer.map_err(|error| AccessError::of(error, own))?;
+    let call = Call::of("create", &api, "");
+    let answer = timely(call, api.create(&PostParams::default(), &review)).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
@@ -209,13 +207,13 @@ impl Required {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubectl::canned_api::CannedApi;
+    use crate::kubectl::fake_api::FakeApi;
 
     fn cluster() -> Cluster {
         Cluster {
             system_namespace: "storage".to_owned(),
             driver_name: "other.example.com".to_owned(),
-            ..CannedApi::default().cluster()
+            ..FakeApi::default().cluster()
         }
     }
 

@@ -1,7 +1,5 @@
 //! What the API server says about itself: version, time, kinds.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::version::Info;
 use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -11,11 +9,8 @@ use tokio::time::timeout;
 use tonic::codegen::http::header::DATE;
 use tonic::codegen::http::{HeaderMap, Request};
 
-use crate::kubectl::access::{self, AccessError, Right, error_chain};
+use crate::kubectl::api::{Call, DEADLINE, error_chain, timely};
 use crate::kubectl::check::facts::{Fact, Served, Server, Unknown};
-
-/// How long the first request may take. It opens the connection.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The API server, and this machine's clock against its clock.
 pub(super) struct Asked {
@@ -76,9 +71,8 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
 
 /// Asks for all served kinds.
 pub(super) async fn served(client: &Client) -> Fact<Served> {
-    let right = Right::new("get", "/apis", None);
-    let groups = access::in_time(&right, client.list_api_groups_aggregated()).await?;
-    let groups = groups.map_err(|error| AccessError::of(error, right))?;
+    let call = Call::new("get", "/apis", None, "");
+    let groups = timely(call, client.list_api_groups_aggregated()).await?;
     let mut served = Served::default();
     for group in groups.items {
         let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();

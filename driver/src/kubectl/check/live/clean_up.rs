@@ -10,7 +10,7 @@ use kube::api::DeleteParams;
 use super::objects::Object;
 use super::{Plan, seconds, wait};
 use crate::kubectl::Cluster;
-use crate::kubectl::access::{self, AccessError, Right, resource};
+use crate::kubectl::api::{self, ApiError, Call, timely};
 use crate::kubectl::check::progress::Progress;
 
 /// Deletes everything, and says so. The error is what is left.
@@ -51,7 +51,7 @@ impl Cleaner<'_> {
 
     /// The name of a claim's volume, if the claim has one.
     async fn volume(&self, claim: &str) -> Option<String> {
-        let claim = access::get(&self.api::<PersistentVolumeClaim>(), claim).await.ok()??;
+        let claim = api::get(&self.api::<PersistentVolumeClaim>(), claim).await.ok()??;
         claim.spec?.volume_name
     }
 
@@ -69,16 +69,14 @@ impl Cleaner<'_> {
     /// Deletes an object and waits until it does not exist.
     async fn delete_kind<K: wait::Kind>(&self, name: &str) -> Result<(), String> {
         let api: Api<K> = self.api();
-        let right = Right::new("delete", &resource::<K>(), Some(&self.plan.namespace));
-        let params = DeleteParams::default();
-        match access::in_time(&right, api.delete(name, &params)).await {
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(()),
-            Ok(Err(error)) => return Err(AccessError::of(error, right).to_string()),
-            Err(late) => return Err(late.to_string()),
-            Ok(Ok(_)) => {}
+        let call = Call::of("delete", &api, name);
+        match timely(call, api.delete(name, &DeleteParams::default())).await {
+            Ok(_) => {}
+            Err(ApiError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
         }
         loop {
-            match access::get(&api, name).await {
+            match api::get(&api, name).await {
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(error.to_string()),
                 Ok(Some(_)) if self.is_late() => {
@@ -94,8 +92,8 @@ impl Cleaner<'_> {
         let api: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
         for name in volumes {
             loop {
-                match access::get(&api, name).await {
-                    Ok(None) | Err(AccessError::Forbidden(_)) => break,
+                match api::get(&api, name).await {
+                    Ok(None) | Err(ApiError::Forbidden { .. }) => break,
                     Err(error) => return Err(error.to_string()),
                     Ok(Some(_)) if self.is_late() => {
                         return Err(format!("PersistentVolume {name} still exists"));

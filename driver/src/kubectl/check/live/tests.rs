@@ -1,124 +1,57 @@
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-
-use kube::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tonic::codegen::http::{Method, Request, Response};
 
 use super::*;
-use crate::kubectl::canned_api::CannedApi;
 use crate::kubectl::check::line::Mark::{self, *};
+use crate::kubectl::fake_api::FakeApi;
 
-/// An API server that keeps what is created and at once gives it a status.
-#[derive(Clone, Default)]
-struct Server(Arc<Mutex<State>>);
+const NS: &str = "/api/v1/namespaces/demo";
 
-#[derive(Default)]
-struct State {
-    objects: BTreeMap<String, Value>,
-    /// Objects that no deletion removes.
-    kept: BTreeMap<String, Value>,
-    /// The status of new objects, by a part of their path. Others become what is waited for.
-    statuses: Vec<(&'static str, Value)>,
-    /// Deleting this path has no effect.
-    sticky: Option<&'static str>,
-    /// Paths where nothing can be created.
-    refused: Option<&'static str>,
-    requests: Vec<String>,
-}
-
-const VOLUMES: &str = "/api/v1/persistentvolumes";
-
-/// The name of a claim's volume.
-fn volume_of(claim: &Value) -> Option<&str> {
-    claim["spec"]["volumeName"].as_str()
-}
-
-impl Server {
-    fn cluster(&self) -> Cluster {
-        let server = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let server = server.clone();
-            async move { Ok::<_, Infallible>(server.answer(request).await) }
-        });
-        Cluster { client: Client::new(service, "default"), ..CannedApi::default().cluster() }
-    }
-
-    async fn answer(&self, request: Request<Body>) -> Response<String> {
-        let (head, body) = request.into_parts();
-        let body = body.collect_bytes().await.unwrap();
-        let path = head.uri.path().to_owned();
-        let mut state = self.0.lock().unwrap();
-        state.requests.push(format!("{} {path}", head.method));
-        let found = match head.method {
-            Method::POST if state.refused.is_some_and(|refused| path.ends_with(refused)) => None,
-            Method::POST => {
-                let object: Value = serde_json::from_slice(&body).unwrap();
-                let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
-                let object = state.with_status(&path, object);
-                if let Some(volume) = volume_of(&object) {
-                    let volume_path = format!("{VOLUMES}/{volume}");
-                    state.objects.insert(volume_path, json!({"metadata": {"name": volume}}));
-                }
-                state.objects.insert(path, object.clone());
-                Some(object)
-            }
-            Method::DELETE if state.sticky.is_some_and(|sticky| path.contains(sticky)) => {
-                state.objects.get(&path).cloned()
-            }
-            Method::DELETE => {
-                let object = state.objects.remove(&path);
-                if let Some(volume) = object.as_ref().and_then(volume_of) {
-                    state.objects.remove(&format!("{VOLUMES}/{volume}"));
-                }
-                object
-            }
-            _ if path.ends_with("/events") => Some(json!({"metadata": {}, "items": [{
-                "metadata": {}, "type": "Warning", "reason": "FailedMount", "message": "no loop",
-                "involvedObject": {"name": "hostloop-check-x-write"},
-            }]})),
-            _ => state.objects.get(&path).or(state.kept.get(&path)).cloned(),
-        };
-        let missing = json!({"kind": "Status", "status": "Failure", "code": 404,
-            "reason": "NotFound", "message": ""});
-        let code = if found.is_some() { 200 } else { 404 };
-        let mut response = Response::new(found.unwrap_or(missing).to_string());
-        *response.status_mut() = code.try_into().unwrap();
-        response
-    }
-
-    fn status(&self, path: &'static str, status: Value) {
-        self.0.lock().unwrap().statuses.push((path, status));
-    }
-
-    fn left(&self) -> Vec<String> {
-        self.0.lock().unwrap().objects.keys().cloned().collect()
-    }
-
-    fn created(&self) -> Vec<String> {
-        let state = self.0.lock().unwrap();
-        let posts = state.requests.iter().filter_map(|line| line.strip_prefix("POST "));
-        posts.map(|path| path.rsplit('/').next().unwrap_or_default().to_owned()).collect()
-    }
-}
-
-impl State {
-    fn with_status(&self, path: &str, mut object: Value) -> Value {
-        let given = self.statuses.iter().find(|(part, _)| path.contains(part));
-        object["status"] = match given {
-            Some((_, status)) => status.clone(),
-            None => json!({"phase": "Succeeded", "readyToUse": true}),
-        };
-        if path.contains("/pods/") {
-            object["spec"]["nodeName"] = json!("n1");
+/// A server with controllers. They give new objects the status that is waited for, and claims a
+/// volume that goes with them. The object with this name is changed by a merge patch.
+fn server_with(name: &'static str, change: Value) -> FakeApi {
+    let server = FakeApi::default();
+    server.define_snapshots();
+    server.on_create(move |object| {
+        object["status"] = json!({"phase": "Succeeded", "readyToUse": true});
+        let mut volumes = Vec::new();
+        match object["kind"].as_str() {
+            Some("Pod") => object["spec"]["nodeName"] = json!("n1"),
+            Some("PersistentVolumeClaim") => volumes.push(bind(object)),
+            _ => {}
         }
-        if let Some((_, name)) = path.split_once("/persistentvolumeclaims/") {
-            object["spec"]["volumeName"] = json!(format!("pv-{name}"));
-        }
-        object
-    }
+        let objects = std::iter::once(object).chain(&mut volumes);
+        let named = objects.filter(|object| object["metadata"]["name"] == name);
+        named.for_each(|object| json_patch::merge(object, &change));
+        volumes
+    });
+    server
+}
+
+fn server() -> FakeApi {
+    server_with("", json!({}))
+}
+
+/// Binds a claim to the volume that is returned.
+fn bind(claim: &mut Value) -> Value {
+    let name = claim["metadata"]["name"].as_str().expect("a name");
+    let (uid, volume) = (format!("uid-{name}"), format!("pv-{name}"));
+    claim["metadata"]["uid"] = json!(uid);
+    claim["spec"]["volumeName"] = json!(volume);
+    json!({"apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": volume, "ownerReferences": [{"uid": uid}]}})
+}
+
+/// The kinds of what was created, in order.
+fn created(server: &FakeApi) -> Vec<String> {
+    let writes = server.writes();
+    let kinds = writes.iter().filter_map(|line| line.strip_prefix("POST ")?.split_once(' '));
+    kinds.map(|(kind, _)| kind.to_owned()).collect()
+}
+
+/// The kinds of what exists.
+fn left(server: &FakeApi) -> Vec<&'static str> {
+    let kinds = ["PersistentVolume", "PersistentVolumeClaim", "Pod", "VolumeSnapshot"];
+    kinds.into_iter().flat_map(|kind| vec![kind; server.all(kind).len()]).collect()
 }
 
 fn plan() -> Plan {
@@ -135,7 +68,7 @@ fn plan() -> Plan {
     }
 }
 
-async fn lines(server: &Server, plan: &Plan) -> Vec<Line> {
+async fn lines(server: &FakeApi, plan: &Plan) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut progress = Progress::new();
     run(&server.cluster(), plan, &mut progress, &mut |line| lines.push(line)).await;
@@ -148,61 +81,63 @@ fn marks(lines: &[Line]) -> Vec<Mark> {
 
 #[tokio::test]
 async fn a_good_cluster() {
-    let server = Server::default();
+    let server = server();
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Passed; 4], "{lines:#?}");
-    let made =
-        ["persistentvolumeclaims", "pods", "volumesnapshots", "persistentvolumeclaims", "pods"];
-    assert_eq!(server.created(), made);
-    assert_eq!(server.left(), [""; 0]);
+    let made = ["PersistentVolumeClaim", "Pod", "VolumeSnapshot", "PersistentVolumeClaim", "Pod"];
+    assert_eq!(created(&server), made);
+    assert_eq!(left(&server), [""; 0]);
 }
 
 #[tokio::test]
 async fn without_snapshots_another_pod_reads_the_claim() {
-    let server = Server::default();
+    let server = server();
     let plan = Plan { snapshot_class: None, ..plan() };
     let lines = lines(&server, &plan).await;
     assert_eq!(marks(&lines), [Passed; 3]);
-    assert_eq!(server.created(), ["persistentvolumeclaims", "pods", "pods"]);
-    assert_eq!(server.left(), [""; 0]);
+    assert_eq!(created(&server), ["PersistentVolumeClaim", "Pod", "Pod"]);
+    assert_eq!(left(&server), [""; 0]);
 }
 
 #[tokio::test]
 async fn after_a_failure_everything_is_deleted() {
-    let server = Server::default();
-    server.status("-verify", json!({"phase": "Failed", "message": "it differs"}));
+    let failed = json!({"status": {"phase": "Failed", "message": "it differs"}});
+    let server = server_with("hostloop-check-x-verify", failed);
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Passed, Passed, Failed, Passed], "{lines:#?}");
     assert!(lines[2].text.ends_with("on node n1 it failed: it differs"), "{lines:?}");
-    assert_eq!(server.left(), [""; 0]);
+    assert_eq!(left(&server), [""; 0]);
 }
 
 #[tokio::test]
 async fn at_the_deadline_the_events_say_why() {
-    let server = Server::default();
-    server.status("-write", json!({"phase": "Pending"}));
+    let server = server_with("hostloop-check-x-write", json!({"status": {"phase": "Pending"}}));
+    server.set(
+        &format!("{NS}/events/e"),
+        json!({"type": "Warning", "reason": "FailedMount", "message": "no loop",
+            "involvedObject": {"name": "hostloop-check-x-write"}}),
+    );
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Failed, Passed], "{lines:#?}");
     assert!(lines[0].text.ends_with("; FailedMount: no loop"), "{lines:?}");
-    assert_eq!(server.left(), [""; 0]);
+    assert_eq!(left(&server), [""; 0]);
 }
 
 #[tokio::test]
 async fn what_can_not_be_deleted_is_named() {
-    let server = Server::default();
-    server.0.lock().unwrap().sticky = Some("hostloop-check-x-restored");
+    let kept = json!({"metadata": {"finalizers": ["test/kept"]}});
+    let server = server_with("hostloop-check-x-restored", kept);
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Passed, Passed, Passed, Failed]);
     let text = "PersistentVolumeClaim hostloop-check-x-restored is still being deleted";
     assert!(lines[3].text.ends_with(text), "{lines:?}");
-    assert_eq!(server.left().len(), 2, "the claim and its volume");
+    assert_eq!(left(&server).len(), 2, "the claim and its volume");
 }
 
 #[tokio::test]
 async fn a_volume_that_outlives_its_claim_is_named() {
-    let server = Server::default();
-    let lost = json!({"metadata": {"name": "pv-hostloop-check-x"}});
-    server.0.lock().unwrap().kept.insert(format!("{VOLUMES}/pv-hostloop-check-x"), lost);
+    let without_owner = json!({"metadata": {"ownerReferences": null}});
+    let server = server_with("pv-hostloop-check-x", without_owner);
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Passed, Passed, Passed, Failed]);
     assert!(lines[3].text.ends_with("PersistentVolume pv-hostloop-check-x still exists"));
@@ -210,10 +145,10 @@ async fn a_volume_that_outlives_its_claim_is_named() {
 
 #[tokio::test]
 async fn what_was_not_made_is_not_deleted() {
-    let server = Server::default();
-    server.0.lock().unwrap().refused = Some("persistentvolumeclaims");
+    let server = server();
+    server.forbid("create", &format!("{NS}/persistentvolumeclaims"));
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Failed], "{lines:#?}");
-    let state = server.0.lock().unwrap();
-    assert!(!state.requests.iter().any(|line| line.starts_with("DELETE")), "{:?}", state.requests);
+    let writes = server.writes();
+    assert!(writes.is_empty(), "{writes:?}");
 }

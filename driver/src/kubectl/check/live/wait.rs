@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::kubectl::Cluster;
-use crate::kubectl::access;
+use crate::kubectl::api;
 use crate::kubectl::check::progress::Progress;
 use crate::kubectl::events;
 
@@ -72,7 +72,7 @@ impl Waiting<'_> {
         let began = Instant::now();
         loop {
             progress.show(&format!("waiting {}", self.what));
-            let last = match access::get(api, self.name).await {
+            let last = match api::get(api, self.name).await {
                 Err(error) => error.to_string(),
                 Ok(None) => return Err("it was deleted".to_owned()),
                 Ok(Some(object)) => match look(&object) {
@@ -98,7 +98,7 @@ impl Waiting<'_> {
     async fn warning(&self) -> Option<String> {
         let api: Api<Event> = Api::namespaced(self.cluster.client.clone(), self.namespace);
         let warnings = ListParams::default().fields("type=Warning");
-        let found = access::list(&api, &warnings).await.ok()?;
+        let found = api::list(&api, &warnings).await.ok()?;
         let about = |event: &&Event| {
             let name = event.involved_object.name.as_deref().unwrap_or_default();
             name == self.name || self.related.iter().any(|related| related == name)

@@ -1,0 +1,63 @@
+use hostloop_controllers::snapshots::VolumeSnapshot;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use serde_json::json;
+
+use super::*;
+use crate::kubectl::fake_api::FakeApi;
+
+const CLAIMS: &str = "/api/v1/namespaces/demo/persistentvolumeclaims";
+
+fn claims(api: &FakeApi) -> Api<PersistentVolumeClaim> {
+    Api::namespaced(api.client(), "demo")
+}
+
+#[tokio::test]
+async fn lists_are_read_to_the_last_page() {
+    let api = FakeApi::default();
+    let named = |name: &str| json!({"metadata": {"name": name}});
+    api.items(CLAIMS, json!([named("a"), named("b"), named("c")]));
+    api.page(2);
+    let found = list(&claims(&api), &ListParams::default()).await.unwrap();
+    let names: Vec<_> = found.into_iter().filter_map(|claim| claim.metadata.name).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(api.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn refused_requests_name_the_right() {
+    let api = FakeApi::default();
+    api.forbid("list", CLAIMS);
+    api.forbid("get", "/api/v1/persistentvolumes/pv");
+    let error = list(&claims(&api), &ListParams::default()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "you may not list persistentvolumeclaims in namespace demo; ask for this right, or choose \
+         another --context"
+    );
+    let volumes: Api<PersistentVolume> = Api::all(api.client());
+    let error = get(&volumes, "pv").await.unwrap_err();
+    assert!(error.is_about_one_kind());
+    assert_eq!(
+        error.to_string(),
+        "you may not get persistentvolumes in the whole cluster; ask for this right, or choose \
+         another --context"
+    );
+}
+
+#[tokio::test]
+async fn missing_objects_and_kinds() {
+    let api = FakeApi::default();
+    assert!(get(&claims(&api), "data").await.unwrap().is_none());
+    let snapshots: Api<VolumeSnapshot> = Api::all(api.client());
+    let error = list(&snapshots, &ListParams::default()).await.unwrap_err();
+    let kind = "volumesnapshots.snapshot.storage.k8s.io";
+    assert_eq!(error.to_string(), format!("the API server does not serve {kind}"));
+    assert!(error.is_about_one_kind());
+    api.answer(CLAIMS, 500, json!({"status": "Failure", "message": "etcd is slow", "code": 500}));
+    let error = list(&claims(&api), &ListParams::default()).await.unwrap_err();
+    assert!(!error.is_about_one_kind());
+    assert_eq!(
+        error.to_string(),
+        "list persistentvolumeclaims in namespace demo: etcd is slow (HTTP 500)"
+    );
+}
