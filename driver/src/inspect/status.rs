@@ -12,6 +12,7 @@ use crate::kernel::linux::Linux;
 use crate::record::now_ns;
 
 pub mod color;
+pub(crate) mod columns;
 pub mod humanize;
 pub(crate) mod page;
 pub mod render;

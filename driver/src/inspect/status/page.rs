@@ -3,45 +3,54 @@
 use anstyle::Style;
 
 use super::color::{QUIET, TITLE, paint};
-use super::humanize::bytes;
 use super::table::{Column, lines};
+
+/// A column, and the text that a row has in it. The number is the time now.
+pub(crate) type Cell<Row> = (Column, fn(&Row, u64) -> String);
 
 /// The lines of a page so far.
 pub(crate) struct Page {
     /// The lines, with styles.
     pub(crate) lines: Vec<String>,
     width: Option<usize>,
+    now_ns: u64,
 }
 
 impl Page {
-    /// An empty page. `width` is the terminal's, if there is one.
-    pub(crate) fn new(width: Option<usize>) -> Page {
-        Page { lines: Vec::new(), width }
+    /// An empty page. `width` is the terminal's, if there is one. Ages are relative to `now_ns`.
+    pub(crate) fn new(width: Option<usize>, now_ns: u64) -> Page {
+        Page { lines: Vec::new(), width, now_ns }
     }
 
     /// Adds a table under its heading, or nothing if there are no rows.
-    pub(crate) fn table(&mut self, heading: &str, columns: &[Column], rows: &[Vec<String>]) {
-        self.painted_table(heading, columns, rows, |_| None);
+    pub(crate) fn table<'r, Row: 'r>(
+        &mut self,
+        heading: &str,
+        cells: &[Cell<Row>],
+        rows: impl IntoIterator<Item = &'r Row>,
+    ) {
+        self.painted_table(heading, cells, rows, |_| None);
     }
 
     /// Adds a table, with a style for each row.
-    pub(crate) fn painted_table(
+    pub(crate) fn painted_table<'r, Row: 'r>(
         &mut self,
         heading: &str,
-        columns: &[Column],
-        rows: &[Vec<String>],
-        style: impl Fn(usize) -> Option<Style>,
+        cells: &[Cell<Row>],
+        rows: impl IntoIterator<Item = &'r Row>,
+        style: impl Fn(&Row) -> Option<Style>,
     ) {
+        let columns: Vec<Column> = cells.iter().map(|(column, _)| *column).collect();
+        let texts = |row| cells.iter().map(|(_, text)| text(row, self.now_ns)).collect();
+        let (styles, rows): (Vec<Option<Style>>, Vec<Vec<String>>) =
+            rows.into_iter().map(|row| (style(row), texts(row))).unzip();
         if rows.is_empty() {
             return;
         }
         self.heading(heading);
         let width = self.width.map(|w| w.saturating_sub(2));
-        for (i, line) in lines(columns, rows, width).into_iter().enumerate() {
-            let style = match i {
-                0 => Some(QUIET),
-                row => style(row - 1),
-            };
+        let styles = std::iter::once(Some(QUIET)).chain(styles);
+        for (line, style) in lines(&columns, &rows, width).into_iter().zip(styles) {
             let line = style.map_or(line.clone(), |style| paint(style, &line));
             self.lines.push(format!("  {line}"));
         }
@@ -54,14 +63,4 @@ impl Page {
         }
         self.lines.push(paint(TITLE, heading));
     }
-}
-
-/// The text, or a dash.
-pub(crate) fn or_dash(text: Option<String>) -> String {
-    text.filter(|t| !t.is_empty()).unwrap_or_else(|| "-".to_owned())
-}
-
-/// A size for people, or a dash.
-pub(crate) fn size(n: Option<u64>) -> String {
-    or_dash(n.map(bytes))
 }

@@ -40,7 +40,7 @@ pub struct Report {
 }
 
 /// A pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {
     /// The pool's name in the configuration.
     pub name: String,

@@ -7,8 +7,9 @@ use kube::ResourceExt;
 use super::history::{Moment, history};
 use super::{Facts, Target};
 use crate::inspect::status::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::status::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
 use crate::inspect::status::humanize::{age, bytes};
-use crate::inspect::status::page::{Page, or_dash, size};
+use crate::inspect::status::page::{Cell, Page};
 use crate::inspect::status::report::{Report, VolumeReport};
 use crate::inspect::status::table::{numbers, words};
 use crate::kubectl::log_line::Call;
@@ -19,7 +20,7 @@ use crate::storage::Provisioning;
 
 /// Formats the facts as lines. `width` is the terminal's, if there is one.
 pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
-    let mut page = Page::new(width);
+    let mut page = Page::new(width, facts.now_ns);
     for row in &facts.report.volumes {
         claim(facts, row, &mut page);
     }
@@ -92,11 +93,10 @@ fn reason(stuck: &Stuck, now_ns: u64) -> String {
 fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
     let namespace = row.namespace.as_deref().unwrap_or_default();
     page.heading(&format!("Snapshot {namespace}/{}", row.name.as_deref().unwrap_or_default()));
-    let ready = row.ready.map(|ready| if ready { "yes" } else { "no" }.to_owned());
     pairs(
         page,
         &[
-            ("ready", ready),
+            ("ready", row.ready.map(yes_no)),
             ("stuck", row.stuck.as_ref().map(|stuck| reason(stuck, facts.now_ns))),
             ("of", row.source.clone()),
             ("node", row.node.clone()),
@@ -112,9 +112,9 @@ fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
 
 fn objects(facts: &Facts, page: &mut Page) {
     let objects = &facts.objects;
-    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut rows: Vec<[String; 4]> = Vec::new();
     let mut add = |kind: &str, name: String, state: String, uid: Option<String>| {
-        rows.push(vec![kind.to_owned(), name, or_dash(Some(one_line(&state))), or_dash(uid)]);
+        rows.push([kind.to_owned(), name, or_dash(Some(one_line(&state))), or_dash(uid)]);
     };
     for claim in &objects.claims {
         let phase = claim.status.as_ref().and_then(|status| status.phase.clone());
@@ -157,8 +157,13 @@ fn objects(facts: &Facts, page: &mut Page) {
         let state = format!("{}, policy {policy}", or_dash(handle));
         add("VolumeSnapshotContent", content.name_any(), state, content.uid());
     }
-    let columns = [words("KIND"), words("NAME"), words("STATE"), words("UID")];
-    page.table("Objects", &columns, &rows);
+    let cells: [Cell<[String; 4]>; 4] = [
+        (words("KIND"), |row, _| row[0].clone()),
+        (words("NAME"), |row, _| row[1].clone()),
+        (words("STATE"), |row, _| row[2].clone()),
+        (words("UID"), |row, _| row[3].clone()),
+    ];
+    page.table("Objects", &cells, &rows);
 }
 
 /// What the node has: the record, the image, loop devices and mounts.
@@ -208,70 +213,40 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             ("source", volume.source.clone()),
             ("published to", Some(or_dash(Some(volume.published_nodes.join(", "))))),
             ("staged", staged),
-            ("direct I/O", volume.direct_io.map(|d| if d { "yes" } else { "no" }.to_owned())),
+            ("I/O", volume.direct_io.map(io)),
             ("frozen", frozen.map(|frozen| paint(BAD, &frozen))),
         ],
     );
 }
 
 fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {
-    let loops = report.loops.iter().filter(|l| volume.loops.contains(&l.device)).map(|l| {
-        vec![
-            l.device.display().to_string(),
-            bytes(l.size_bytes),
-            l.block_size.to_string(),
-            if l.direct_io { "direct" } else { "buffered" }.to_owned(),
-            if l.read_only { "ro" } else { "rw" }.to_owned(),
-            l.object.clone(),
-        ]
-    });
-    let columns = [
-        words("DEVICE"),
-        numbers("SIZE"),
-        numbers("BLOCK"),
-        words("I/O"),
-        words("MODE"),
-        words("OBJECT"),
-    ];
-    page.table("Loop devices", &columns, &loops.collect::<Vec<_>>());
-    let mounts = report.mounts.iter().filter(|m| volume.loops.contains(&m.device)).map(|m| {
-        vec![
-            m.device.display().to_string(),
-            if m.kind == "device" { "(node)" } else { &m.fs }.to_owned(),
-            if m.read_only { "ro" } else { "rw" }.to_owned(),
-            m.path.display().to_string(),
-        ]
-    });
-    let columns = [words("DEVICE"), words("FS"), words("MODE"), words("PATH")];
-    page.table("Mounts", &columns, &mounts.collect::<Vec<_>>());
+    let is_its = |device| volume.loops.contains(device);
+    page.table("Loop devices", &LOOP, report.loops.iter().filter(|l| is_its(&l.device)));
+    page.table("Mounts", &MOUNT, report.mounts.iter().filter(|m| is_its(&m.device)));
 }
 
 fn calls(calls: &[Call], page: &mut Page) {
-    let rows = calls.iter().map(|call| {
-        vec![
-            time(call.time),
-            call.method.clone(),
-            call.code.clone(),
-            call.ms.clone(),
-            one_line(call.error.as_deref().unwrap_or_default()),
-        ]
-    });
-    let columns =
-        [words("TIME (UTC)"), words("CALL"), words("CODE"), numbers("MS"), words("ERROR")];
-    page.painted_table("Last calls", &columns, &rows.collect::<Vec<_>>(), |row| {
-        (calls[row].code != "OK").then_some(BAD)
-    });
+    let cells: [Cell<Call>; 5] = [
+        (words("TIME (UTC)"), |call, _| time(call.time)),
+        (words("CALL"), |call, _| call.method.clone()),
+        (words("CODE"), |call, _| call.code.clone()),
+        (numbers("MS"), |call, _| call.ms.clone()),
+        (words("ERROR"), |call, _| one_line(call.error.as_deref().unwrap_or_default())),
+    ];
+    let style = |call: &Call| (call.code != "OK").then_some(BAD);
+    page.painted_table("Last calls", &cells, calls, style);
 }
 
 fn moments(moments: &[Moment], page: &mut Page) {
-    let rows = moments.iter().map(|moment| {
-        let at = Timestamp::from_nanosecond(i128::from(moment.at_ns)).unwrap_or_default();
-        vec![time(at), moment.object.clone(), one_line(&moment.what)]
-    });
-    let columns = [words("TIME (UTC)"), words("OBJECT"), words("WHAT")];
-    page.painted_table("History", &columns, &rows.collect::<Vec<_>>(), |row| {
-        moments[row].is_bad.then_some(WARNING)
-    });
+    let cells: [Cell<Moment>; 3] = [
+        (words("TIME (UTC)"), |moment, _| {
+            time(Timestamp::from_nanosecond(i128::from(moment.at_ns)).unwrap_or_default())
+        }),
+        (words("OBJECT"), |moment, _| moment.object.clone()),
+        (words("WHAT"), |moment, _| one_line(&moment.what)),
+    ];
+    let style = |moment: &Moment| moment.is_bad.then_some(WARNING);
+    page.painted_table("History", &cells, moments, style);
 }
 
 fn time(at: Timestamp) -> String {

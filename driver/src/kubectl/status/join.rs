@@ -119,21 +119,7 @@ fn pools(nodes: &[NodeReport]) -> Vec<PoolRow> {
 }
 
 fn pool_row(node: &str, pool: &PoolReport) -> PoolRow {
-    PoolRow {
-        node: node.to_owned(),
-        name: pool.name.clone(),
-        kind: pool.kind.to_string(),
-        state: pool.state.to_string(),
-        why: pool.why.clone(),
-        fs: pool.fs.clone(),
-        reflinks: pool.reflinks,
-        size_bytes: pool.size_bytes,
-        free_bytes: pool.free_bytes,
-        promised_bytes: pool.promised_bytes,
-        volumes: pool.volumes,
-        snapshots: pool.snapshots,
-        path: pool.path.display().to_string(),
-    }
+    PoolRow { node: node.to_owned(), pool: PoolReport { pid: None, ..pool.clone() } }
 }
 
 #[cfg(test)]

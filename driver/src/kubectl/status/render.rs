@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
+use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
 use crate::inspect::status::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::status::columns::{self, io, or_dash, size};
 use crate::inspect::status::humanize::{age, count};
-use crate::inspect::status::page::{Page, or_dash, size};
-use crate::inspect::status::table::{Column, long, numbers, words};
+use crate::inspect::status::page::{Cell, Page};
+use crate::inspect::status::table::{long, numbers, words};
 use crate::kubectl::output::one_line;
 
 /// How the tables look.
@@ -27,7 +28,7 @@ pub(in crate::kubectl) struct Look {
 
 /// Formats the report as lines.
 pub(in crate::kubectl) fn text(report: &ClusterReport, look: Look) -> Vec<String> {
-    let mut page = Page::new(look.width);
+    let mut page = Page::new(look.width, look.now_ns);
     stuck(report, look, &mut page);
     if !look.only_objects {
         pools(report, look, &mut page);
@@ -77,8 +78,8 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
 
 fn lost_pools(report: &ClusterReport) -> Vec<(String, String)> {
     let lost = report.pools.iter().filter_map(|pool| {
-        let why = pool.why.as_ref()?;
-        Some((format!("pool {} on node {}", pool.name, pool.node), why.clone()))
+        let why = pool.pool.why.clone()?;
+        Some((format!("pool {} on node {}", pool.pool.name, pool.node), why))
     });
     lost.collect()
 }
@@ -92,71 +93,37 @@ fn place(look: Look, namespace: &Option<String>, what: &str, node: &Option<Strin
 }
 
 fn pools(report: &ClusterReport, look: Look, page: &mut Page) {
-    let mut columns = vec![
-        words("NODE"),
-        words("NAME"),
-        words("KIND"),
-        words("STATE"),
-        words("FS"),
-        words("REFLINKS"),
-        numbers("SIZE"),
-        numbers("FREE"),
-        numbers("PROMISED"),
-        numbers("VOLUMES"),
-        numbers("SNAPSHOTS"),
-    ];
-    if look.wide {
-        columns.push(words("PATH"));
+    let mut cells: Vec<Cell<PoolRow>> = vec![(words("NODE"), |row, _| row.node.clone())];
+    cells.extend(columns::pool());
+    if !look.wide {
+        // The path is the last one.
+        cells.pop();
     }
-    let rows = report.pools.iter().map(|pool| {
-        let mut cells = vec![
-            pool.node.clone(),
-            pool.name.clone(),
-            pool.kind.clone(),
-            pool.state.clone(),
-            or_dash(pool.fs.clone()),
-            or_dash(pool.reflinks.map(|r| if r { "yes" } else { "no" }.to_owned())),
-            size(pool.size_bytes),
-            size(pool.free_bytes),
-            size(pool.promised_bytes),
-            pool.volumes.to_string(),
-            pool.snapshots.to_string(),
-        ];
-        if look.wide {
-            cells.push(pool.path.clone());
-        }
-        cells
-    });
-    let rows: Vec<_> = rows.collect();
-    page.painted_table("Pools", &columns, &rows, |row| report.pools[row].why.as_ref().map(|_| BAD));
+    let style = |row: &PoolRow| row.pool.why.as_ref().map(|_| BAD);
+    page.painted_table("Pools", &cells, &report.pools, style);
 }
 
-/// A column and its cell for each row.
-type Cells<Row> = (Column, fn(&Row, Look) -> String);
-
 fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
-    let mut cells: Vec<Cells<VolumeRow>> = Vec::new();
+    let mut cells: Vec<Cell<VolumeRow>> = Vec::new();
     if look.namespaces {
         cells.push((long("NAMESPACE", 9), |row, _| or_dash(row.namespace.clone())));
     }
-    cells.extend::<[Cells<VolumeRow>; 9]>([
+    cells.extend::<[Cell<VolumeRow>; 9]>([
         (long("CLAIM", 14), |row, _| claim_cell(row)),
         (long("NODE", 8), |row, _| or_dash(row.node.clone())),
         (numbers("SIZE"), |row, _| size(row.size_bytes)),
         (numbers("ON DISK"), |row, _| size(row.used_bytes)),
         (words("FS"), |row, _| or_dash(row.filesystem.clone())),
-        (words("LOOP"), |row, _| or_dash(Some(loop_names(row)))),
+        (words("LOOP"), |row, _| columns::loops(&row.loops)),
         (long("POD", 12), |row, _| or_dash(Some(row.pods.join(",")))),
         (words("STATE"), |row, _| state_cell(row)),
-        (numbers("AGE"), |row, look| age(row.created_ns, look.now_ns)),
+        (numbers("AGE"), |row, now_ns| age(row.created_ns, now_ns)),
     ]);
     if look.wide {
-        cells.extend::<[Cells<VolumeRow>; 6]>([
+        cells.extend::<[Cell<VolumeRow>; 6]>([
             (words("POOL"), |row, _| or_dash(row.pool.clone())),
             (words("CLASS"), |row, _| or_dash(row.class.clone())),
-            (words("I/O"), |row, _| {
-                or_dash(row.direct_io.map(|d| if d { "direct" } else { "buffered" }.to_owned()))
-            }),
+            (words("I/O"), |row, _| or_dash(row.direct_io.map(io))),
             (words("SOURCE"), |row, _| or_dash(row.source.clone())),
             (words("VOLUME"), |row, _| or_dash(row.volume.clone())),
             (words("ID"), |row, _| or_dash(row.handle.clone())),
@@ -165,47 +132,38 @@ fn volumes(report: &ClusterReport, look: Look, page: &mut Page) {
     if report.volumes.iter().any(|row| row.note.is_some()) {
         cells.push((long("NOTE", 18), |row, _| one_line(row.note.as_deref().unwrap_or("-"))));
     }
-    let style = |row: usize| match &report.volumes[row] {
+    let style = |row: &VolumeRow| match row {
         VolumeRow { stuck: Some(_), .. } => Some(BAD),
         VolumeRow { state: State::Unclaimed, .. } => Some(QUIET),
         _ => None,
     };
-    let (columns, rows) = table(&cells, &report.volumes, look);
-    page.painted_table("Volumes", &columns, &rows, style);
+    page.painted_table("Volumes", &cells, &report.volumes, style);
 }
 
 fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
-    let mut cells: Vec<Cells<SnapshotRow>> = Vec::new();
+    let mut cells: Vec<Cell<SnapshotRow>> = Vec::new();
     if look.namespaces {
         cells.push((long("NAMESPACE", 9), |row, _| or_dash(row.namespace.clone())));
     }
-    cells.extend::<[Cells<SnapshotRow>; 7]>([
+    cells.extend::<[Cell<SnapshotRow>; 7]>([
         (long("SNAPSHOT", 14), |row, _| or_dash(row.name.clone())),
         (long("SOURCE", 14), |row, _| or_dash(row.source.clone())),
         (long("NODE", 8), |row, _| or_dash(row.node.clone())),
         (numbers("SIZE"), |row, _| size(row.size_bytes)),
         (numbers("ON DISK"), |row, _| size(row.used_bytes)),
         (words("STATE"), |row, _| snapshot_state(row).to_owned()),
-        (numbers("AGE"), |row, look| age(row.created_ns, look.now_ns)),
+        (numbers("AGE"), |row, now_ns| age(row.created_ns, now_ns)),
     ]);
     if look.wide {
-        cells.extend::<[Cells<SnapshotRow>; 4]>([
+        cells.extend::<[Cell<SnapshotRow>; 4]>([
             (words("POOL"), |row, _| or_dash(row.pool.clone())),
             (words("GROUP"), |row, _| or_dash(row.group.clone())),
             (words("CONTENT"), |row, _| or_dash(row.content.clone())),
             (words("ID"), |row, _| or_dash(row.handle.clone())),
         ]);
     }
-    let (columns, rows) = table(&cells, &report.snapshots, look);
-    page.painted_table("Snapshots", &columns, &rows, |row| {
-        report.snapshots[row].stuck.as_ref().map(|_| BAD)
-    });
-}
-
-fn table<Row>(cells: &[Cells<Row>], rows: &[Row], look: Look) -> (Vec<Column>, Vec<Vec<String>>) {
-    let columns = cells.iter().map(|(column, _)| *column).collect();
-    let row = |row: &Row| cells.iter().map(|(_, cell)| cell(row, look)).collect();
-    (columns, rows.iter().map(row).collect())
+    let style = |row: &SnapshotRow| row.stuck.as_ref().map(|_| BAD);
+    page.painted_table("Snapshots", &cells, &report.snapshots, style);
 }
 
 /// The claim, or an inline volume as `pod/NAME:VOLUME`.
@@ -218,11 +176,6 @@ fn claim_cell(row: &VolumeRow) -> String {
         },
         (None, None) => "-".to_owned(),
     }
-}
-
-fn loop_names(row: &VolumeRow) -> String {
-    let names = row.loops.iter().map(|path| path.trim_start_matches("/dev/"));
-    names.collect::<Vec<_>>().join(",")
 }
 
 fn state_cell(row: &VolumeRow) -> String {

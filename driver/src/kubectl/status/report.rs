@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use crate::inspect::status::report::PoolReport;
+
 /// The whole output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::kubectl) struct ClusterReport {
@@ -36,30 +38,15 @@ pub(in crate::kubectl) struct NodeRow {
 pub(in crate::kubectl) struct PoolRow {
     /// The node.
     pub(in crate::kubectl) node: String,
-    /// The pool's name.
-    pub(in crate::kubectl) name: String,
-    /// `directory`, `device` or `image`.
-    pub(in crate::kubectl) kind: String,
-    /// `open`, `closed` or `missing`.
-    pub(in crate::kubectl) state: String,
-    /// Why the pool is missing.
-    pub(in crate::kubectl) why: Option<String>,
-    /// The pool's filesystem.
-    pub(in crate::kubectl) fs: Option<String>,
-    /// Whether snapshots share blocks.
-    pub(in crate::kubectl) reflinks: Option<bool>,
-    /// Size of the pool's filesystem.
-    pub(in crate::kubectl) size_bytes: Option<u64>,
-    /// Free space.
-    pub(in crate::kubectl) free_bytes: Option<u64>,
-    /// Bytes promised to volumes and snapshots.
-    pub(in crate::kubectl) promised_bytes: Option<u64>,
-    /// Number of volumes.
-    pub(in crate::kubectl) volumes: usize,
-    /// Number of snapshots.
-    pub(in crate::kubectl) snapshots: usize,
-    /// The path on the node.
-    pub(in crate::kubectl) path: String,
+    /// What the node reports. The driver's process ID is not visible from here.
+    #[serde(flatten)]
+    pub(in crate::kubectl) pool: PoolReport,
+}
+
+impl AsRef<PoolReport> for PoolRow {
+    fn as_ref(&self) -> &PoolReport {
+        &self.pool
+    }
 }
 
 /// How far a volume is.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::node_pods::NodeError;
+use crate::kubectl::output::{self, Format};
 
 const DRIVER: &str = "hostloop.csi.dev";
 
@@ -263,7 +264,10 @@ fn a_missing_pool_explains_its_volumes() {
     let report = joined(&objects(), &[lost], Some("demo"));
     let stuck = report.volumes[0].stuck.as_ref().unwrap();
     assert_eq!(stuck.why, "node n1 does not have it: pool default is missing: not mounted");
-    assert_eq!(report.pools[0].why.as_deref(), Some("not mounted"));
+    let yaml = output::document(Some(Format::Yaml), &report.pools).unwrap().unwrap();
+    for line in ["node: n1\n", "name: default\n", "why: not mounted\n"] {
+        assert!(yaml.contains(line), "{yaml}");
+    }
 }
 
 fn snapshot_line(row: &SnapshotRow) -> String {

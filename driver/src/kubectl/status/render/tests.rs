@@ -1,4 +1,5 @@
 use super::*;
+use crate::inspect::status::report::PoolReport;
 use crate::kubectl::status::report::{NodeRow, PoolRow};
 
 fn text_of(value: &str) -> Option<String> {
@@ -38,25 +39,29 @@ fn report() -> ClusterReport {
         pools: vec![
             PoolRow {
                 node: "n1".to_owned(),
-                name: "default".to_owned(),
-                kind: "directory".to_owned(),
-                state: "open".to_owned(),
-                fs: text_of("xfs"),
-                reflinks: Some(true),
-                size_bytes: Some(10 << 30),
-                free_bytes: Some(8 << 30),
-                promised_bytes: Some(1 << 30),
-                volumes: 1,
-                path: "/var/lib/hostloop".to_owned(),
-                ..PoolRow::default()
+                pool: PoolReport {
+                    name: "default".to_owned(),
+                    kind: "directory".into(),
+                    state: "open".into(),
+                    fs: text_of("xfs"),
+                    reflinks: Some(true),
+                    size_bytes: Some(10 << 30),
+                    free_bytes: Some(8 << 30),
+                    promised_bytes: Some(1 << 30),
+                    volumes: 1,
+                    path: "/var/lib/hostloop".into(),
+                    ..PoolReport::default()
+                },
             },
             PoolRow {
                 node: "n1".to_owned(),
-                name: "fast".to_owned(),
-                kind: "device".to_owned(),
-                state: "missing".to_owned(),
-                why: text_of("no such device"),
-                ..PoolRow::default()
+                pool: PoolReport {
+                    name: "fast".to_owned(),
+                    kind: "device".into(),
+                    state: "missing".into(),
+                    why: text_of("no such device"),
+                    ..PoolReport::default()
+                },
             },
         ],
         volumes: vec![
