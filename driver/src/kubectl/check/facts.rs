@@ -16,6 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::inspect::probe::MachineReport;
 use crate::inspect::status::report::PoolReport;
+use crate::kubectl::manifests::Version;
 
 /// A piece of knowledge, or why it is unknown.
 pub(super) type Fact<T> = Result<T, Unknown>;
@@ -81,8 +82,8 @@ pub(super) struct Facts {
 pub(super) struct Server {
     /// As in `v1.36.0`.
     pub(super) version: String,
-    /// Major and minor version.
-    pub(super) number: (u32, u32),
+    /// 0.0 if it is unreadable.
+    pub(super) number: Version,
     /// How far this machine's clock is ahead of the server's, in seconds; negative if it is behind.
     /// `None` if the server does not say its time.
     pub(super) ahead_seconds: Option<i64>,

@@ -5,10 +5,10 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use serde_json::Value;
 
-use super::ObjectKey;
+use super::{Component, ObjectKey};
 
 /// A version of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::kubectl) struct Version {
     pub(in crate::kubectl) major: u32,
     pub(in crate::kubectl) minor: u32,
@@ -32,13 +32,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// Kinds that hostloop works without.
-const OPTIONAL: [&str; 2] = ["VolumeAttributesClass", "FlowSchema"];
+/// The oldest version that takes all objects as they are. `components/kubernetes-1.30` says what
+/// older ones do not know.
+const WHOLE: Version = Version { major: 1, minor: 34 };
 
-/// Fields that an older server rejects: the kind, where the field is, its name, and the first
-/// version that has it.
-const NEW_FIELDS: [(&str, &str, &str, Version); 1] =
-    [("CSIDriver", "/spec", "nodeAllocatableUpdatePeriodSeconds", Version { major: 1, minor: 33 })];
+/// Kinds that hostloop works without. A server may have them switched off.
+const OPTIONAL: [&str; 2] = ["VolumeAttributesClass", "FlowSchema"];
 
 /// The objects that a server takes, and what is left out of them.
 pub(in crate::kubectl) struct Fitted {
@@ -47,29 +46,34 @@ pub(in crate::kubectl) struct Fitted {
     pub(in crate::kubectl) left_out: Vec<String>,
 }
 
-/// Leaves out optional objects of a kind that is not served, and fields that are too new.
+/// Leaves out what the version does not know, and optional objects of a kind that is not served.
 pub(in crate::kubectl) fn fit(
     objects: Vec<Value>,
     version: Version,
     is_served: impl Fn(&ObjectKey) -> bool,
 ) -> Fitted {
-    let mut fitted = Fitted { objects: Vec::new(), left_out: Vec::new() };
-    for mut object in objects {
-        let key = ObjectKey::of(&object);
-        if OPTIONAL.contains(&key.kind.as_str()) && !is_served(&key) {
-            fitted.left_out.push(format!("{key}: the server has no {} {}", key.version, key.kind));
-            continue;
-        }
-        for (kind, place, name, since) in NEW_FIELDS {
-            if key.kind == kind
-                && version < since
-                && let Some(fields) = object.pointer_mut(place).and_then(Value::as_object_mut)
-                && fields.remove(name).is_some()
-            {
-                fitted.left_out.push(format!("{name} of {key}: Kubernetes {since} and newer"));
+    let mut fitted = Fitted { objects: objects.clone(), left_out: Vec::new() };
+    if version < WHOLE {
+        Component::KUBERNETES_1_30.apply(&mut fitted.objects);
+    }
+    fitted.objects.retain(|object| {
+        let key = ObjectKey::of(object);
+        !OPTIONAL.contains(&key.kind.as_str()) || is_served(&key)
+    });
+    for before in &objects {
+        let key = ObjectKey::of(before);
+        match fitted.objects.iter().find(|object| ObjectKey::of(object) == key) {
+            None => {
+                let line = format!("{key}: the server has no {} {}", key.version, key.kind);
+                fitted.left_out.push(line);
+            }
+            Some(after) => {
+                let fields = before["spec"].as_object().into_iter().flat_map(|spec| spec.keys());
+                let gone = fields.filter(|field| after["spec"].get(field).is_none());
+                let line = |field| format!("{field} of {key}: Kubernetes {WHOLE} and newer");
+                fitted.left_out.extend(gone.map(line));
             }
         }
-        fitted.objects.push(object);
     }
     fitted
 }
@@ -98,20 +102,25 @@ mod tests {
 
     #[test]
     fn an_older_server_gets_less() {
+        let (class, field) =
+            ("VolumeAttributesClass", "nodeAllocatableUpdatePeriodSeconds of CSID");
         for (minor, serves_classes, left_out) in [
             (36, true, vec![]),
-            (33, false, vec!["VolumeAttributesClass"; 3]),
-            (32, true, vec!["nodeAllocatableUpdatePeriodSeconds of CSIDriver"]),
+            (34, true, vec![]),
+            (34, false, vec![class; 3]),
+            (33, false, vec![field, class, class, class]),
+            (30, false, vec![field, class, class, class]),
         ] {
             let all = base();
             let fitted = fit(all.clone(), Version { major: 1, minor }, |key| {
                 serves_classes || key.kind != "VolumeAttributesClass"
             });
-            assert_eq!(fitted.left_out.len(), left_out.len(), "{minor}: {:?}", fitted.left_out);
-            for (line, words) in fitted.left_out.iter().zip(&left_out) {
-                assert!(line.starts_with(words), "{minor}: {line}");
+            let lines = &fitted.left_out;
+            assert_eq!(lines.len(), left_out.len(), "{minor}: {lines:?}");
+            for words in left_out {
+                assert!(lines.iter().any(|line| line.starts_with(words)), "{minor}: {lines:?}");
             }
-            let missing = if serves_classes { 0 } else { left_out.len() };
+            let missing = if serves_classes { 0 } else { 3 };
             assert_eq!(fitted.objects.len() + missing, all.len(), "{minor}");
         }
     }

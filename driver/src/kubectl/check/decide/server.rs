@@ -3,9 +3,8 @@
 use super::{Part, join, known};
 use crate::kubectl::check::facts::{Facts, Server};
 use crate::kubectl::check::line::Line;
+use crate::kubectl::manifests::Version;
 
-/// The oldest supported Kubernetes.
-const OLDEST: (u32, u32) = (1, 30);
 /// How many seconds this machine's clock may be off before certificates and ages become doubtful.
 const CLOCK_SECONDS: i64 = 10;
 
@@ -46,11 +45,11 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
 
 fn version(facts: &Facts) -> Part {
     let Server { version, number, .. } = known("Version of the server", &facts.server)?;
-    Ok(vec![match *number >= OLDEST {
+    Ok(vec![match *number >= Version::OLDEST {
         true => Line::ok(format!("Kubernetes {version} is new enough")),
         false => Line::failed(
             format!("Kubernetes {version} is too old"),
-            format!("hostloop needs {}.{} or newer. Upgrade the cluster.", OLDEST.0, OLDEST.1),
+            format!("hostloop needs {} or newer. Upgrade the cluster.", Version::OLDEST),
         ),
     }])
 }
@@ -92,14 +91,14 @@ mod tests {
     use crate::kubectl::check::line::Mark::{self, *};
 
     #[rstest]
-    #[case((1, 29), Failed)]
-    #[case((1, 30), Passed)]
-    #[case((1, 36), Passed)]
-    #[case((2, 0), Passed)]
-    fn versions(#[case] number: (u32, u32), #[case] mark: Mark) {
+    #[case(1, 29, Failed)]
+    #[case(1, 30, Passed)]
+    #[case(1, 36, Passed)]
+    #[case(2, 0, Passed)]
+    fn versions(#[case] major: u32, #[case] minor: u32, #[case] mark: Mark) {
         let mut facts = good();
         if let Ok(server) = &mut facts.server {
-            server.number = number;
+            server.number = Version { major, minor };
         }
         assert_eq!(marks(&lines(&facts))[0], mark);
     }

@@ -10,6 +10,7 @@ use crate::kubectl::check::facts::{
     ClockOffset, Fact, Facts, Machine, Right, Served, Server, Unknown,
 };
 use crate::kubectl::check::line::{Line, Mark};
+use crate::kubectl::manifests::Version;
 
 pub(in crate::kubectl::check) const DRIVER: &str = "hostloop.csi.dev";
 
@@ -43,7 +44,7 @@ pub(in crate::kubectl::check) fn good() -> Facts {
         now: "2026-01-01T00:00:00Z".parse().expect("a time"),
         server: Ok(Server {
             version: "v1.36.0".to_owned(),
-            number: (1, 36),
+            number: Version { major: 1, minor: 36 },
             ahead_seconds: Some(0),
         }),
         served: Ok(served()),

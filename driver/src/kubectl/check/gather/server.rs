@@ -11,6 +11,7 @@ use tonic::codegen::http::{HeaderMap, Request};
 
 use crate::kubectl::api::{Call, DEADLINE, error_chain, timely};
 use crate::kubectl::check::facts::{Fact, Served, Server, Unknown};
+use crate::kubectl::manifests::Version;
 
 /// The API server, and this machine's clock against its clock.
 pub(super) struct Asked {
@@ -51,15 +52,9 @@ pub(super) async fn server(client: &Client) -> Result<Asked, String> {
 fn version(info: &Info, ahead: Option<SignedDuration>) -> Server {
     Server {
         version: info.git_version.clone(),
-        number: (number(&info.major), number(&info.minor)),
+        number: Version::of(info).unwrap_or_default(),
         ahead_seconds: ahead.map(|ahead| ahead.as_secs()),
     }
-}
-
-/// The number at the beginning: some distributions write `30+`.
-fn number(text: &str) -> u32 {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    text[..digits].parse().unwrap_or(0)
 }
 
 /// The time in the header `Date`. It has whole seconds, so the mean is half a second later.
@@ -89,13 +84,6 @@ pub(super) async fn served(client: &Client) -> Fact<Served> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_of_versions() {
-        for (text, expected) in [("30", 30), ("30+", 30), ("", 0), ("x", 0)] {
-            assert_eq!(number(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn the_date_is_in_the_middle_of_its_second() {

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::kubectl::check::decide::testing::node_pod;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::manifests::Version;
 
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/hostloop/daemonsets";
@@ -39,7 +40,10 @@ async fn what_the_server_answers_becomes_facts() {
     let api = api();
     let facts = facts(&api).await;
     let server = facts.server.unwrap();
-    assert_eq!((server.version.as_str(), server.number), ("v1.33.0", (1, 33)));
+    assert_eq!(
+        (server.version.as_str(), server.number),
+        ("v1.33.0", Version { major: 1, minor: 33 })
+    );
     let served = facts.served.unwrap();
     let versions = served.versions("snapshot.storage.k8s.io", "volumesnapshots");
     assert_eq!(versions.collect::<Vec<_>>(), ["v1", "v1beta1"]);
