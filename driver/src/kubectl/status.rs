@@ -26,7 +26,8 @@ pub(super) use report::{ClusterReport, SnapshotRow, Stuck, VolumeRow};
 /// Arguments of `status`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// Only these claims and snapshots [default: all of the namespace]
+    /// Only these claims, snapshots and inline volumes (pod/NAME or pod/NAME/VOLUME) [default: all
+    /// of the namespace]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -100,7 +101,11 @@ impl Args {
         }
         let wanted =
             |name: &Option<String>| name.as_ref().is_some_and(|name| self.names.contains(name));
-        report.volumes.retain(|row| wanted(&row.claim));
+        report.volumes.retain(|row| {
+            let inline = row.inline_name();
+            let pod = inline.as_ref().and_then(|name| Some(name.rsplit_once('/')?.0.to_owned()));
+            wanted(&row.claim) || wanted(&inline) || wanted(&pod)
+        });
         report.snapshots.retain(|row| wanted(&row.name));
     }
 

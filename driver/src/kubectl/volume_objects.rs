@@ -171,7 +171,7 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// True if all containers of a pod have ended: kubelet unmounts its volumes.
-fn has_ended(pod: &Pod) -> bool {
+pub(super) fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 

@@ -215,7 +215,9 @@ fn in_use(facts: &VolumeFacts<'_>) -> State {
 
 /// True if a pod has the volume.
 fn is_published(volume: &VolumeReport) -> bool {
-    volume.mounts.iter().any(|mount| Some(mount) != volume.staged_at.as_ref())
+    // An inline volume is staged at the pod's path.
+    let is_inline = volume.inline.is_some();
+    volume.mounts.iter().any(|mount| is_inline || Some(mount) != volume.staged_at.as_ref())
 }
 
 /// True if this pod has the volume: kubelet's paths contain the pod's UID.

@@ -166,16 +166,9 @@ fn snapshots(report: &ClusterReport, look: Look, page: &mut Page) {
     page.painted_table("Snapshots", &cells, &report.snapshots, style);
 }
 
-/// The claim, or an inline volume as `pod/NAME:VOLUME`.
+/// The claim, or the inline volume.
 fn claim_cell(row: &VolumeRow) -> String {
-    match (&row.claim, &row.inline) {
-        (Some(claim), _) => claim.clone(),
-        (None, Some(inline)) => match row.pods.as_slice() {
-            [] => inline.clone(),
-            pods => format!("pod/{}:{inline}", pods.join(",")),
-        },
-        (None, None) => "-".to_owned(),
-    }
+    or_dash(row.claim.clone().or_else(|| row.inline_name()))
 }
 
 fn state_cell(row: &VolumeRow) -> String {

@@ -143,6 +143,17 @@ pub(in crate::kubectl) struct VolumeRow {
     pub(in crate::kubectl) created_ns: u64,
 }
 
+impl VolumeRow {
+    /// An inline volume as `pod/NAME/VOLUME`; kubelet's handle if the pod is unknown.
+    pub(in crate::kubectl) fn inline_name(&self) -> Option<String> {
+        let inline = self.inline.as_ref()?;
+        Some(match self.pods.first() {
+            Some(pod) => format!("pod/{pod}/{inline}"),
+            None => inline.clone(),
+        })
+    }
+}
+
 /// A snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::kubectl) struct SnapshotRow {

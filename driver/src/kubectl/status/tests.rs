@@ -59,10 +59,23 @@ async fn without_exec_the_api_server_is_shown() {
 #[tokio::test]
 async fn names_select_rows() {
     let api = cluster_with_claims();
-    let args = Args { names: vec!["logs".to_owned()], ..Args::default() };
-    let report = report(&args, &api.cluster()).await.unwrap();
-    let names: Vec<_> = report.volumes.iter().map(|row| row.claim.as_deref()).collect();
-    assert_eq!(names, [Some("logs")]);
+    let volume = |name: &str| json!({"name": name, "csi": {"driver": "hostloop.csi.dev"}});
+    api.set(
+        &format!("{NS}/pods/web"),
+        json!({"spec": {"containers": [], "volumes": [volume("a"), volume("b")]}}),
+    );
+    for (name, rows) in [
+        ("logs", vec!["logs"]),
+        ("pod/web", vec!["pod/web/a", "pod/web/b"]),
+        ("pod/web/b", vec!["pod/web/b"]),
+        ("web", vec![]),
+    ] {
+        let args = Args { names: vec![name.to_owned()], ..Args::default() };
+        let report = report(&args, &api.cluster()).await.unwrap();
+        let names = report.volumes.iter();
+        let names = names.filter_map(|row| row.claim.clone().or_else(|| row.inline_name()));
+        assert_eq!(names.collect::<Vec<_>>(), rows, "{name}");
+    }
 }
 
 #[tokio::test]

@@ -198,7 +198,7 @@ fn volumes_of_a_namespace() {
             "demo/logs n1 vol-b 1 [] Bound STUCK node n1 does not have volume vol-b",
             "demo/data n1 vol-a 2 [web] staged",
             "demo/new - - 1 [] Pending",
-            "demo/- inline n1 vol-i 2 [web] staged",
+            "demo/- inline n1 vol-i 2 [web] published",
         ]
     );
     let data = &report.volumes[1];
@@ -206,6 +206,18 @@ fn volumes_of_a_namespace() {
         (data.used_bytes, data.filesystem.as_deref(), &data.loops, data.pool.as_deref()),
         (Some(4096), Some("xfs"), &vec!["/dev/loop3".to_owned()], Some("default"))
     );
+}
+
+#[test]
+fn inline_volumes_of_ended_pods_are_shown_while_the_node_has_them() {
+    let mut objects = objects();
+    objects.pods[0].status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+    let inline = |nodes: &[NodeReport]| {
+        let report = joined(&objects, nodes, Some("demo"));
+        report.volumes.iter().filter_map(VolumeRow::inline_name).collect::<Vec<_>>()
+    };
+    assert_eq!(inline(&nodes()), ["pod/web/scratch"]);
+    assert_eq!(inline(&[]), [""; 0]);
 }
 
 #[test]
@@ -218,7 +230,7 @@ fn volumes_of_the_whole_cluster() {
             "demo/new - - 1 [] Pending",
             "other/c n2 vol-c 1 [] Bound",
             "-/- n1 vol-x 2 [] unclaimed",
-            "demo/- inline n1 vol-i 2 [web] staged",
+            "demo/- inline n1 vol-i 2 [web] published",
         ]
     );
 }
@@ -253,7 +265,7 @@ fn without_claims_their_volumes_remain() {
         [
             "demo/data n1 vol-a 2 [] staged",
             "demo/logs n1 vol-b 1 [] Bound",
-            "demo/- inline n1 vol-i 2 [web] staged",
+            "demo/- inline n1 vol-i 2 [web] published",
         ]
     );
 }

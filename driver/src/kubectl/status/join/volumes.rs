@@ -11,7 +11,7 @@ use crate::inspect::status::report::VolumeReport;
 use crate::kubectl::status::judge::{OnNode, VolumeFacts, judge};
 use crate::kubectl::status::report::VolumeRow;
 use crate::kubectl::volume_objects::{
-    claim_size, created_ns, handle, inline_volumes, source_of, volume_size,
+    claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
 };
 
 impl Inputs<'_> {
@@ -26,6 +26,10 @@ impl Inputs<'_> {
         }
         for pod in &objects.pods {
             for (name, handle) in inline_volumes(pod, self.driver) {
+                // Kubelet unmounts the volumes of a pod that has ended.
+                if has_ended(pod) && !found.volumes.contains_key(handle.as_str()) {
+                    continue;
+                }
                 let row = self.inline_row(pod, name, &handle, found);
                 seen.extend(row.handle.clone());
                 rows.push(row);

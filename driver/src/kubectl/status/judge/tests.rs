@@ -304,7 +304,9 @@ fn claims_that_are_deleted() {
 #[test]
 fn volumes_without_a_claim() {
     let alone = |phase: &str| Case { volume: volume(phase), ..Case::default() };
-    let inline = || with(on_node(false, &["/pods/uid-a/v"]), "/inline", json!("csi-1"));
+    // An inline volume is staged at the path of its pod.
+    let inline = |mounts| with(on_node(true, mounts), "/inline", json!("csi-1"));
+    let mounted = || Some(inline(&["/k/stage"]));
     for (case, judged) in [
         (alone("Available"), "Available"),
         (alone("Released"), "Released (kept: its policy is Retain)"),
@@ -323,11 +325,15 @@ fn volumes_without_a_claim() {
             "Bound",
         ),
         (
-            Case { on_node: Some(inline()), pods: vec![pod("a", "Running")], ..Case::default() },
+            Case { on_node: mounted(), pods: vec![pod("a", "Running")], ..Case::default() },
             "published",
         ),
         (
-            Case { on_node: Some(inline()), ..Case::default() },
+            Case { on_node: Some(inline(&[])), pods: vec![pod("a", "Pending")], ..Case::default() },
+            "staged",
+        ),
+        (
+            Case { on_node: mounted(), ..Case::default() },
             "published (inline; its pod is not known)",
         ),
         (Case { pods: vec![pod("a", "Pending")], ..Case::default() }, "Pending"),

@@ -131,7 +131,7 @@ fn what_is_stuck_comes_first() {
             "  CLAIM            NODE   SIZE  ON DISK  FS    LOOP         POD    STATE      AGE  NOTE",
             "  new              -         -        -  -     -            -      stuck      90s  -",
             "  data             n1    1 GiB   12 MiB  ext4  loop3,loop4  web-0  published  90s  -",
-            "  pod/job:scratch  -         -        -  -     -            job    staged     90s  -",
+            "  pod/job/scratch  -         -        -  -     -            job    staged     90s  -",
             "  -                -         -        -  -     -            -      unclaimed  90s  no \
              PersistentVolume has it",
             "",
