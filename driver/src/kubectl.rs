@@ -80,7 +80,7 @@ pub enum Command {
     Check(check::Args),
     /// Show pools, volumes and snapshots of all nodes
     Status(status::Args),
-    /// Show everything about one claim
+    /// Show everything about one claim, snapshot or inline volume
     Describe(describe::Args),
     /// Print the log lines of all nodes about one claim
     Logs(logs::Args),

@@ -1,4 +1,4 @@
-//! The objects of one claim, read by name where that is possible.
+//! The objects of one claim, snapshot or pod, read by name where that is possible.
 
 use std::fmt::Debug;
 
@@ -13,7 +13,7 @@ use super::api::{self, ApiError};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
-use super::volume_objects::{Objects, bound_volume, content_name, namespaced};
+use super::volume_objects::{Objects, bound_volume, content_name, inline_volumes, namespaced};
 
 /// The namespace of events about objects without one.
 const EVENTS_OF_CLUSTER: &str = "default";
@@ -51,6 +51,17 @@ pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Obj
         read_claim(cluster, &claim, &mut objects).await?;
     }
     read_contents(cluster, &mut objects).await;
+    Ok(objects)
+}
+
+/// Reads a pod of the namespace. Without it, the result has no objects.
+pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
+    let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
+    let pods: Api<Pod> = namespaced(cluster, Some(&cluster.namespace));
+    objects.pods = match api::get(&pods, name).await {
+        Err(error) if !error.is_about_one_kind() => return Err(error),
+        pod => objects.noted(pod.map(Vec::from_iter)),
+    };
     Ok(objects)
 }
 
@@ -161,6 +172,13 @@ fn keep_related(objects: &mut Objects, claim: &PersistentVolumeClaim) {
 /// The names under which logs have the snapshots.
 pub(super) fn snapshot_subject(objects: &Objects) -> Subject {
     with_snapshots(Subject::default(), objects)
+}
+
+/// The names under which logs have the inline volumes of the pods, or the one of this name.
+pub(super) fn inline_subject(cluster: &Cluster, name: Option<&str>, objects: &Objects) -> Subject {
+    let volumes = objects.pods.iter().flat_map(|pod| inline_volumes(pod, &cluster.driver_name));
+    let wanted = volumes.filter(|(volume, _)| name.is_none_or(|name| name == volume));
+    wanted.fold(Subject::default(), |subject, (_, handle)| subject.with_handle(&handle))
 }
 
 /// The names under which logs have the claim.

@@ -1,4 +1,4 @@
-//! `describe`: everything about one claim, or about one snapshot.
+//! `describe`: everything about one claim, one snapshot, or the inline volumes of one pod.
 //!
 //! Only what helps is shown: no annotations, parameters, attributes or mount options, which may
 //! have secrets.
@@ -28,8 +28,8 @@ const CALLS: usize = 20;
 /// Arguments of `describe`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The claim, or snapshot/NAME for a snapshot
-    #[arg(value_name = "CLAIM|snapshot/NAME", value_parser = Target::parse)]
+    /// The claim, or snapshot/NAME, or pod/NAME[/VOLUME] for inline volumes
+    #[arg(value_name = "CLAIM|snapshot/NAME|pod/NAME", value_parser = Target::parse)]
     target: Target,
 }
 
@@ -40,18 +40,27 @@ enum Target {
     Claim(String),
     /// A snapshot of this name.
     Snapshot(String),
+    /// The inline volumes of a pod of this name, or one of them.
+    Inline(String, Option<String>),
 }
 
 impl Target {
-    /// Reads `NAME` or `KIND/NAME`, with kubectl's names of the kinds.
+    /// Reads `NAME`, `KIND/NAME` or `pod/NAME/VOLUME`, with kubectl's names of the kinds.
     fn parse(text: &str) -> Result<Target, String> {
-        let (kind, name) = text.split_once('/').unwrap_or(("claim", text));
-        let name = name.to_owned();
+        let (kind, rest) = text.split_once('/').unwrap_or(("claim", text));
+        let (name, part) = match rest.split_once('/') {
+            Some((name, part)) => (name.to_owned(), Some(part.to_owned())),
+            None => (rest.to_owned(), None),
+        };
         match kind.to_lowercase().as_str() {
-            _ if name.is_empty() => Err("the name is missing".to_owned()),
+            _ if name.is_empty() || part.as_ref().is_some_and(String::is_empty) => {
+                Err("the name is missing".to_owned())
+            }
+            "pod" | "po" => Ok(Target::Inline(name, part)),
+            _ if part.is_some() => Err("only a pod has a second name, of a volume".to_owned()),
             "claim" | "pvc" | "persistentvolumeclaim" => Ok(Target::Claim(name)),
             "snapshot" | "vs" | "volumesnapshot" => Ok(Target::Snapshot(name)),
-            _ => Err("the kind is neither claim nor snapshot; -n sets the namespace".to_owned()),
+            _ => Err("the kind is no claim, snapshot or pod; -n sets the namespace".to_owned()),
         }
     }
 }
@@ -61,6 +70,7 @@ impl fmt::Display for Target {
         match self {
             Target::Claim(name) => write!(f, "claim {name}"),
             Target::Snapshot(name) => write!(f, "snapshot {name}"),
+            Target::Inline(pod, _) => write!(f, "pod {pod}"),
         }
     }
 }
@@ -83,16 +93,19 @@ pub enum Error {
     /// The object is another driver's.
     #[error("{0} is not of driver {1}; set --driver-name if hostloop has another name")]
     NotOurs(String, String),
+    /// The pod has no such inline volume.
+    #[error("{0} has no {1} of driver {2}; describe its claims by their own names")]
+    NoInline(String, String, String),
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
 }
 
-/// What is known about a claim or a snapshot.
+/// What is known about the target.
 struct Facts {
     target: Target,
     objects: Objects,
-    /// The rows of `status` about the claim and its snapshots, or about the snapshot.
+    /// The rows of `status` about the claim and its snapshots, the snapshot, or the inline volumes.
     report: ClusterReport,
     /// The reports of the nodes that may have it.
     nodes: Vec<NodeReport>,
@@ -111,10 +124,12 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
     let mut objects = match target {
         Target::Claim(name) => claim_objects::gather(cluster, name).await?,
         Target::Snapshot(name) => claim_objects::gather_snapshot(cluster, name).await?,
+        Target::Inline(pod, _) => claim_objects::gather_pod(cluster, pod).await?,
     };
     let exists = match target {
         Target::Claim(_) => !objects.claims.is_empty(),
         Target::Snapshot(_) => !objects.snapshots.is_empty(),
+        Target::Inline(..) => !objects.pods.is_empty(),
     };
     if !exists {
         let (what, namespace) = (target.to_string(), cluster.namespace.clone());
@@ -125,13 +140,20 @@ async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
     }
     match target {
         Target::Claim(_) => claim_objects::complete(cluster, &mut objects).await,
-        Target::Snapshot(_) => claim_objects::read_events(cluster, &mut objects).await,
+        Target::Snapshot(_) | Target::Inline(..) => {
+            claim_objects::read_events(cluster, &mut objects).await;
+        }
     }
     let known = joined(target, &objects, &[], cluster, 0);
     let is_ours = match target {
-        Target::Claim(_) => !known.volumes.is_empty(),
         Target::Snapshot(_) => !known.snapshots.is_empty(),
+        Target::Claim(_) | Target::Inline(..) => !known.volumes.is_empty(),
     };
+    if let (false, Target::Inline(_, volume)) = (is_ours, target) {
+        let volume = volume.iter().map(|name| format!(" {name}")).collect::<String>();
+        let (what, driver) = (format!("inline volume{volume}"), cluster.driver_name.clone());
+        return Err(Error::NoInline(target.to_string(), what, driver));
+    }
     if !is_ours && objects.missing.is_empty() {
         return Err(Error::NotOurs(target.to_string(), cluster.driver_name.clone()));
     }
@@ -164,6 +186,9 @@ fn joined(
     let mut report = join(&Inputs { objects, nodes, driver, namespace, now_ns });
     match target {
         Target::Claim(name) => report.volumes.retain(|row| row.claim.as_ref() == Some(name)),
+        Target::Inline(_, volume) => report.volumes.retain(|row| {
+            row.inline.is_some() && volume.as_ref().is_none_or(|v| row.inline.as_ref() == Some(v))
+        }),
         Target::Snapshot(name) => {
             report.volumes.clear();
             report.snapshots.retain(|row| row.name.as_ref() == Some(name));
@@ -198,6 +223,9 @@ async fn calls(
     let subject = match target {
         Target::Claim(name) => claim_objects::subject(cluster, name, objects),
         Target::Snapshot(_) => claim_objects::snapshot_subject(objects),
+        Target::Inline(_, volume) => {
+            claim_objects::inline_subject(cluster, volume.as_deref(), objects)
+        }
     };
     let pods = pod_logs::log_pods(cluster).await;
     let mut pods = objects.noted(pods);

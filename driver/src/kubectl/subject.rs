@@ -37,6 +37,12 @@ impl Subject {
         self
     }
 
+    /// Adds the handle of an inline volume.
+    pub(super) fn with_handle(mut self, handle: &str) -> Subject {
+        self.add(Some(handle));
+        self
+    }
+
     /// Adds a snapshot of the claim. The call that takes a snapshot has the snapshot's UID in its
     /// name.
     pub(super) fn with_snapshot(

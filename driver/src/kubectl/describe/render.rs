@@ -1,4 +1,4 @@
-//! Formats what is known about a claim.
+//! Formats what is known about a claim, a snapshot or inline volumes.
 
 use hostloop_controllers::snapshots::DeletionPolicy;
 use k8s_openapi::jiff::Timestamp;
@@ -22,7 +22,7 @@ use crate::storage::Provisioning;
 pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
     let mut page = Page::new(width, facts.now_ns);
     for row in &facts.report.volumes {
-        claim(facts, row, &mut page);
+        volume(facts, row, &mut page);
     }
     if let Target::Snapshot(_) = facts.target {
         facts.report.snapshots.iter().for_each(|row| snapshot(facts, row, &mut page));
@@ -56,10 +56,13 @@ fn pairs(page: &mut Page, pairs: &[(&str, Option<String>)]) {
     }
 }
 
-fn claim(facts: &Facts, row: &VolumeRow, page: &mut Page) {
+/// The claim, or the inline volume.
+fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
     let namespace = row.namespace.as_deref().unwrap_or_default();
-    let name = row.claim.as_deref().unwrap_or_default();
-    page.heading(&format!("Claim {namespace}/{name}"));
+    page.heading(&match &row.inline {
+        Some(name) => format!("Inline volume {name} of pod {namespace}/{}", row.pods.join(",")),
+        None => format!("Claim {namespace}/{}", row.claim.as_deref().unwrap_or_default()),
+    });
     let stuck = row.stuck.as_ref().map(|stuck| reason(stuck, facts.now_ns));
     let object = facts.objects.claims.first();
     let spec = object.and_then(|claim| claim.spec.as_ref());
@@ -168,13 +171,11 @@ fn objects(facts: &Facts, page: &mut Page) {
 
 /// What the node has: the record, the image, loop devices and mounts.
 fn on_node(facts: &Facts, page: &mut Page) {
-    let Some(handle) = facts.report.volumes.iter().find_map(|row| row.handle.as_ref()) else {
-        return;
-    };
+    let handles: Vec<&String> =
+        facts.report.volumes.iter().filter_map(|row| row.handle.as_ref()).collect();
     for node in &facts.nodes {
         let Ok(report) = &node.report else { continue };
-        let volume = report.volumes.iter().find(|volume| volume.id == *handle);
-        if let Some(volume) = volume {
+        for volume in report.volumes.iter().filter(|volume| handles.contains(&&volume.id)) {
             record(&node.node, report, volume, facts.now_ns, page);
             kernel(report, volume, page);
         }

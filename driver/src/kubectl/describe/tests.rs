@@ -4,6 +4,7 @@ use super::*;
 use crate::inspect::status::report::Report;
 use crate::kubectl::claim_objects::tests::cluster_with_claim;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::volume_objects::inline_volumes;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 
@@ -11,8 +12,8 @@ fn target() -> Target {
     Target::Claim("data".to_owned())
 }
 
-/// A node pod on `n1` and one on `n2`.
-fn with_node_pods(api: &FakeApi) {
+/// A node pod on `n1`, with calls in its log about an ID, and one on `n2`.
+fn with_node_pods(api: &FakeApi, about: &str) {
     let pod = |name: &str, node: &str| {
         json!({
             "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
@@ -32,9 +33,9 @@ fn with_node_pods(api: &FakeApi) {
         )
     };
     let log = [
-        call("vol-1", "OK", ""),
+        call(about, "OK", ""),
         call("vol-2", "OK", ""),
-        call("vol-1", "Internal", " error=\"no \u{1b} room\""),
+        call(about, "Internal", " error=\"no \u{1b} room\""),
     ];
     api.text(&format!("{PODS}/hostloop-a/log"), 200, &log.concat());
     api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
@@ -84,7 +85,7 @@ fn plain(facts: &Facts) -> String {
 #[tokio::test]
 async fn everything_about_a_claim() {
     let api = cluster_with_claim();
-    with_node_pods(&api);
+    with_node_pods(&api, "vol-1");
     let cluster = api.cluster();
     let mut facts = gather(&target(), &cluster).await.unwrap();
     assert_eq!(facts.nodes.len(), 1, "the volume's node alone is asked");
@@ -164,7 +165,7 @@ async fn claims_that_cant_be_described() {
 #[tokio::test]
 async fn everything_about_a_snapshot() {
     let api = cluster_with_claim();
-    with_node_pods(&api);
+    with_node_pods(&api, "vol-1");
     api.set(
         "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
         json!({
@@ -192,19 +193,105 @@ async fn everything_about_a_snapshot() {
     assert!(!text.contains("uid-claim") && !text.contains("Last calls"), "{text}");
 }
 
+/// A cluster with a pod that has a claim and two inline volumes, and its node pod.
+fn cluster_with_inline_volumes() -> (FakeApi, Vec<String>) {
+    let api = cluster_with_claim();
+    let inline = |name: &str| json!({"name": name, "csi": {"driver": "hostloop.csi.dev"}});
+    let path = "/api/v1/namespaces/demo/pods/job";
+    let pod = json!({
+        "metadata": {"uid": "uid-job"},
+        "spec": {"nodeName": "n1", "containers": [], "volumes": [
+            {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
+            inline("scratch"), inline("cache"),
+        ]},
+        "status": {"phase": "Running"},
+    });
+    let handles = inline_volumes(&serde_json::from_value(pod.clone()).unwrap(), "hostloop.csi.dev");
+    api.set(path, pod);
+    let handles: Vec<String> = handles.into_iter().map(|(_, handle)| handle).collect();
+    with_node_pods(&api, &handles[0]);
+    (api, handles)
+}
+
+#[tokio::test]
+async fn everything_about_inline_volumes() {
+    let (api, handles) = cluster_with_inline_volumes();
+    let cluster = api.cluster();
+    let both = Target::Inline("job".to_owned(), None);
+    let one = Target::Inline("job".to_owned(), Some("scratch".to_owned()));
+    for (target, has_cache) in [(both, true), (one, false)] {
+        let mut facts = gather(&target, &cluster).await.unwrap();
+        assert_eq!(facts.nodes.len(), 1, "the pod's node alone is asked");
+        let mut report = on_node();
+        report.volumes[0].inline = Some(handles[0].clone());
+        facts.nodes[0].report = Ok(report);
+        facts.report = joined(&target, &facts.objects, &facts.nodes, &cluster, facts.now_ns);
+        let text = plain(&facts);
+        for part in [
+            "Inline volume scratch of pod demo/job\n  state  published\n  node   n1",
+            "Pod   job   Running on n1  uid-job",
+            "image         /p/volumes/vol-1/image",
+            "/dev/loop3  ext4  rw    vol-1   /k/stage",
+            "NodeStageVolume  Internal",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+        assert_eq!(text.contains("Inline volume cache"), has_cache, "{text}");
+        for absent in ["Claim", "vol-2", "Not known"] {
+            assert!(!text.contains(absent), "{absent}:\n{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn pods_without_such_an_inline_volume() {
+    let (api, _) = cluster_with_inline_volumes();
+    for (pod, volume, error) in [
+        (
+            "web",
+            None,
+            "pod web has no inline volume of driver hostloop.csi.dev; describe its claims by their \
+             own names",
+        ),
+        (
+            "job",
+            Some("d"),
+            "pod job has no inline volume d of driver hostloop.csi.dev; describe its claims by \
+             their own names",
+        ),
+        (
+            "gone",
+            None,
+            "pod gone does not exist in namespace demo; `kubectl hostloop status -A` shows those \
+             of all namespaces",
+        ),
+    ] {
+        let target = Target::Inline(pod.to_owned(), volume.map(str::to_owned));
+        let failed = gather(&target, &api.cluster()).await.err().unwrap();
+        assert_eq!(failed.to_string(), error);
+    }
+}
+
 #[test]
 fn targets() {
     let claim = |name: &str| Ok(Target::Claim(name.to_owned()));
     let snapshot = |name: &str| Ok(Target::Snapshot(name.to_owned()));
+    let inline = |pod: &str, volume: Option<&str>| {
+        Ok(Target::Inline(pod.to_owned(), volume.map(str::to_owned)))
+    };
     for (text, target) in [
         ("data", claim("data")),
         ("pvc/data", claim("data")),
         ("PersistentVolumeClaim/data", claim("data")),
         ("snapshot/s", snapshot("s")),
         ("vs/s", snapshot("s")),
+        ("pod/web", inline("web", None)),
+        ("po/web/scratch", inline("web", Some("scratch"))),
         ("snapshot/", Err("the name is missing")),
+        ("pod/web/", Err("the name is missing")),
+        ("pvc/data/x", Err("only a pod has a second name, of a volume")),
         ("", Err("the name is missing")),
-        ("demo/data", Err("the kind is neither claim nor snapshot; -n sets the namespace")),
+        ("demo/data", Err("the kind is no claim, snapshot or pod; -n sets the namespace")),
     ] {
         assert_eq!(Target::parse(text), target.map_err(str::to_owned), "{text}");
     }
