@@ -24,11 +24,13 @@ use crate::machine::{root, text};
 mod account;
 mod audit;
 mod node;
+mod pod;
 mod stock;
 mod wait;
 
 pub use audit::{Audit, Request};
 pub use node::Node;
+pub use pod::pod;
 pub use stock::Stock;
 pub use wait::{wait_at, wait_for};
 

@@ -1,6 +1,6 @@
 //! Objects deployed beside the program, adapted to drivers of other names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::driver::binary;
 use crate::machine::{self, text};
@@ -74,9 +74,23 @@ pub fn image(output: &Path) {
     machine::run(text(&script), &["--binary", text(&binary), "--output", output]);
 }
 
+/// The image of the driver under test: the archive `HOSTLOOP_IMAGE`, or a new one at this path.
+pub fn tested_image(or_made: PathBuf) -> PathBuf {
+    if let Some(image) = std::env::var_os("HOSTLOOP_IMAGE") {
+        return image.into();
+    }
+    image(&or_made);
+    or_made
+}
+
 /// The manifest that `scripts/render` makes of these arguments.
 pub fn render(args: &[&str]) -> String {
-    let script = machine::root().join("scripts/render");
+    render_in(&machine::root(), args)
+}
+
+/// [`render`] in another checkout.
+pub fn render_in(tree: &Path, args: &[&str]) -> String {
+    let script = tree.join("scripts/render");
     machine::run(text(&script), &[args, &["--output", "-"]].concat())
 }
 

@@ -122,14 +122,7 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     machine::require();
     let cluster = Cluster::up(&Options::one_node());
     let scratch = Scratch::new();
-    let image = scratch.path().join("hostloop.tar");
-    match std::env::var_os("HOSTLOOP_IMAGE") {
-        Some(image) => cluster.load(&PathBuf::from(image)),
-        None => {
-            deployed::image(&image);
-            cluster.load(&image);
-        }
-    }
+    cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let stock = Stock::take(&cluster, &[]);
     let values = scratch.path().join("values.yaml");
     let pool = scratch.path().join("pool");

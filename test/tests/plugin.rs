@@ -1,7 +1,7 @@
 //! `kubectl hostloop` on a cluster, from the first command to the last, as a person types them.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -55,16 +55,6 @@ fn assert_has(said: &str, words: &[&str]) {
     }
 }
 
-/// The image under test.
-fn image(folder: &Path) -> PathBuf {
-    if let Some(path) = std::env::var_os("HOSTLOOP_IMAGE") {
-        return path.into();
-    }
-    let image = folder.join("hostloop.tar");
-    deployed::image(&image);
-    image
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_by_the_plugin() {
     machine::require();
@@ -92,7 +82,7 @@ async fn a_life_by_the_plugin() {
     assert_has(&said, &["ErrImageNeverPull", "ctr --namespace k8s.io images import"]);
     plugin.fails(&["load", text(&binary())], &["unknown distribution, not kind or minikube"]);
 
-    cluster.load(&image(scratch.path()));
+    cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let (said, succeeds) = install(&["--default-class"]);
     assert!(succeeds, "{said}");
     let node = format!("{}: ready after", cluster.node(1));

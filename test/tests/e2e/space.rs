@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use hostloop_test::cluster::BUSYBOX;
+use hostloop_test::cluster::{self, BUSYBOX};
 use hostloop_test::front::objects;
 use hostloop_test::leaks::files_in;
 use hostloop_test::loops;
@@ -125,22 +125,8 @@ impl<'w> Space<'w> {
         let block = |claim: &str| text(&self.claim_now(claim), "/spec/volumeMode") == "Block";
         let (devices, files): (Vec<&str>, Vec<&str>) =
             claims.iter().copied().partition(|c| block(c));
-        let volume = |c: &&str| json!({"name": c, "persistentVolumeClaim": {"claimName": c}});
-        let volumes: Vec<_> = claims.iter().map(volume).collect();
-        let device = |c: &&str| json!({"name": c, "devicePath": format!("/dev/{c}")});
-        let devices: Vec<_> = devices.iter().map(device).collect();
-        let mut pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": named},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{
-                    "name": "main", "image": BUSYBOX,
-                    "command": ["sleep", "1000000"],
-                    "volumeMounts": mounts_of(&files), "volumeDevices": devices}],
-                "volumes": volumes}});
-        objects::merge(&mut pod["spec"], spec);
-        self.create(pod)
+        let idle = ["sleep", "1000000"];
+        self.create(cluster::pod(&self.name, named, &idle, (&files, &devices), spec))
     }
 
     /// [`Space::pod`], ready.
@@ -162,11 +148,9 @@ impl<'w> Space<'w> {
 
     /// Runs a pod with one container that runs a script.
     pub(crate) fn run_script(&self, named: &str, claims: &[&str], script: &str) {
-        let spec = json!({"containers": [{
-            "name": "main", "image": BUSYBOX,
-            "command": ["sh", "-c", script],
-            "volumeMounts": mounts_of(claims)}]});
-        self.run_with(named, claims, spec);
+        let script = ["sh", "-c", script];
+        self.create(cluster::pod(&self.name, named, &script, (claims, &[]), json!({})));
+        self.ready(named);
     }
 
     /// Creates a pod with an inline volume of these attributes, at `/scratch`.
@@ -322,12 +306,6 @@ impl Drop for Space<'_> {
             delete(kind, named);
         }
     }
-}
-
-/// The mounts of claims at `/NAME`.
-fn mounts_of(claims: &[&str]) -> Vec<Value> {
-    let mount = |c: &&str| json!({"name": c, "mountPath": format!("/{c}")});
-    claims.iter().map(mount).collect()
 }
 
 /// The fields of a pod that the scheduler places on one node.

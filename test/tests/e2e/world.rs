@@ -73,7 +73,9 @@ impl World {
             stock,
             asked,
         };
-        world.cluster.load(&image());
+        world
+            .cluster
+            .load(&deployed::tested_image(machine::root().join("target/e2e/hostloop.tar")));
         world.cluster.create_crds();
         // A cluster that was already running keeps its pools.
         let bounded = world.find("DaemonSet", NAMESPACE, "hostloop").is_some();
@@ -286,14 +288,4 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     let is_ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
     conditions.is_some_and(|all| all.iter().any(is_ready))
-}
-
-/// The image under test.
-fn image() -> PathBuf {
-    if let Some(path) = std::env::var_os("HOSTLOOP_IMAGE") {
-        return path.into();
-    }
-    let image = machine::root().join("target/e2e/hostloop.tar");
-    deployed::image(&image);
-    image
 }
