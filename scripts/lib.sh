@@ -211,6 +211,42 @@ sidecars() {
   dirname "$attacher"
 }
 
+# Prints the commit of the last release.
+last_commit() { grep --invert-match '^#' "$ROOT/test/upgrade/last-release"; }
+
+# True if last_release has what it needs: its result, or the commit in git's history.
+has_last_release() {
+  local commit
+  commit=$(last_commit)
+  [ -x "$CACHE/tools/hostloop-$commit/bin/hostloop" ] ||
+    git -C "$ROOT" cat-file -e "$commit^{commit}" 2>/dev/null
+}
+
+# Prints the folder of the last release: its files are in tree/, its image is image.tar.
+last_release() {
+  local commit program
+  commit=$(last_commit)
+  program=$(build_tool hostloop "$commit" build_last_release "$commit") || return
+  dirname "$(dirname "$program")"
+}
+
+# build_last_release COMMIT FOLDER: a debug build, which takes minutes less. The image has the tools
+# of today's image, because Debian does not serve old packages for long.
+build_last_release() {
+  local commit=$1 folder=$2 image=hostloop.csi.dev/hostloop:last-release
+  need_toolchain
+  need_packages strip=binutils
+  mkdir -p "$folder/bin" "$folder/tree"
+  git -C "$ROOT" archive "$commit" | tar --extract --directory "$folder/tree" &&
+    (cd "$folder/tree" && env -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$folder/target" \
+      cargo build --locked --package hostloop-driver --bin hostloop) &&
+    strip -o "$folder/bin/hostloop" "$folder/target/debug/hostloop" &&
+    rm -r "$folder/target" &&
+    "$ROOT/scripts/image" --binary "$folder/bin/hostloop" --name "$image" \
+      --output "$folder/image.tar" &&
+    rm "$folder/image.tar.gz"
+}
+
 # Prints each loop device and mount that is there now, to compare before and after.
 kernel_state() {
   losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | sort

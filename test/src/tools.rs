@@ -1,4 +1,5 @@
-//! Third-party test programs, which `scripts/test` builds once per version outside the checkout.
+//! What `scripts/test` builds once per version outside the checkout: third-party test programs, and
+//! the last release.
 
 use std::path::PathBuf;
 
@@ -15,6 +16,12 @@ pub fn sidecars() -> PathBuf {
 /// Helm: `HOSTLOOP_HELM`.
 pub fn helm() -> PathBuf {
     named("helm", "chart", "HOSTLOOP_HELM")
+}
+
+/// The folder of the last release, with its files in `tree` and its image `image.tar`:
+/// `HOSTLOOP_LAST_RELEASE`.
+pub fn last_release() -> PathBuf {
+    named("the last release", "upgrade", "HOSTLOOP_LAST_RELEASE")
 }
 
 fn named(what: &str, step: &str, variable: &str) -> PathBuf {
