@@ -40,7 +40,7 @@ go_build() {
   shift 3
   mkdir -p "$(dirname "$out")"
   (cd "$ROOT/test/cluster/$module" &&
-    go build "${GO_FLAGS[@]}" -ldflags "-s -w $ldflags" -o "$out" "$@")
+    "${GO[@]}" build "${GO_FLAGS[@]}" -ldflags "-s -w $ldflags" -o "$out" "$@")
 }
 
 # Kubernetes' end-to-end suite, the program that runs its specs in parallel, and the image of its
@@ -50,7 +50,7 @@ build_suite() {
   mkdir -p "$1/bin"
   (
     cd "$module" || return
-    nice go test -c "${GO_FLAGS[@]}" -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
+    nice "${GO[@]}" test -c "${GO_FLAGS[@]}" -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
   ) &&
     go_build kubernetes "$1/bin/ginkgo" "" github.com/onsi/ginkgo/v2/ginkgo &&
     CGO_ENABLED=0 go_build kubernetes "$1/bin/agnhost" "" k8s.io/kubernetes/test/images/agnhost
