@@ -136,7 +136,7 @@ impl LoopTable {
         *self = devices.into();
     }
 
-    /// The devices whose backing file is not reported.
+    /// The devices without a reported backing file.
     pub(crate) fn silent(&self) -> impl Iterator<Item = &LoopInfo> {
         self.with(LoopKey::Silent).map(|info| &**info)
     }

@@ -85,7 +85,7 @@ pub enum MountKey {
     At(OsString),
     /// Minor of the loop device with the mounted filesystem.
     Loop(u32),
-    /// Minor of the loop device whose node is bound.
+    /// Minor of the loop device with the bound node.
     LoopNode(u32),
 }
 
