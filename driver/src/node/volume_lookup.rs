@@ -56,14 +56,13 @@ impl Node {
                 let fs = view.mount_at(&path).and_then(|e| FsType::parse(&e.fs_type));
                 return Ok((path, AtPath::Filesystem(fs.ok_or_else(not_there)?)));
             }
-            Found::Device { minor, .. } => Some(minor),
-            Found::Nothing if record.stage.as_ref().is_some_and(staged) => {
-                view.own().next().map(|device| device.minor)
-            }
+            Found::Device { minor, .. } => view.kernel().device(minor),
+            Found::Nothing if record.stage.as_ref().is_some_and(staged) => view.own().next(),
             _ => None,
         };
-        let device = kernel.loop_info(device.ok_or_else(not_there)?)?;
-        Ok((path, AtPath::Device { bytes: device.ok_or_else(not_there)?.size_bytes }))
+        let device = device.ok_or_else(not_there)?;
+        let now = kernel.loop_info(device.minor)?.filter(|now| now.is_same(device));
+        Ok((path, AtPath::Device { bytes: now.ok_or_else(not_there)?.size_bytes }))
     }
 
     /// Finds a volume that must exist. A foreign ID is NOT_FOUND.

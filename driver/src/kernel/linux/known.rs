@@ -6,7 +6,8 @@
 //! remount, a moved mount, the settings of a loop device. So callers confirm what they rely on.
 //!
 //! Listing thousands of mounts, or walking over them, takes longer than most calls. So a table finds
-//! them by keys, and after a change, only new mounts are listed. The number of all mounts shows if others went, besides those that this process unmounted.
+//! them by keys, and after a change, only the latest mounts are listed. The count of all mounts shows
+//! whether mounts have gone that this process did not unmount.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -160,11 +161,17 @@ impl Mounts {
     fn follow_new(&mut self, unmounted: &[PathBuf]) -> Option<()> {
         let unlisted = self.unlisted?;
         let known = &self.table.entries;
+        let after = known.numbers().rev().nth(LATEST).unwrap_or_default();
+        let listed = statmount::list(after).ok()?;
         let is_gone = |id: &u64| statmount::stat(*id).is_ok_and(|mount| mount.is_none());
         let at_paths = unmounted.iter().flat_map(|path| self.table.numbers_at(path));
-        let gone: Vec<u64> = at_paths.filter(is_gone).collect();
+        // Without the latest ones, which the list shows.
+        let old = at_paths.filter(|id| *id <= after).filter(is_gone);
+        let latest = known.numbers().rev().take_while(|id| *id > after);
+        let gone: Vec<u64> =
+            old.chain(latest.filter(|id| listed.binary_search(id).is_err())).collect();
         let mut new = Vec::new();
-        for id in statmount::list(known.numbers().next_back()?).ok()? {
+        for id in listed.into_iter().filter(|id| known.get(*id).is_none()) {
             new.push((id, statmount::stat(id).ok()??.entry));
         }
         let mut table = self.table.clone();
@@ -200,6 +207,9 @@ impl Mounts {
     }
 }
 
+/// How many of the latest known mounts are listed again with the new ones. A mount has its ID before
+/// it is attached, so one with an earlier ID may appear after them.
+const LATEST: usize = 64;
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
