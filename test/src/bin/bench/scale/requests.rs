@@ -49,6 +49,15 @@ pub(crate) struct Reader {
     user: String,
 }
 
+impl Asked {
+    /// The requests and events of objects. The questions for kinds that the API server does not
+    /// serve never end.
+    fn of_objects(&self) -> usize {
+        let discovery = self.by_kind.iter().filter(|(kind, _)| kind.starts_with("get /apis/"));
+        self.requests + self.events - discovery.map(|(_, count)| count).sum::<usize>()
+    }
+}
+
 impl Reader {
     /// Of what this user asks from now on.
     pub(crate) fn of(cluster: &Cluster, user: &str) -> Reader {
@@ -69,9 +78,9 @@ impl Reader {
     pub(crate) async fn ended(&mut self) -> Asked {
         let mut asked = Asked::default();
         for _ in 0..MOST_LOOKS {
-            let before = asked.requests + asked.events;
+            let before = asked.of_objects();
             self.add(&mut asked).await;
-            if asked.requests + asked.events == before {
+            if asked.of_objects() == before {
                 return asked;
             }
         }
