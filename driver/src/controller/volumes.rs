@@ -76,8 +76,10 @@ impl Controller {
         let has_options = !new.mkfs_options.is_empty();
         self.pools.create_volume(&pool, new).map_err(|error| match error {
             // Only mkfs itself checks the meaning of a value.
-            storage::Error::Kernel(kernel::Error::Tool { tool, message, .. }) if has_options => {
-                let why = format!("make {tool} fail: {message}");
+            storage::Error::Kernel(kernel::Error::Tool {
+                tool, code: Some(_), message, ..
+            }) if has_options => {
+                let why = format!("make {tool} fail for {capacity_bytes} bytes: {message}");
                 invalid("parameters[\"mkfsOptions\"]", why).into()
             }
             error => error.into(),

@@ -60,6 +60,8 @@ pub enum Error {
         tool: String,
         /// The object of the program.
         path: PathBuf,
+        /// Exit code; `None` if it did not run, or a signal killed it.
+        code: Option<i32>,
         /// Exit code or signal, and the last lines of output.
         message: String,
     },

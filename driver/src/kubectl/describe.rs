@@ -60,7 +60,7 @@ impl Target {
             _ if part.is_some() => Err("only a pod has a second name, of a volume".to_owned()),
             "claim" | "pvc" | "persistentvolumeclaim" => Ok(Target::Claim(name)),
             "snapshot" | "vs" | "volumesnapshot" => Ok(Target::Snapshot(name)),
-            _ => Err("the kind is no claim, snapshot or pod; -n sets the namespace".to_owned()),
+            _ => Err("the kind must be claim, snapshot or pod; -n sets the namespace".to_owned()),
         }
     }
 }

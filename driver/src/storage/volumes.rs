@@ -365,8 +365,8 @@ fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> ker
     }
 }
 
-/// The state of formatting of a new volume. CreateVolume makes the filesystem. NodePublishVolume
-/// makes that of an inline volume: `Done` says that a pod had it.
+/// The state of formatting of a new volume. CreateVolume makes the filesystem, but not that of an
+/// inline volume: for such a one, `Done` says that a pod had it.
 fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
     match (new.capabilities.iter().find_map(|c| c.access.fs()), source) {
         // The content of a raw block volume belongs to its user, whatever its source.

@@ -1,7 +1,5 @@
 //! CreateVolume and DeleteVolume.
 
-use std::path::Path;
-
 use hostloop_proto::csi;
 
 use super::bench::*;
@@ -59,15 +57,23 @@ fn a_volume_that_this_node_can_not_make_is_refused() {
 #[test]
 fn options_that_mkfs_refuses_name_their_parameter() {
     let bench = Bench::new();
-    let tool = |_: &Path| {
-        let (tool, path) = ("mkfs.ext4".to_owned(), "image".into());
-        Err(Error::Tool { tool, path, message: "exit code 1: bad ratio".to_owned() })
+    let with_options = || {
+        let mut request = Bench::request("a");
+        request.parameters = map(&[("mkfsOptions", "-i 1")]);
+        request
     };
-    bench.kernel.hook("mkfs", tool);
-    let mut request = Bench::request("a");
-    assert_answer(bench.try_create(request.clone()), "Internal");
-    request.parameters = map(&[("mkfsOptions", "-i 1")]);
-    assert_answer(bench.try_create(request), "parameters[\"mkfsOptions\"]");
+    for (code, request, expected) in [
+        (Some(1), Bench::request("a"), "Internal"),
+        (Some(1), with_options(), "parameters[\"mkfsOptions\"]"),
+        // Not installed, or killed.
+        (None, with_options(), "Internal"),
+    ] {
+        bench.kernel.hook("mkfs", move |_| {
+            let (tool, path) = ("mkfs.ext4".to_owned(), "image".into());
+            Err(Error::Tool { tool, path, code, message: "bad ratio".to_owned() })
+        });
+        assert_answer(bench.try_create(request), expected);
+    }
     assert!(bench.volume_ids().is_empty());
 }
 

@@ -13,7 +13,8 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
     let path = || PathBuf::from("/pool/x");
     let op = "open";
     let io = |errno| kernel::Error::io(op, path(), io::Error::from_raw_os_error(errno));
-    let tool = Tool { tool: "mkfs.ext4".into(), path: path(), message: "exit 1".into() };
+    let tool =
+        Tool { tool: "mkfs.ext4".into(), path: path(), code: Some(1), message: "exit 1".into() };
     let late = TimedOut { op, path: path(), seconds: 3 };
     let unsupported = Unsupported { op, path: path() };
     let errors = [

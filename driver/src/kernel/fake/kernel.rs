@@ -132,6 +132,7 @@ impl Kernel for Model {
         let tool = |message: String| Error::Tool {
             tool: format!("mkfs.{}", spec.fs),
             path: spec.device.to_path_buf(),
+            code: Some(1),
             message,
         };
         check_mkfs_options(spec.fs, spec.options).map_err(tool)?;
@@ -179,6 +180,7 @@ impl Kernel for Model {
             Err(Error::Tool {
                 tool: "e2fsck".to_owned(),
                 path: device.to_path_buf(),
+                code: Some(1),
                 message: message.to_owned(),
             })
         })
@@ -203,6 +205,7 @@ impl Kernel for Model {
                 _ => Err(Error::Tool {
                     tool: format!("grow {fs}"),
                     path: device.to_path_buf(),
+                    code: Some(1),
                     message: "not mounted there for writing".to_owned(),
                 }),
             }

@@ -1,9 +1,8 @@
 //! Runs the programs that probe, make, check and grow filesystems, without a shell.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::superblock::XFS_IN_PROGRESS;
@@ -80,6 +79,7 @@ pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
     check_mkfs_options(spec.fs, spec.options).map_err(|message| Error::Tool {
         tool: name.to_owned(),
         path: spec.device.to_path_buf(),
+        code: None,
         message,
     })?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
@@ -103,20 +103,18 @@ pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
         (FsType::Btrfs, _) | (_, Some(_)) => Tool::new(name, MAKE).without_volumes(),
         (FsType::Ext4 | FsType::Xfs, None) => Tool::new(name, MAKE),
     };
-    tool.args(mkfs_arguments(spec)).arg(mkfs_target(spec)).run(spec.device)?.expect_zero()?;
-    if let Some(image) = spec.image {
-        templates.learn(spec, image);
+    let tool = tool.args(mkfs_arguments(spec));
+    let Some(image) = spec.image else {
+        return tool.arg(spec.device).run(spec.device)?.expect_zero();
+    };
+    let output = tool.arg_file(image)?.run(spec.device)?;
+    // The text of ENOSPC in the locale C. A loop device over a full filesystem reports EIO.
+    if output.code != 0 && output.stderr.contains("No space left on device") {
+        return Err(Error::NoSpace { op: name, path: spec.device.to_path_buf() });
     }
+    output.expect_zero()?;
+    templates.learn(spec, image);
     Ok(())
-}
-
-/// The path that mkfs opens. An image is opened by its handle: mkfs.btrfs does not see the mount
-/// that the image is on, and no other file can take the image's place.
-fn mkfs_target(spec: &MkfsSpec<'_>) -> PathBuf {
-    match spec.image {
-        Some(image) => format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd()).into(),
-        None => spec.device.to_path_buf(),
-    }
 }
 
 fn mkfs_name(fs: FsType) -> &'static str {
@@ -146,8 +144,9 @@ fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
             };
         }
         FsType::Xfs | FsType::Btrfs => {
-            // mkfs.xfs would use sectors of 512 bytes for a file.
-            if spec.fs == FsType::Xfs && spec.image.is_some() {
+            // mkfs.xfs would use sectors of 512 bytes for a file. It refuses a size given twice.
+            let has_sectors = spec.options.iter().any(|word| word.starts_with("-s"));
+            if spec.fs == FsType::Xfs && spec.image.is_some() && !has_sectors {
                 words.extend(["-s", "size=4096"]);
             }
             words.extend(spec.force.then_some("-f"));
@@ -208,6 +207,7 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
     let refused = |message: String| Error::Tool {
         tool: format!("growing {fs}"),
         path: device.to_path_buf(),
+        code: None,
         message,
     };
     match fs {

@@ -291,7 +291,7 @@ fn targets() {
         ("pod/web/", Err("the name is missing")),
         ("pvc/data/x", Err("only a pod has a second name, of a volume")),
         ("", Err("the name is missing")),
-        ("demo/data", Err("the kind is no claim, snapshot or pod; -n sets the namespace")),
+        ("demo/data", Err("the kind must be claim, snapshot or pod; -n sets the namespace")),
     ] {
         assert_eq!(Target::parse(text), target.map_err(str::to_owned), "{text}");
     }

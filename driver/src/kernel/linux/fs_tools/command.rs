@@ -2,6 +2,7 @@
 //! program never outlives this process.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount as api;
 
+use crate::kernel::file::name_of;
 use crate::kernel::linux::{ioctl, private_mounts};
 use crate::kernel::{Error, Result};
 
@@ -28,6 +30,7 @@ pub(super) struct Tool {
     arguments: Vec<OsString>,
     limit: Duration,
     without_volumes: bool,
+    input: Stdio,
 }
 
 /// The result of a program.
@@ -81,7 +84,7 @@ fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
 
 impl Tool {
     pub(super) fn new(name: &'static str, limit: Duration) -> Tool {
-        Tool { name, arguments: Vec::new(), limit, without_volumes: false }
+        Tool { name, arguments: Vec::new(), limit, without_volumes: false, input: Stdio::null() }
     }
 
     /// Hides all mounted volumes from the program.
@@ -94,6 +97,13 @@ impl Tool {
         self
     }
 
+    /// Adds an open file as an argument. The program opens it by the handle that it gets, so it needs
+    /// no path to the file.
+    pub(super) fn arg_file(self, file: &File) -> Result<Tool> {
+        let input = file.try_clone().map_err(|e| Error::io("dup", name_of(file), e))?;
+        Ok(Tool { input: input.into(), ..self }.arg("/proc/self/fd/0"))
+    }
+
     pub(super) fn args(mut self, words: impl IntoIterator<Item: Into<OsString>>) -> Tool {
         self.arguments.extend(words.into_iter().map(Into::into));
         self
@@ -104,6 +114,7 @@ impl Tool {
         let failed = |message: String| Error::Tool {
             tool: self.name.to_owned(),
             path: on.to_path_buf(),
+            code: None,
             message,
         };
         let program = find(self.name).ok_or_else(|| failed("not installed".to_owned()))?;
@@ -117,7 +128,7 @@ impl Tool {
             .env_clear()
             .env("PATH", path)
             .env("LC_ALL", "C")
-            .stdin(Stdio::null())
+            .stdin(self.input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         ioctl::dies_with_us(&mut command);
@@ -202,10 +213,6 @@ impl Output {
 
     /// Builds an error from the code and the last lines of output.
     pub(super) fn failed(self) -> Error {
-        // The text of ENOSPC in the locale C. A loop device over a full filesystem reports EIO.
-        if self.stderr.contains("No space left on device") {
-            return Error::NoSpace { op: self.tool, path: self.on };
-        }
         let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
             .into_iter()
             .flat_map(|text| text.lines())
@@ -220,6 +227,7 @@ impl Output {
         };
         let mut message = [how, lines.join(" | ")].join(": ");
         message.truncate(message.trim_end_matches(": ").len());
-        Error::Tool { tool: self.tool.to_owned(), path: self.on, message }
+        let code = Some(self.code).filter(|code| *code <= 128);
+        Error::Tool { tool: self.tool.to_owned(), path: self.on, code, message }
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! mke2fs writes the same blocks into each image of one size, but for the UUID and the hash seed. The
 //! checksums of all other blocks depend on a seed in the superblock (`metadata_csum_seed`), so only
-//! superblocks need a new checksum. The root directory keeps the time of the first image.
+//! superblocks need a new checksum. The root directory and `lost+found` keep the times of the first
+//! image.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::SeekFrom;
 use uuid::Uuid;
@@ -15,7 +17,7 @@ use uuid::Uuid;
 use crate::kernel::linux::superblock::crc32c;
 use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic};
 
-/// The feature that makes this possible, for mke2fs. A class that chooses features does without it,
+/// The feature that makes this possible, for mke2fs. It is not added if a class chooses features,
 /// because mke2fs refuses some combinations.
 pub(super) fn features(spec: &MkfsSpec<'_>) -> &'static [&'static str] {
     match spec.image.is_some() && !spec.options.iter().any(|word| word.starts_with("-O")) {
@@ -26,8 +28,10 @@ pub(super) fn features(spec: &MkfsSpec<'_>) -> &'static [&'static str] {
 
 /// Images to remember. Few sizes and classes are in use at a time.
 const KEPT: usize = 8;
-/// The most bytes that a remembered image may have. ext4 of 1 TiB has less.
-const LARGEST: usize = 32 << 20;
+/// The most bytes that a remembered image may have allocated. ext4 of 1 TiB has less.
+const LARGEST: u64 = 32 << 20;
+/// The most bytes of all remembered images, compressed.
+const MOST_KEPT: usize = 4 << 20;
 /// The most bytes to read of an image: some filesystems show allocated space as data.
 const MOST_READ: usize = 64 << 20;
 /// The most bytes to write at once: what a copy takes of memory.
@@ -87,6 +91,9 @@ impl Templates {
         templates.retain(|other| !other.is_for(spec, template.bytes));
         templates.truncate(KEPT - 1);
         templates.push_front(Arc::new(template));
+        while templates.iter().map(|t| t.size()).sum::<usize>() > MOST_KEPT {
+            templates.pop_back();
+        }
     }
 }
 
@@ -94,6 +101,9 @@ impl Template {
     /// `None` if the image has too much data, or its checksums depend on its UUID.
     fn of(spec: &MkfsSpec<'_>, image: &File) -> Result<Option<Template>> {
         let bytes = length(image)?;
+        if file::allocated_bytes(image)? > LARGEST {
+            return Ok(None);
+        }
         let mut primary = [0; SUPERBLOCK];
         let failed = |e| Error::io("read", spec.device, e);
         image.read_exact_at(&mut primary, SUPERBLOCK as u64).map_err(failed)?;
@@ -102,7 +112,7 @@ impl Template {
         }
         let mut chunks: Vec<Chunk> = Vec::new();
         let (mut at, mut content) = (0, Vec::new());
-        let (mut read, mut kept) = (0, 0);
+        let mut read = 0;
         let mut put = |at: u64, content: &mut Vec<u8>| {
             if !content.is_empty() {
                 chunks.push(Chunk::of(at, content, &primary));
@@ -116,6 +126,9 @@ impl Template {
                 let mut block = [0; BLOCK];
                 image.read_exact_at(&mut block, start).map_err(failed)?;
                 read += BLOCK;
+                if read > MOST_READ {
+                    return Ok(None);
+                }
                 if block.iter().all(|byte| *byte == 0) {
                     continue;
                 }
@@ -124,15 +137,16 @@ impl Template {
                     at = start;
                 }
                 content.extend_from_slice(&block);
-                kept += BLOCK;
-                if kept > LARGEST || read > MOST_READ {
-                    return Ok(None);
-                }
             }
             next = end;
         }
         put(at, &mut content);
         Ok(Some(Template { bytes, options: spec.options.to_vec(), chunks }))
+    }
+
+    /// Bytes of memory.
+    fn size(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.content.len()).sum()
     }
 
     fn is_for(&self, spec: &MkfsSpec<'_>, bytes: u64) -> bool {
@@ -160,10 +174,15 @@ impl Chunk {
 
     /// The content with another identity of the filesystem.
     fn content_with(&self, uuid: Uuid, seed: Uuid) -> std::io::Result<Vec<u8>> {
+        // The low 32 bits of seconds since the epoch, as mke2fs writes them.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         let content = lz4_flex::decompress_size_prepended(&self.content);
         let mut content = content.map_err(std::io::Error::other)?;
         for at in &self.superblocks {
             let superblock = &mut content[*at..*at + SUPERBLOCK];
+            for time in [WRITTEN, CHECKED, MADE] {
+                superblock[time..][..4].copy_from_slice(&now.to_le_bytes());
+            }
             superblock[UUID..][..16].copy_from_slice(uuid.as_bytes());
             superblock[HASH_SEED..][..16].copy_from_slice(seed.as_bytes());
             let sum = crc32c(!0, &superblock[..CHECKSUM]);
@@ -175,10 +194,13 @@ impl Chunk {
 
 // `struct ext4_super_block`: its size, and the offsets of its fields.
 const SUPERBLOCK: usize = 1024;
+const WRITTEN: usize = 0x30;
 const MAGIC: usize = 0x38;
+const CHECKED: usize = 0x40;
 const INCOMPATIBLE: usize = 0x60;
 const UUID: usize = 0x68;
 const HASH_SEED: usize = 0xec;
+const MADE: usize = 0x108;
 const CHECKSUM: usize = 0x3fc;
 
 /// True if this is a superblock, and the checksums of other blocks do not depend on its UUID.

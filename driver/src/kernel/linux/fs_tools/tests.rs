@@ -75,9 +75,8 @@ fn an_image_is_formatted_by_its_handle() {
             &MkfsSpec { image: Some(&image), options, ..mkfs_spec(&path, fs) },
         )
         .unwrap();
-        let opened = mkfs_target(&MkfsSpec { image: Some(&image), ..mkfs_spec(&path, fs) });
-        let output = Tool::new("blkid", LOOK).args(["-p", "-o", "export"]).arg(&opened);
-        let found = output.run(&opened).unwrap().stdout;
+        let tool = Tool::new("blkid", LOOK).args(["-p", "-o", "export"]);
+        let found = tool.arg_file(&image).unwrap().run(&path).unwrap().stdout;
         assert!(found.contains(&format!("TYPE={fs}\n")), "{found}");
         assert!(found.contains("LABEL=label\n"), "{found}");
         assert!(found.contains(&format!("BLOCK_SIZE={BLOCK_SIZE}\n")), "{found}");
@@ -86,6 +85,14 @@ fn an_image_is_formatted_by_its_handle() {
         let most = if fs == FsType::Xfs { 80 << 20 } else { 8 << 20 };
         assert!(used < most, "{fs}: {used} bytes");
     }
+    // mkfs.xfs refuses an option that is given twice.
+    let image = tempfile::tempfile().unwrap();
+    image.set_len(512 << 20).unwrap();
+    let options = &["-s", "size=4096"].map(str::to_owned);
+    let path = Path::new("image");
+    let spec = MkfsSpec { image: Some(&image), options, ..mkfs_spec(path, FsType::Xfs) };
+    mkfs(&Templates::default(), &spec).unwrap();
+
     let path = dir.path().join("small");
     let image = File::create_new(&path).unwrap();
     let small = MkfsSpec { image: Some(&image), ..mkfs_spec(&path, FsType::Xfs) };
