@@ -127,7 +127,7 @@ counts_on() {
 }
 
 the_pod() {
-  step "Its first pod" "The scheduler chooses a node and the provisioner makes the volume there: a record and a sparse file. The attacher publishes it to the node; kubelet has it staged (loop device, mkfs, mount) and bound into the pod."
+  step "Its first pod" "The scheduler chooses a node and the provisioner makes the volume there: a record, and a sparse file with a filesystem. The attacher publishes it to the node; kubelet has it staged (loop device, mount) and bound into the pod."
   pod writer "$COUNTING" data=/data
   await_bound data
   call "kubectl get volumeattachments   (until it is there)" until_so is_attached data

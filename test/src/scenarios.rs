@@ -100,7 +100,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("clone in use", Ext4, in_use!(EXT4), CLONE),
     scenario("clone in use", Xfs, in_use!(EXT4), CLONE),
     scenario("clone block", Btrfs, in_use!(BLOCK), CLONE_BLOCK),
-    // The first stage of a volume, with mkfs.
+    // The first stage of a volume.
     scenario("stage ext4", Ext4, ATTACHED_EXT4, STAGE),
     scenario("stage ext4, mounts stay", Xfs, ATTACHED_EXT4, STAGE).mounts_stay(),
     scenario("stage xfs", Xfs, ATTACHED_XFS, STAGE),

@@ -268,7 +268,7 @@ async fn make(t: &mut Tour, fs: &'static str) {
     let why = "ControllerPublishVolume records that the node may use it.";
     t.step("Publish it to the node", why, &[attach]).await;
 
-    let why = "NodeStageVolume attaches the image to a loop device, runs mkfs once, and mounts it.";
+    let why = "NodeStageVolume attaches the image to a loop device and mounts its filesystem.";
     t.step("Stage it", why, &[stage]).await;
     let devices = t.devices("data");
     t.check("it is on one loop device", devices.len() == 1);

@@ -31,7 +31,7 @@ struct Made {
     deleted: usize,
 }
 
-/// What became of it.
+/// How many of the claims and pods came to their end.
 pub(crate) struct Counts {
     /// Claims that are bound.
     pub(crate) bound: usize,

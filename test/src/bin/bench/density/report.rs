@@ -19,7 +19,7 @@ const STATS: f64 = 0.3;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Call {
     Create,
-    /// The first one, with mkfs.
+    /// The first one.
     Stage,
     Publish,
     Stats,
