@@ -158,9 +158,13 @@ pub(crate) fn no_volume_comes_to_a_device_whose_node_is_bound<K: TestKernel>() {
         let over = rig.record(id).stage.clone().unwrap().read_only_loops;
         assert!(over.values().all(|m| *m != lost.minor));
     }
-    // The volume gets its own device back.
-    rig.stage(raw, "a", &block()).unwrap();
-    assert_eq!(rig.device(raw).minor, lost.minor);
+    // The volume gets its own device back, unless another program of this machine has it now.
+    let staged = rig.stage(raw, "a", &block());
+    let taken = K::SHARED && matches!(staged, Err(Error::FailedPrecondition(_)));
+    if !taken {
+        staged.unwrap();
+        assert_eq!(rig.device(raw).minor, lost.minor);
+    }
     rig.unpublish(raw, "p").unwrap();
     rig.unstage(raw, "a").unwrap();
 }

@@ -1,7 +1,5 @@
 //! Starting with many volumes.
 
-use std::time::{Duration, Instant};
-
 use hostloop_driver::storage::{Provisioning, VolumeId};
 
 use super::support::*;
@@ -9,7 +7,7 @@ use super::support::*;
 const MANY: usize = 10_000;
 
 #[test]
-fn ten_thousand_volumes_open_in_less_than_a_second() {
+fn ten_thousand_volumes_are_opened() {
     let mut world = World::new(&["p=DIR/p"]);
     world.open();
     let made = world.create(thin("0", MI));
@@ -26,20 +24,9 @@ fn ten_thousand_volumes_open_in_less_than_a_second() {
         let image = std::fs::File::create(entry.join("image")).unwrap();
         image.set_len(MI).unwrap();
     }
-    // The best of three: other tests share the machine.
-    let mut best = Duration::MAX;
-    for _ in 0..3 {
-        world.close();
-        let began = Instant::now();
-        world.open();
-        best = best.min(began.elapsed());
-    }
+    world.close();
+    world.open();
     assert_eq!(world.pools().volumes().len(), MANY);
     assert!(world.pools().findings().is_empty());
-    println!("opened {MANY} volumes in {best:?}");
-    assert!(best < Duration::from_secs(1), "{best:?}");
-
-    let began = Instant::now();
     world.available(Provisioning::Thin);
-    println!("counted them in {:?}", began.elapsed());
 }
