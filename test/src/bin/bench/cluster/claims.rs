@@ -126,7 +126,7 @@ fn times(samples: Samples) -> Vec<Figure> {
 
 /// The requests of each verb for each volume of the measurement.
 fn requests(asked: &Asked) -> Vec<Figure> {
-    let mut verbs = BTreeMap::from([("of events", asked.events)]);
+    let mut verbs = BTreeMap::from([("of events until then", asked.events)]);
     for (kind, count) in &asked.by_kind {
         let verb = kind.split(' ').next().unwrap_or_default();
         *verbs.entry(verb).or_default() += count;

@@ -50,11 +50,11 @@ pub(crate) struct Reader {
 }
 
 impl Asked {
-    /// The requests and events of objects. The questions for kinds that the API server does not
-    /// serve never end.
+    /// The requests of objects. The questions for kinds that the API server does not serve never
+    /// end, and the events of thousands of claims come for many minutes.
     fn of_objects(&self) -> usize {
         let discovery = self.by_kind.iter().filter(|(kind, _)| kind.starts_with("get /apis/"));
-        self.requests + self.events - discovery.map(|(_, count)| count).sum::<usize>()
+        self.requests - discovery.map(|(_, count)| count).sum::<usize>()
     }
 }
 
@@ -74,7 +74,7 @@ impl Reader {
         asked
     }
 
-    /// What was asked since the last look, after waiting until events, too, come no more.
+    /// What was asked since the last look, after waiting until no more objects are asked for.
     pub(crate) async fn ended(&mut self) -> Asked {
         let mut asked = Asked::default();
         for _ in 0..MOST_LOOKS {
