@@ -114,9 +114,7 @@ pub(crate) enum Found {
 pub(crate) struct VolumeState {
     identity: VolumeIdentity,
     kernel: KernelState,
-    /// Minors of the devices over the volume's image.
-    own_minors: BTreeSet<u32>,
-    /// These devices.
+    /// The devices over the volume's image.
     own: Vec<Arc<LoopInfo>>,
     /// The devices over these devices.
     over: Vec<Arc<LoopInfo>>,
@@ -174,14 +172,13 @@ impl VolumeState {
     /// Selects the volume's part of a kernel state.
     pub(crate) fn of(kernel: &KernelState, identity: VolumeIdentity) -> VolumeState {
         let own = identity.own(kernel);
-        let own_minors: BTreeSet<u32> = own.iter().map(|l| l.minor).collect();
-        let over = own_minors.iter().flat_map(|m| kernel.loops.with(LoopKey::Below(*m)));
+        let over = own.iter().flat_map(|l| kernel.loops.with(LoopKey::Below(l.minor)));
         let over = over.cloned().collect();
         let entries = &kernel.mounts.entries;
-        let mounts = own_minors.iter().flat_map(|m| entries.numbers_with(MountKey::Loop(*m)));
+        let mounts = own.iter().flat_map(|l| entries.numbers_with(MountKey::Loop(l.minor)));
         let mounts: BTreeSet<u64> = mounts.collect();
         let mounts = mounts.into_iter().filter_map(|n| entries.get(n).cloned()).collect();
-        VolumeState { identity, kernel: kernel.clone(), own_minors, own, over, mounts }
+        VolumeState { identity, kernel: kernel.clone(), own, over, mounts }
     }
 
     /// All loop devices and mounts.
@@ -192,6 +189,10 @@ impl VolumeState {
     /// The devices over the volume's image.
     pub(crate) fn own(&self) -> impl Iterator<Item = &LoopInfo> {
         self.own.iter().map(|l| &**l)
+    }
+
+    fn is_own(&self, minor: u32) -> bool {
+        self.own().any(|l| l.minor == minor)
     }
 
     /// Loop devices over the volume's loop devices: the driver's read-only ones, and kubelet's.
@@ -277,7 +278,7 @@ impl VolumeState {
         };
         let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
         match (entry.loop_minor(), entry.loop_node) {
-            (Some(minor), _) if self.own_minors.contains(&minor) => {
+            (Some(minor), _) if self.is_own(minor) => {
                 Found::Filesystem { minor, read_only: entry.read_only() }
             }
             (None, Some(minor)) => self.device(minor),
@@ -286,7 +287,7 @@ impl VolumeState {
     }
 
     fn device(&self, minor: u32) -> Found {
-        if self.own_minors.contains(&minor) {
+        if self.is_own(minor) {
             return Found::Device { minor, read_only: false };
         }
         if self.over().any(|l| l.minor == minor && l.read_only) {

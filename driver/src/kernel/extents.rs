@@ -11,7 +11,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::Result;
-use super::file::on_file;
+use super::file::{length, on_file};
 
 mod compare;
 mod fiemap;
@@ -333,8 +333,4 @@ fn append(extents: &mut Vec<Extent>, next: Extent) {
 
 fn clip(extents: &[Extent], from: u64, until: u64) -> Vec<Extent> {
     extents.iter().filter_map(|e| e.clip(from, until)).collect()
-}
-
-fn length(file: &File) -> Result<u64> {
-    Ok(file.metadata().map_err(on_file("fstat", file))?.len())
 }

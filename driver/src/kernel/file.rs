@@ -125,7 +125,7 @@ fn copies_by_value(file: &File) -> bool {
 }
 
 /// The next range of data at or after `at`, cut at `len`; `None` if only a hole is left.
-fn next_data(file: &File, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
+pub(crate) fn next_data(file: &File, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
     if at >= len {
         return Ok(None);
     }
@@ -194,6 +194,11 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
             .map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
     }
     Ok(())
+}
+
+/// Length of an open file in bytes.
+pub fn length(file: &File) -> Result<u64> {
+    Ok(file.metadata().map_err(on_file("fstat", file))?.len())
 }
 
 /// Number of bytes allocated to a file (`st_blocks`), including shared ones.

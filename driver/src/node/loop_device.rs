@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::{Error, Result};
-use crate::kernel::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
+use crate::kernel::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id};
 use crate::storage::VolumeRecord;
 
 /// How long a detach may take: udev opens devices that were just closed.
@@ -107,18 +107,12 @@ pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
 
 /// Grows a device to the size of its file.
 pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File) -> Result<()> {
-    let len = image_len(image)?;
+    let len = file::length(image)?;
     let size = kernel.loop_info(device.minor)?.map_or(len, |l| l.size_bytes);
     if size < len {
         kernel.loop_grow(device)?;
     }
     Ok(())
-}
-
-/// Length of an image, in bytes.
-pub(crate) fn image_len(image: &File) -> Result<u64> {
-    let meta = image.metadata().map_err(|e| kernel::Error::io("fstat", "an image", e))?;
-    Ok(meta.len())
 }
 
 /// Detaches a device and waits a moment; true once it is detached.

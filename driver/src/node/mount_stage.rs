@@ -8,7 +8,7 @@ use super::format::{self, FormatStep};
 use super::loop_device::{self, Purpose};
 use super::{Error, Node, Result, Wanted, fs_group, mount_options, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
+use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
@@ -83,7 +83,7 @@ impl Mounting<'_> {
         }
         if self.fs == FsType::Ext4 && !kernel.grows_mounted(self.fs) {
             let size = kernel.fs_size(&self.wanted.path, &node, self.fs)?;
-            if size < loop_device::image_len(self.image)? {
+            if size < file::length(self.image)? {
                 kernel.grow_unmounted(&node, self.fs)?;
             }
         }

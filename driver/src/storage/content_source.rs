@@ -8,7 +8,6 @@ use super::capacity::SpaceRequest;
 use super::copy_image::{self, CopyRequest};
 use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, Intents, Limits, Target};
-use super::image_file::length;
 use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file::{self, Copied};
@@ -42,7 +41,7 @@ impl Origin {
     ) -> Result<Origin> {
         Ok(Origin {
             pool,
-            len: length(&image)?,
+            len: file::length(&image)?,
             allocated: file::allocated_bytes(&image)?,
             format,
             id: kernel::file_id(&image)?,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::kernel::{self, Error, FileId, Result, file};
+use crate::kernel::{Error, FileId, Result};
 
 /// The file status of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,4 @@ impl Image {
             Err(e) => Err(Error::io("open", path, e)),
         }
     }
-}
-
-/// The length of an open image in bytes.
-pub(super) fn length(image: &File) -> super::Result<u64> {
-    let failed = |e| kernel::Error::io("fstat", file::name_of(image), e);
-    Ok(image.metadata().map_err(failed)?.len())
 }

@@ -9,7 +9,7 @@ use super::capacity::SpaceRequest;
 use super::content_source::CopyJob;
 use super::copy_image;
 use super::file_names::{EntryKind, IMAGE};
-use super::image_file::{Image, length};
+use super::image_file::Image;
 use super::load;
 use super::sync::{read, write};
 use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
@@ -171,7 +171,7 @@ impl Pools {
     /// with [`Error::Corrupt`] if it is shorter than its record says.
     pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
         let image = self.open_image_unchecked(volume, write)?;
-        let len = length(&image)?;
+        let len = file::length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over a short image would show a truncated disk.
             let why = format!("has {len} bytes, and its record says {}", volume.capacity_bytes);
@@ -205,7 +205,7 @@ impl Pools {
         let image = self.open_image(&record, true)?;
         let more = capacity_bytes - record.capacity_bytes;
         let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
-        let before = length(&image)?;
+        let before = file::length(&image)?;
         let grown = lengthen(&image, before, capacity_bytes, record.settings.provisioning)
             // The image first: opening the pool repairs a record with a smaller size, but a record
             // with a larger size would mean a damaged volume.

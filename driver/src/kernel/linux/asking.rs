@@ -12,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::lock;
+
 /// Total time for the devices of one query to answer. A healthy device needs microseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -206,11 +208,6 @@ impl Drop for Turn<'_> {
         lock(&self.turns.under_way).remove(&self.minor);
         self.turns.ended.notify_all();
     }
-}
-
-/// A panic in one query must not prevent later queries.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -14,13 +14,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::StatVfsMountFlags;
 
 use super::uevents::{Changes, Uevents};
-use super::{Linux, ioctl, loopdev, mount, statmount};
+use super::{Linux, ioctl, lock, loopdev, mount, statmount};
 use crate::kernel::{Error, LoopInfo, LoopTable, MountEntry, MountTable, Result};
 
 /// The loop devices and mounts that are known.
@@ -346,11 +346,6 @@ fn mount_of(path: &Path) -> Option<u64> {
     let info = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
     let text = std::fs::read_to_string(info).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
-}
-
-/// A panic in one call must not prevent later ones.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

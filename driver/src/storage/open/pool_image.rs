@@ -11,7 +11,6 @@ use super::pool_directory::{flock, refused, unavailable};
 use super::registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file};
 use crate::storage::directory::open_dir;
-use crate::storage::image_file::length;
 use crate::storage::{PoolSpec, Result, directory};
 
 /// A pool image attached to its loop device.
@@ -88,7 +87,7 @@ pub(super) fn attach(
 /// Grows the image to its configured size, and returns its length. It never shrinks the image,
 /// because that would destroy the filesystem in it.
 fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) -> Result<u64> {
-    let len = length(image)?;
+    let len = file::length(image)?;
     if len > bytes {
         notes.push(format!("its image keeps its {len} bytes ({bytes} are configured): the driver never shrinks an image"));
     }

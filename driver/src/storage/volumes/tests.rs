@@ -129,7 +129,7 @@ fn expansion_grows_and_never_shrinks() {
     for _ in 0..2 {
         let volume = site.volume(made.id);
         let image = site.pools().open_image(&volume, false).unwrap();
-        let sizes = (volume.capacity_bytes, length(&image).unwrap());
+        let sizes = (volume.capacity_bytes, file::length(&image).unwrap());
         assert_eq!(sizes, (8 * MI, 8 * MI));
         site.open();
     }
@@ -211,7 +211,7 @@ fn a_copy_has_its_sources_bytes_and_its_own_size() {
         let bytes = site.pools().open_image(&copy, false).unwrap();
         let mut read = [0; 5];
         bytes.read_exact_at(&mut read, MI).unwrap();
-        let found = (&read, length(&bytes).unwrap());
+        let found = (&read, file::length(&bytes).unwrap());
         assert_eq!(found, (want, 8 * MI), "{pool} {source:?}");
     }
     assert_eq!(site.open().volumes().len(), 5);

@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::SeekFrom;
 use uuid::Uuid;
 
+use crate::kernel::linux::lock;
 use crate::kernel::linux::superblock::crc32c;
 use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic};
 
@@ -61,17 +61,25 @@ struct Chunk {
     content: Vec<u8>,
 }
 
+/// What superblocks have of their own.
+struct Identity {
+    uuid: Uuid,
+    hash_seed: Uuid,
+    /// The low 32 bits of seconds since the epoch, as mke2fs writes them.
+    now: u32,
+}
+
 impl Templates {
     /// Writes the filesystem into a blank image. False if no such image is remembered.
     pub(super) fn write(&self, spec: &MkfsSpec<'_>, image: &File) -> Result<bool> {
-        let bytes = length(image)?;
+        let bytes = file::length(image)?;
         let known = lock(&self.0).iter().find(|t| t.is_for(spec, bytes)).cloned();
         let Some(known) = known else {
             return Ok(false);
         };
-        let (uuid, seed) = (Uuid::new_v4(), Uuid::new_v4());
+        let identity = Identity::new();
         for chunk in &known.chunks {
-            let content = chunk.content_with(uuid, seed);
+            let content = chunk.content_with(&identity);
             let written = content.and_then(|content| image.write_all_at(&content, chunk.at));
             written.map_err(|e| Error::io("write", spec.device, e))?;
         }
@@ -100,7 +108,7 @@ impl Templates {
 impl Template {
     /// `None` if the image has too much data, or its checksums depend on its UUID.
     fn of(spec: &MkfsSpec<'_>, image: &File) -> Result<Option<Template>> {
-        let bytes = length(image)?;
+        let bytes = file::length(image)?;
         if file::allocated_bytes(image)? > LARGEST {
             return Ok(None);
         }
@@ -120,9 +128,9 @@ impl Template {
             }
         };
         let mut next = 0;
-        while let Some((start, end)) = data_after(image, next)? {
+        while let Some((start, end)) = file::next_data(image, next, bytes)? {
             let first = start - start % u64::from(BLOCK_SIZE);
-            for start in (first..end.min(bytes)).step_by(BLOCK) {
+            for start in (first..end).step_by(BLOCK) {
                 let mut block = [0; BLOCK];
                 image.read_exact_at(&mut block, start).map_err(failed)?;
                 read += BLOCK;
@@ -173,22 +181,30 @@ impl Chunk {
     }
 
     /// The content with another identity of the filesystem.
-    fn content_with(&self, uuid: Uuid, seed: Uuid) -> std::io::Result<Vec<u8>> {
-        // The low 32 bits of seconds since the epoch, as mke2fs writes them.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
+    fn content_with(&self, identity: &Identity) -> std::io::Result<Vec<u8>> {
         let content = lz4_flex::decompress_size_prepended(&self.content);
         let mut content = content.map_err(std::io::Error::other)?;
         for at in &self.superblocks {
-            let superblock = &mut content[*at..*at + SUPERBLOCK];
-            for time in [WRITTEN, CHECKED, MADE] {
-                superblock[time..][..4].copy_from_slice(&now.to_le_bytes());
-            }
-            superblock[UUID..][..16].copy_from_slice(uuid.as_bytes());
-            superblock[HASH_SEED..][..16].copy_from_slice(seed.as_bytes());
-            let sum = crc32c(!0, &superblock[..CHECKSUM]);
-            superblock[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
+            identity.write(&mut content[*at..*at + SUPERBLOCK]);
         }
         Ok(content)
+    }
+}
+
+impl Identity {
+    fn new() -> Identity {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Identity { uuid: Uuid::new_v4(), hash_seed: Uuid::new_v4(), now: now.as_secs() as u32 }
+    }
+
+    fn write(&self, superblock: &mut [u8]) {
+        for time in [WRITTEN, CHECKED, MADE] {
+            superblock[time..][..4].copy_from_slice(&self.now.to_le_bytes());
+        }
+        superblock[UUID..][..16].copy_from_slice(self.uuid.as_bytes());
+        superblock[HASH_SEED..][..16].copy_from_slice(self.hash_seed.as_bytes());
+        let sum = crc32c(!0, &superblock[..CHECKSUM]);
+        superblock[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
     }
 }
 
@@ -208,26 +224,6 @@ fn has_checksum_seed(superblock: &[u8; SUPERBLOCK]) -> bool {
     const CSUM_SEED: u8 = 0x20;
     let magic = u16::from_le_bytes([superblock[MAGIC], superblock[MAGIC + 1]]);
     i64::from(magic) == magic::EXT4 && superblock[INCOMPATIBLE + 1] & CSUM_SEED != 0
-}
-
-/// The next range of data at or after this offset.
-fn data_after(image: &File, at: u64) -> Result<Option<(u64, u64)>> {
-    let failed = |e: rustix::io::Errno| Error::io("lseek", file::name_of(image), e.into());
-    let start = match rustix::fs::seek(image, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(rustix::io::Errno::NXIO) => return Ok(None),
-        Err(e) => return Err(failed(e)),
-    };
-    Ok(Some((start, rustix::fs::seek(image, SeekFrom::Hole(start)).map_err(failed)?)))
-}
-
-fn length(image: &File) -> Result<u64> {
-    let metadata = image.metadata().map_err(|e| Error::io("fstat", file::name_of(image), e))?;
-    Ok(metadata.len())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
