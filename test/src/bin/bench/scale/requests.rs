@@ -49,15 +49,6 @@ pub(crate) struct Reader {
     user: String,
 }
 
-impl Asked {
-    /// The requests of objects. The questions for kinds that the API server does not serve never
-    /// end, and the events of thousands of claims come for many minutes.
-    fn of_objects(&self) -> usize {
-        let discovery = self.by_kind.iter().filter(|(kind, _)| kind.starts_with("get /apis/"));
-        self.requests - discovery.map(|(_, count)| count).sum::<usize>()
-    }
-}
-
 impl Reader {
     /// Of what this user asks from now on.
     pub(crate) fn of(cluster: &Cluster, user: &str) -> Reader {
@@ -115,6 +106,13 @@ impl Reader {
 }
 
 impl Asked {
+    /// The requests of objects. The questions for kinds that the API server does not serve never
+    /// end, and the events of thousands of claims come for many minutes.
+    fn of_objects(&self) -> usize {
+        let discovery = self.by_kind.iter().filter(|(kind, _)| kind.starts_with("get /apis/"));
+        self.requests - discovery.map(|(_, count)| count).sum::<usize>()
+    }
+
     fn add(&mut self, request: &Request) {
         // A watch is no cost of a volume; what it sends is.
         if request.verb == "watch" {
