@@ -3,25 +3,20 @@
 mod report;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
 
-use hostloop_driver::kernel::linux::bare_attach;
-use hostloop_driver::kernel::loop_path;
 use hostloop_test::client::Csi;
 use hostloop_test::driver::DriverSpec;
-use hostloop_test::machine::{run, text};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::attached::{BYTES, LoopDevices, attach, places};
+use crate::by_hand::{ByHand, Step};
 use crate::calls::{create, delete, publish, stage, stats, unpublish, unstage};
-use crate::measure::{Figure, timed, timed_async};
+use crate::measure::{Figure, timed_async};
 use crate::page::Docs;
 use crate::runtime::Runtime;
 use crate::withheld::Cpus;
-use report::{Beside, Call, Density, Step};
+use report::{Beside, Call, Density};
 
 /// Further volumes beside each number of attached ones. One more comes first and is not counted.
 const ROUNDS: usize = 21;
@@ -65,7 +60,7 @@ fn measured(runtime: &Runtime, numbers: &[usize]) -> Vec<Beside> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 100 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
-    let by_hand = ByHand::new(pool.root(), &scratch);
+    let by_hand = ByHand::new(&pool, &scratch, "by-hand");
     runtime.block_on(async {
         let csi = driver.csi().await;
         let (mut there, mut measured) = (0, Vec::new());
@@ -124,60 +119,4 @@ async fn calls(csi: &Csi, scratch: &Scratch, name: &str) -> [(Call, f64); 8] {
         (Call::Unstage, unstaged),
         (Call::Delete, deleted),
     ]
-}
-
-/// An ext4 image beside the pool's folders, to attach and mount without the driver.
-struct ByHand {
-    image: File,
-    mounted: PathBuf,
-    bound: PathBuf,
-}
-
-impl ByHand {
-    fn new(pool: &Path, scratch: &Scratch) -> ByHand {
-        let path = pool.parent().expect("a pool has a parent").join("by-hand");
-        let image = File::create_new(&path).expect("an image can be made");
-        image.set_len(BYTES).expect("an image can be sparse");
-        // The loop device has blocks of this size.
-        run("mkfs.ext4", &["-q", "-F", "-b", "4096", text(&path)]);
-        let image = File::options().read(true).write(true).open(&path);
-        ByHand {
-            image: image.expect("the image is there"),
-            mounted: scratch.dir("by-hand"),
-            bound: scratch.dir("by-hand-bound"),
-        }
-    }
-
-    /// What the kernel itself takes.
-    fn steps(&self) -> [(Step, f64); 6] {
-        let ByHand { image, mounted, bound } = self;
-        let mut attached = None;
-        let configure = timed(|| attached = Some(bare_attach(image).expect("it attaches")));
-        let (minor, writable) = attached.expect("it was attached");
-        let source = loop_path(minor);
-        // Some kernels refuse to mount a device that is open for writing.
-        let device = File::open(&source).expect("the device is there");
-        drop(writable);
-        let mount_at = |from: &Path, at: &Path, fs, flags| {
-            let none = None::<&str>;
-            timed(|| mount(Some(from), at, fs, flags, none).expect("it can be mounted"))
-        };
-        let unmount = |at: &Path| {
-            timed(|| umount2(at, MntFlags::UMOUNT_NOFOLLOW).expect("it can be unmounted"))
-        };
-        let mount = mount_at(&source, mounted, Some("ext4"), MsFlags::empty());
-        let bind = mount_at(mounted, bound, None, MsFlags::MS_BIND);
-        let unbind = unmount(bound);
-        let unmount = unmount(mounted);
-        // Closing the last handle detaches the device.
-        let clear = timed(|| drop(device));
-        [
-            (Step::Configure, configure),
-            (Step::Mount, mount),
-            (Step::Bind, bind),
-            (Step::Unbind, unbind),
-            (Step::Unmount, unmount),
-            (Step::Clear, clear),
-        ]
-    }
 }

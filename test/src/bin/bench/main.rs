@@ -4,6 +4,7 @@
 mod attach;
 mod attached;
 mod busy;
+mod by_hand;
 mod calls;
 mod cluster;
 mod density;

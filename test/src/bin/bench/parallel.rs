@@ -12,8 +12,9 @@ use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
 use crate::attached::{BYTES, places};
+use crate::by_hand::ByHand;
 use crate::calls::{create, delete, stage, unstage};
-use crate::measure::{Aim, Figure, timed_async};
+use crate::measure::{Aim, Figure, timed, timed_async};
 use crate::runtime::Runtime;
 
 /// Clients with a volume each.
@@ -30,7 +31,7 @@ const RUNS: usize = 5;
 
 /// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
-    let mut figures = vec![staging(runtime)];
+    let mut figures = Vec::from(staging(runtime));
     figures.extend(creating(runtime));
     let kinds = [PoolKind::Xfs, PoolKind::Ext4];
     figures.extend(kinds.into_iter().flat_map(|kind| restoring(runtime, kind)));
@@ -57,11 +58,14 @@ impl Client {
     }
 }
 
-fn staging(runtime: &Runtime) -> Figure {
+fn staging(runtime: &Runtime) -> [Figure; 2] {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 40 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let (mut together, mut alone) = (Vec::new(), Vec::new());
+    let threads: Vec<ByHand> =
+        (0..CLIENTS).map(|n| ByHand::new(&pool, &scratch, &format!("by-hand-{n}"))).collect();
+    let (mut kernel_together, mut kernel_alone) = (Vec::new(), Vec::new());
     runtime.block_on(async {
         let mut clients = Vec::new();
         for number in 0..CLIENTS {
@@ -82,10 +86,25 @@ fn staging(runtime: &Runtime) -> Figure {
                 join_all(clients.iter().map(Client::cycles)).await;
             });
             together.push(rate(CLIENTS * CYCLES, at_once.await));
+            kernel_alone.push(rate(CLIENTS, timed(|| threads.iter().for_each(ByHand::cycle))));
+            kernel_together.push(rate(CLIENTS * CYCLES, timed(|| side_by_side(&threads))));
         }
     });
     let what = format!("stage and unstage, {CLIENTS} clients against one");
-    Figure::beside(what, together, alone, "/s", Aim::RatioAtLeast(6.0))
+    let kernel = format!("attach, mount and undo both by hand, {CLIENTS} threads against one");
+    [
+        Figure::beside(what, together, alone, "/s", Aim::RatioAtLeast(6.0)),
+        Figure::beside(kernel, kernel_together, kernel_alone, "/s", Aim::None),
+    ]
+}
+
+/// Each of them in a thread of its own, as often as a client stages its volume.
+fn side_by_side(threads: &[ByHand]) {
+    std::thread::scope(|scope| {
+        for by_hand in threads {
+            scope.spawn(|| (0..CYCLES).for_each(|_| by_hand.cycle()));
+        }
+    });
 }
 
 fn creating(runtime: &Runtime) -> [Figure; 2] {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::by_hand::Step;
 use crate::measure::{Aim, Figure, median};
 use crate::page::{Report, chart, head, row};
 
@@ -28,18 +29,6 @@ pub(super) enum Call {
     Restage,
     Unstage,
     Delete,
-}
-
-/// What is timed of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Step {
-    Configure,
-    Mount,
-    Bind,
-    Unbind,
-    Unmount,
-    Clear,
 }
 
 impl Call {
@@ -76,22 +65,6 @@ impl Call {
             Call::Unpublish => &[Step::Unbind],
             Call::Restage => &[Step::Unmount, Step::Clear, Step::Configure, Step::Mount],
             Call::Unstage => &[Step::Unmount, Step::Clear],
-        }
-    }
-}
-
-impl Step {
-    const ALL: [Step; 6] =
-        [Step::Configure, Step::Mount, Step::Bind, Step::Unbind, Step::Unmount, Step::Clear];
-
-    fn name(self) -> &'static str {
-        match self {
-            Step::Configure => "LOOP_CONFIGURE",
-            Step::Mount => "mount of ext4",
-            Step::Bind => "bind mount",
-            Step::Unbind => "umount of a bind mount",
-            Step::Unmount => "umount of ext4",
-            Step::Clear => "detach of a loop device",
         }
     }
 }
