@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::linux::bare_attach;
-use hostloop_driver::kernel::loop_path;
+use hostloop_driver::kernel::{Error, loop_path};
 use hostloop_test::machine::{run, text};
 use hostloop_test::pools::PoolFixture;
 use hostloop_test::scratch::Scratch;
@@ -68,7 +68,15 @@ impl ByHand {
     pub(crate) fn steps(&self) -> [(Step, f64); 6] {
         let ByHand { image, mounted, bound } = self;
         let mut attached = None;
-        let configure = timed(|| attached = Some(bare_attach(image).expect("it attaches")));
+        let configure = timed(|| {
+            attached = Some(loop {
+                match bare_attach(image) {
+                    // Another thread was given the same free device.
+                    Err(Error::Busy { .. }) => continue,
+                    attached => break attached.expect("it attaches"),
+                }
+            });
+        });
         let (minor, writable) = attached.expect("it was attached");
         let source = loop_path(minor);
         // Some kernels refuse to mount a device that is open for writing.

@@ -10,7 +10,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
 use crate::attached::{BYTES, LoopDevices, attach, places};
-use crate::by_hand::{ByHand, Step};
+use crate::by_hand::ByHand;
 use crate::calls::{create, delete, publish, stage, stats, unpublish, unstage};
 use crate::measure::{Figure, timed_async};
 use crate::page::Docs;
