@@ -30,10 +30,6 @@ tool_paths() {
   PAUSE=$CACHE/tools/pause-$PAUSE_VERSION/bin/pause
 }
 
-# Without debug information, which the linker would drop anyway, compiling takes a fifth less. Programs
-# that share packages must have the same flags.
-GO_FLAGS=(-trimpath -gcflags=all=-dwarf=false)
-
 # go_build MODULE OUT LDFLAGS PACKAGE…: builds the module's tools into OUT.
 go_build() {
   local module=$1 out=$2 ldflags=$3
