@@ -3,8 +3,7 @@
 # Sourced, never run.
 # shellcheck disable=SC2034 # its variables are for the scripts that source it
 
-# The version of the tests, and its folder in test/cluster.
-KUBERNETES_VERSION=1.36.3
+# The folder of KUBERNETES_VERSION in test/cluster.
 KUBERNETES_MODULE=kubernetes
 ETCD_VERSION=3.6.5
 CONTAINERD_VERSION=2.4.2
@@ -99,6 +98,6 @@ build() {
     build_tool etcd $ETCD_VERSION build_etcd
     build_tool containerd $CONTAINERD_VERSION build_containerd
     build_tool pause "$PAUSE_VERSION" build_pause
-    build_tool kubelet $KUBERNETES_VERSION build_kubelet
+    build_tool kubelet "$KUBERNETES_VERSION" build_kubelet
   ) 9>"$CACHE/tools/.lock" >/dev/null
 }
