@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is in capitals, the other parts set and use
 # Part of scripts/cluster: the mount namespace of every node after the first, like that of a node of
-# kind. Nodes share the kernel and all loop devices. Each has its own /var (with volumes and kubelet's
+# kind. With a layout, the first node has one, too. Nodes share the kernel and all loop devices. Each has its own /var (with volumes and kubelet's
 # root), /run, /tmp, and a copy of /dev from its start: later devices do not appear in it.
 # Sourced, never run.
 
 # Whether NODE has its own mount namespace.
-has_namespace() { [ "$1" != 1 ]; }
+has_namespace() { [ "$1" != 1 ] || [ -n "$LAYOUT" ]; }
 
 # Prints the path of a node's /var in the machine's namespace.
 node_var() { echo "$(node_dir "$1")/var"; }
@@ -29,11 +29,14 @@ node_mounts() {
 
 # Starts a process that only keeps the namespace alive.
 start_namespace() { # NODE
-  local at
+  local at of_layout
   at=$(node_dir "$1")
   mkdir -p "$(node_var "$1")" "$at/root"
+  layout_files "$1"
+  mapfile -t of_layout < <(layout_root "$1")
   start_process "namespace-$1" unshare --mount --propagation private \
-    bash "$ROOT/scripts/cluster-lib/own-root.sh" "$at/root" "$(node_var "$1")" "$DIR" "$CACHE/tools"
+    bash "$ROOT/scripts/cluster-lib/own-root.sh" "$(layout_mode)" "$at/root" "$(node_var "$1")" \
+    "$DIR" "$CACHE/tools" "${of_layout[@]}"
   wait_for "namespace-$1" 30 "the mount namespace of node $1" namespace_ready "$1"
   # Saved, because it is needed even if the namespace ends early.
   stat --format '%Hd:%Ld' "/proc/$(running "namespace-$1")/root/dev" >"$at/dev-number"
@@ -44,7 +47,6 @@ namespace_ready() {
   local pid
   pid=$(running "namespace-$1") && [ -e "/proc/$pid/root/run/own-root" ]
 }
-
 
 # Prints a node's loop devices: attached to files in its /var, to files on filesystems on such
 # devices, or to a device node in its /dev. Paths prove nothing, because all nodes have the same.

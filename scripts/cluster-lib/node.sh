@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2153 # what is in capitals, scripts/cluster sets
 # Part of scripts/cluster: a node, which is a containerd and a kubelet with their own bridge, subnet,
-# cgroup, folder and (except the first) mount namespace (namespace.sh). Nodes are numbered from 1,
+# cgroup, folder and (except mostly the first) mount namespace (namespace.sh). Nodes are numbered from 1,
 # and all their names and addresses follow from the number. Sourced, never run.
 
 node_name() { echo "$NODE_NAME-$1"; }
@@ -185,11 +185,13 @@ start_containerd() { # NODE
 }
 
 start_kubelet() { # NODE
+  local of_layout
+  mapfile -t of_layout < <(layout_flags "$1")
   inside "$1"
   start_process "kubelet-$1" ${INSIDE[@]+"${INSIDE[@]}"} "$KUBE_BIN/kubelet" \
     --kubeconfig="$DIR/certs/kubelet-$1.kubeconfig" --config="$(node_dir "$1")/kubelet.yaml" \
     --hostname-override="$(node_name "$1")" --node-ip="$(node_net "$1").1" \
-    --root-dir="$KUBELET_DIR" --cert-dir="$(node_dir "$1")/certs"
+    --root-dir="$KUBELET_DIR" --cert-dir="$(node_dir "$1")/certs" "${of_layout[@]}"
 }
 
 # Makes / a shared mount, as systemd does. Otherwise containers never get mounts that their node

@@ -2,9 +2,10 @@
 # Part of scripts/cluster: the first process in a node's mount namespace. It makes the node's root,
 # changes to it, unmounts the machine's mounts, and keeps running.
 #
-#   unshare --mount --propagation private own-root.sh ROOT VAR KEEP…
+#   unshare --mount --propagation private own-root.sh rw|ro ROOT VAR KEEP…
 #
-# ROOT is an empty folder, VAR becomes /var, and each KEEP stays at its path.
+# ROOT is an empty folder, VAR becomes /var, and each KEEP stays at its path. A KEEP can also be
+# PATH:ELSEWHERE. With `ro` only /dev, /proc, /run, /sys, /tmp, /var and each KEEP can be written to.
 set -euo pipefail
 
 # The /dev of a privileged container: the devices at that moment and none that appear later. Of the
@@ -48,7 +49,7 @@ bind_folders() { # ROOT
 }
 
 make_root() { # ROOT VAR KEEP…
-  local root=$1 var=$2 keep
+  local root=$1 var=$2 keep at
   shift 2
   mount -t tmpfs -o mode=0755 own-root "$root"
   bind_folders "$root"
@@ -63,17 +64,31 @@ make_root() { # ROOT VAR KEEP…
   chmod 1777 "$root/var/tmp"
   [ -e "$root/var/run" ] || ln -s /run "$root/var/run"
   for keep in "$@"; do
-    mkdir -p "$root$keep"
-    mount --bind "$keep" "$root$keep"
+    at=$root${keep#*:}
+    [ -e "$at" ] || mkdir -p "$at"
+    mount --bind "${keep%%:*}" "$at"
   done
 }
 
+# The machine's folders and / itself. The others are mounts of their own.
+make_read_only() {
+  local folder
+  for folder in /*; do
+    case $folder in /dev | /proc | /run | /sys | /tmp | /var) continue ;; esac
+    ! findmnt --mountpoint "$folder" >/dev/null || mount -o remount,bind,ro "$folder"
+  done
+  mount -o remount,bind,ro /
+}
+
 main() {
+  local mode=$1
+  shift
   make_root "$@"
   cd "$1"
   pivot_root . old
   umount --lazy /old
   rmdir /old
+  [ "$mode" = rw ] || make_read_only
   # Mounts made in a pod with mountPropagation: Bidirectional must reach this root, and none may leave it.
   mount --make-rshared /
   touch /run/own-root

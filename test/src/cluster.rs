@@ -54,6 +54,11 @@ pub struct Options {
     pub slow: bool,
     /// The version that the control plane emulates, such as `1.33`.
     pub emulate: Option<&'static str>,
+    /// Another version than that of the tests, such as `1.33`, which is built first.
+    pub version: Option<&'static str>,
+    /// Makes the nodes like those of a distribution, such as `talos`. Then the first node is in a
+    /// mount namespace, too.
+    pub layout: Option<&'static str>,
 }
 
 impl Options {
@@ -75,8 +80,13 @@ impl Options {
         if !self.slow {
             arguments.push("--fast".to_owned());
         }
-        if let Some(version) = self.emulate {
-            arguments.extend(["--emulate", version].map(str::to_owned));
+        let words = [
+            ("--emulate", self.emulate),
+            ("--kubernetes-version", self.version),
+            ("--layout", self.layout),
+        ];
+        for (flag, word) in words {
+            arguments.extend(word.into_iter().flat_map(|word| [flag.to_owned(), word.to_owned()]));
         }
         if let Some(dir) = &self.kubelet_dir {
             arguments.extend(["--kubelet-dir".to_owned(), text(dir).to_owned()]);
@@ -92,6 +102,8 @@ pub struct Cluster {
     node_name: String,
     kubelet_dir: PathBuf,
     nodes: u32,
+    /// True if the first node is in a mount namespace, as each other one is.
+    first_is_apart: bool,
     /// A process that stops the cluster when its standard input closes. None if the cluster stays.
     keeper: Option<Child>,
 }
@@ -124,6 +136,7 @@ impl Cluster {
             node_name: setting("NODE_NAME").to_owned(),
             kubelet_dir: setting("KUBELET_DIR").into(),
             nodes: setting("NODES").parse().expect("NODES is a number"),
+            first_is_apart: setting("LAYOUT") != "''",
             dir,
             keeper,
         }

@@ -1,59 +1,13 @@
 //! `kubectl hostloop` on a cluster, from the first command to the last, as a person types them.
 
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
-use hostloop_test::deployed;
 use hostloop_test::driver::binary;
 use hostloop_test::machine::{self, text};
+use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
-
-/// kubectl, with the plugin on its PATH.
-struct Plugin<'c> {
-    cluster: &'c Cluster,
-    /// The folder with the plugin.
-    folder: PathBuf,
-}
-
-impl Plugin<'_> {
-    /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it succeeds.
-    fn run(&self, arguments: &[&str]) -> (String, bool) {
-        let output = Command::new(self.folder.join("kubectl-hostloop"))
-            .args(arguments)
-            .env("KUBECONFIG", self.cluster.kubeconfig())
-            .output()
-            .expect("the plugin can be run");
-        let said = [output.stdout, output.stderr].concat();
-        (String::from_utf8_lossy(&said).into_owned(), output.status.success())
-    }
-
-    /// It succeeds, and prints each of these words.
-    #[track_caller]
-    fn succeeds(&self, arguments: &[&str], words: &[&str]) -> String {
-        let (said, succeeds) = self.run(arguments);
-        assert!(succeeds, "{arguments:?}: {said}");
-        assert_has(&said, words);
-        said
-    }
-
-    /// It fails, and prints each of these words.
-    #[track_caller]
-    fn fails(&self, arguments: &[&str], words: &[&str]) {
-        let (said, succeeds) = self.run(arguments);
-        assert!(!succeeds, "{arguments:?} succeeds: {said}");
-        assert_has(&said, words);
-    }
-}
-
-#[track_caller]
-fn assert_has(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in: {said}");
-    }
-}
+use hostloop_test::{deployed, walk};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_by_the_plugin() {
@@ -63,8 +17,7 @@ async fn a_life_by_the_plugin() {
     let options = Options { kubelet_dir: Some(kubelet_dir.clone().into()), ..Options::one_node() };
     let cluster = Cluster::up(&options);
     let stock = Stock::take(&cluster, &[]);
-    symlink(binary(), scratch.path().join("kubectl-hostloop")).expect("a link can be made");
-    let plugin = Plugin { cluster: &cluster, folder: scratch.path().to_owned() };
+    let plugin = Plugin::of(&cluster);
     let pool = format!("default={}", text(&scratch.dir("pool")));
     let install = |further: &[&str]| {
         let flags = ["install", "--pool", &pool, "--kubelet-dir", &kubelet_dir];
@@ -101,13 +54,7 @@ async fn a_life_by_the_plugin() {
     plugin.fails(&["uninstall", "--yes"], &["of claim default/claim", "Delete the pods, claims"]);
 
     cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&example)]);
-    wait_for("the end of the volume", Duration::from_secs(60), async || {
-        match cluster.kubectl(&["get", "pv", "-o", "name"]) {
-            none if none.is_empty() => Ok(()),
-            some => Err(some),
-        }
-    })
-    .await;
+    walk::until_no_volume(&cluster).await;
     plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", &kubelet_dir]);
     let removed = ["is not installed", "volumesnapshots.snapshot.storage.k8s.io removed"];
     plugin.succeeds(&["uninstall", "--yes", "--crds"], &removed);

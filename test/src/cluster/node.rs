@@ -1,7 +1,8 @@
 //! A cluster's node, as this machine sees it.
 //!
-//! The first node has the machine's own files. Every other node has its own mount namespace: a path
-//! there may be another file than here, and this process's mount table does not show its mounts.
+//! The first node has the machine's own files, unless the cluster has a layout. Every other node has
+//! its own mount namespace: a path there may be another file than here, and this process's mount
+//! table does not show its mounts.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ impl Cluster {
     /// Returns a node, counted from 1.
     pub fn on(&self, count: u32) -> Node {
         assert!((1..=self.nodes).contains(&count), "there is no node {count}");
-        let process = (count > 1).then(|| {
+        let process = (count > 1 || self.first_is_apart).then(|| {
             let file = self.dir.join(format!("pid/namespace-{count}"));
             let read = std::fs::read_to_string(&file).unwrap_or_default();
             let word = read.split(' ').next().unwrap_or_default();

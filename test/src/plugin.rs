@@ -1,0 +1,70 @@
+//! `kubectl hostloop` on a cluster, as a person types it.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::cluster::Cluster;
+use crate::driver::binary;
+use crate::scratch::Scratch;
+
+/// The program under the name that makes it a plugin, with the administrator's kubeconfig.
+pub struct Plugin<'c> {
+    cluster: &'c Cluster,
+    /// The folder with the plugin.
+    folder: Scratch,
+}
+
+impl Plugin<'_> {
+    /// The plugin for a cluster.
+    pub fn of(cluster: &Cluster) -> Plugin<'_> {
+        let folder = Scratch::new();
+        symlink(binary(), folder.path().join("kubectl-hostloop")).expect("a link can be made");
+        Plugin { cluster, folder }
+    }
+
+    /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it succeeds.
+    pub fn run(&self, arguments: &[&str]) -> (String, bool) {
+        let output = Command::new(self.folder.path().join("kubectl-hostloop"))
+            .args(arguments)
+            .env("KUBECONFIG", self.cluster.kubeconfig())
+            .output()
+            .expect("the plugin can be run");
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8_lossy(&said).into_owned(), output.status.success())
+    }
+
+    /// It succeeds, and prints each of these words.
+    #[track_caller]
+    pub fn succeeds(&self, arguments: &[&str], words: &[&str]) -> String {
+        let (said, succeeds) = self.run(arguments);
+        assert!(succeeds, "{arguments:?}: {said}");
+        assert_has(&said, words);
+        said
+    }
+
+    /// It fails, and prints each of these words.
+    #[track_caller]
+    pub fn fails(&self, arguments: &[&str], words: &[&str]) {
+        let (said, succeeds) = self.run(arguments);
+        assert!(!succeeds, "{arguments:?} succeeds: {said}");
+        assert_has(&said, words);
+    }
+
+    /// Removes hostloop and the definitions of the snapshot API, and waits until all of it is gone.
+    pub fn uninstalls_all(&self) -> String {
+        let said = self.succeeds(&["uninstall", "--yes", "--data", "--crds"], &["removed"]);
+        let kinds = "namespace,storageclass,csidriver,clusterrole,clusterrolebinding,\
+                     validatingadmissionpolicy,validatingadmissionpolicybinding";
+        let list = ["get", kinds, "-l", "app.kubernetes.io/name=hostloop", "-o", "name"];
+        assert_eq!(self.cluster.kubectl(&list), "");
+        said
+    }
+}
+
+/// The text has each of these words.
+#[track_caller]
+pub fn assert_has(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+}

@@ -1,0 +1,154 @@
+//! Nodes with the layouts of distributions: kubelet's directory elsewhere, a read-only root, and a
+//! `/dev` in which no new device appears by itself. On each, the distribution's overlay serves a
+//! volume's life. Then `kubectl hostloop install` recognises the distribution and does the same.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hostloop_test::cluster::{Cluster, Node, Options, Stock, wait_for};
+use hostloop_test::machine::{self, root, text};
+use hostloop_test::plugin::Plugin;
+use hostloop_test::scratch::Scratch;
+use hostloop_test::{deployed, walk};
+
+const USUAL: &str = "/var/lib/kubelet";
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A distribution.
+struct Layout {
+    /// The name of its overlay, and of the cluster's option.
+    name: &'static str,
+    nodes: u32,
+    /// What `install` calls it; none if its sign is in the version of kubelet, which is not built
+    /// for this test.
+    known_as: Option<&'static str>,
+    kubelet_dir: &'static str,
+    /// The pool of the overlay, as `install` names it.
+    pool: &'static str,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kind() {
+    let pool = "default=/var/lib/hostloop,image=20Gi";
+    let known_as = Some("kind");
+    lives_in(&Layout { name: "kind", nodes: 2, known_as, kubelet_dir: USUAL, pool }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn minikube() {
+    let pool = "default=/data/hostloop,image=20Gi";
+    let known_as = Some("minikube");
+    lives_in(&Layout { name: "minikube", nodes: 1, known_as, kubelet_dir: USUAL, pool }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k3s() {
+    let pool = "default=/var/lib/hostloop";
+    lives_in(&Layout { name: "k3s", nodes: 1, known_as: Some("k3s"), kubelet_dir: USUAL, pool })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k0s() {
+    let (kubelet_dir, pool) = ("/var/lib/k0s/kubelet", "default=/var/lib/hostloop");
+    lives_in(&Layout { name: "k0s", nodes: 1, known_as: None, kubelet_dir, pool }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn microk8s() {
+    let kubelet_dir = "/var/snap/microk8s/common/var/lib/kubelet";
+    let (known_as, pool) = (Some("MicroK8s"), "default=/var/lib/hostloop");
+    lives_in(&Layout { name: "microk8s", nodes: 1, known_as, kubelet_dir, pool }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn talos() {
+    let pool = "default=/var/mnt/hostloop";
+    let known_as = Some("Talos");
+    lives_in(&Layout { name: "talos", nodes: 1, known_as, kubelet_dir: USUAL, pool }).await;
+}
+
+async fn lives_in(layout: &Layout) {
+    machine::require();
+    let options = Options { nodes: layout.nodes, layout: Some(layout.name), ..Options::default() };
+    let cluster = Cluster::up(&options);
+    assert_eq!(cluster.kubelet_dir(), Path::new(layout.kubelet_dir));
+    let nodes = cluster.all_nodes();
+    nodes.iter().for_each(has_a_static_dev);
+    if layout.name == "talos" {
+        has_a_read_only_root(&cluster.on(1));
+    }
+    let stock = Stock::take(&cluster, &[]);
+    let scratch = Scratch::new();
+    cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
+
+    let overlay = root().join("deploy/overlays").join(layout.name);
+    cluster.create_crds();
+    cluster.kubectl(&["apply", "-k", text(&overlay)]);
+    for workload in ["daemonset/hostloop", "deployment/hostloop-controller"] {
+        let rollout = ["rollout", "status", "--namespace=hostloop", "--timeout=180s", workload];
+        cluster.kubectl(&rollout);
+    }
+    let steps = walk::walk(&cluster).await;
+    cluster.kubectl(&["delete", "-k", text(&overlay), "--timeout=120s"]);
+
+    let plugin = Plugin::of(&cluster);
+    let kubelet_dir = ["--kubelet-dir", layout.kubelet_dir];
+    let unknown: &[&str] = if layout.known_as.is_none() { &kubelet_dir } else { &[] };
+    let known_as = layout.known_as.map_or(String::new(), |name| format!(", {name}, "));
+    let words = [&known_as, layout.kubelet_dir, layout.pool];
+    plugin.succeeds(&[&["install"][..], unknown].concat(), &words);
+    plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
+    let said = plugin.uninstalls_all();
+    for node in &nodes {
+        removes_data(node, &said).await;
+    }
+    stock.assert_nothing_left(&cluster).await;
+    println!(
+        "{}: its overlay, {} steps ({}), install, check, uninstall, and no data left",
+        layout.name,
+        steps.len(),
+        steps.join(", ")
+    );
+}
+
+fn has_a_read_only_root(node: &Node) {
+    for folder in ["/", "/etc", "/usr", "/opt"] {
+        let file = format!("{folder}/hostloop-layout");
+        let written = node.try_run(&["touch", &file]);
+        assert!(written.is_err_and(|why| why.contains("Read-only")), "{folder} can be written to");
+    }
+}
+
+/// `/dev` is the one that `scripts/cluster` made: the kernel adds no device nodes to it.
+fn has_a_static_dev(node: &Node) {
+    let mounts = node.mounts();
+    let dev = mounts.iter().find(|mount| mount.at == Path::new("/dev"));
+    assert!(dev.is_some_and(|dev| dev.source == "own-dev"), "{mounts:?}");
+}
+
+/// Does on a node what `uninstall --data` advises.
+async fn removes_data(node: &Node, said: &str) {
+    let directories: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.rsplit_once("rm -r ").map(|(_, directory)| directory.trim()))
+        .collect();
+    assert_eq!(directories.len(), 2, "the pool and the state: {said}");
+    for directory in &directories {
+        let beneath = |at: &Path| at.starts_with(directory);
+        for mount in node.mounts().iter().rev().filter(|mount| beneath(&mount.at)) {
+            node.try_run(&["umount", text(&mount.at)]).unwrap_or_else(|why| panic!("{why}"));
+        }
+        node.try_run(&["rm", "-r", directory]).unwrap_or_else(|why| panic!("{why}"));
+    }
+    for directory in directories {
+        wait_for("the end of loop devices", PATIENCE, async || {
+            match &node.loops_beneath(Path::new(directory))[..] {
+                [] => Ok(()),
+                left => Err(format!("{left:?}")),
+            }
+        })
+        .await;
+    }
+}

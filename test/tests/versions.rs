@@ -1,0 +1,97 @@
+//! Other versions of Kubernetes than that of the other tests: `kubectl hostloop` installs, a volume
+//! lives, and what an older API server lacks is left out and named.
+
+use std::time::Duration;
+
+use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::leaks::files_in;
+use hostloop_test::machine::{self, text};
+use hostloop_test::plugin::{Plugin, assert_has};
+use hostloop_test::scratch::Scratch;
+use hostloop_test::{deployed, walk};
+
+/// The optional kinds, with the first minor version that serves each.
+const OPTIONAL: [(&str, u32); 2] =
+    [("VolumeAttributesClass v1", 34), ("MutatingAdmissionPolicy v1", 36)];
+
+/// The first minor version that takes all objects as they are.
+const WHOLE: u32 = 34;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubernetes_1_30() {
+    lives_on("1.30", 30).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubernetes_1_33() {
+    lives_on("1.33", 33).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubernetes_1_37() {
+    lives_on("1.37", 37).await;
+}
+
+async fn lives_on(version: &'static str, minor: u32) {
+    machine::require();
+    let scratch = Scratch::new();
+    let kubelet_dir = format!("/var/lib/hostloop-{minor}-{}", std::process::id());
+    let options = Options {
+        kubelet_dir: Some(kubelet_dir.clone().into()),
+        version: Some(version),
+        ..Options::one_node()
+    };
+    let cluster = Cluster::up(&options);
+    let served = cluster.kubectl(&["get", "--raw", "/version"]);
+    let number = served.lines().find_map(|line| line.trim().strip_prefix("\"gitVersion\": "));
+    let number = number.unwrap_or_else(|| panic!("{served}")).trim_matches([',', '"']).to_owned();
+    assert!(number.starts_with(&format!("v{version}.")), "{number}");
+    let stock = Stock::take(&cluster, &[]);
+    cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
+    let plugin = Plugin::of(&cluster);
+
+    let pool = scratch.dir("pool");
+    let named = format!("default={}", text(&pool));
+    let install = ["install", "--pool", &named, "--kubelet-dir", &kubelet_dir];
+    let said = plugin.succeeds(&install, &[&number, "hostloop is installed"]);
+    // Three classes, and a field of the CSIDriver.
+    let left_out = said.lines().filter(|line| line.contains("left out: ")).count();
+    assert_eq!(left_out, if minor < WHOLE { 4 } else { 0 }, "{said}");
+    takes_the_manifest(&cluster, minor, &kubelet_dir);
+
+    let checked = plugin.succeeds(&["check"], &[&number]);
+    for (kind, since) in OPTIONAL {
+        let state = if minor < since { "is left out" } else { "is served" };
+        assert_has(&checked, &[&format!("{kind} {state}")]);
+    }
+    let steps = walk::walk(&cluster).await;
+    plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
+    wait_for("an empty pool", Duration::from_secs(30), async || match &files_in(&pool)[..] {
+        [] => Ok(()),
+        left => Err(format!("{left:?}")),
+    })
+    .await;
+
+    let log = cluster.logs("hostloop", "-l=app.kubernetes.io/name=hostloop");
+    let off = log.lines().filter(|line| line.contains("the API server lacks kinds")).count();
+    assert_eq!(off, usize::from(minor < OPTIONAL[0].1), "{log}");
+    assert!(!log.contains("watching failed"), "{log}");
+    plugin.uninstalls_all();
+    stock.assert_nothing_left(&cluster).await;
+    println!(
+        "Kubernetes {number}: installed without {left_out} things, {} steps ({}), checked, \
+         uninstalled",
+        steps.len(),
+        steps.join(", ")
+    );
+}
+
+/// The API server takes each object of the manifest that is for its version, with every field.
+fn takes_the_manifest(cluster: &Cluster, minor: u32, kubelet_dir: &str) {
+    let older: &[&str] = if minor < WHOLE { &["--component", "kubernetes-1.30"] } else { &[] };
+    let chosen = ["--overlay", "snapshot-controller", "--kubelet-dir", kubelet_dir];
+    let manifest = Scratch::new();
+    let file = manifest.file("manifest.yaml", &deployed::render(&[&chosen[..], older].concat()));
+    let try_it = ["apply", "--dry-run=server", "--validate=strict", "-f", text(&file)];
+    cluster.kubectl(&try_it);
+}
