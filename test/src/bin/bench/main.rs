@@ -45,7 +45,7 @@ const PARTS: &[Part] = &[
     ("busy", |runtime, _| busy::figures(runtime)),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
-    ("density", |runtime, args| density::figures(runtime, &args.density(), &args.docs())),
+    ("density", |_, args| density::figures(&args.density(), &args.docs())),
     ("cluster", |runtime, _| cluster::figures(runtime)),
     ("scale", |runtime, args| scale::figures(runtime, &args.scale(), &args.docs())),
 ];

@@ -13,7 +13,17 @@ pub(crate) struct Runtime {
 
 impl Runtime {
     pub(crate) fn new() -> Runtime {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime can be made");
+        Runtime::of(&mut tokio::runtime::Builder::new_multi_thread())
+    }
+
+    /// A runtime for one client. The threads of a larger one wake each other several times in each
+    /// call, which would count as the driver's time.
+    pub(crate) fn of_one_thread() -> Runtime {
+        Runtime::of(&mut tokio::runtime::Builder::new_current_thread())
+    }
+
+    fn of(builder: &mut tokio::runtime::Builder) -> Runtime {
+        let runtime = builder.enable_all().build().expect("a runtime can be made");
         let inside = runtime.enter();
         let signals = [SignalKind::interrupt(), SignalKind::terminate()];
         let signals = signals.map(|kind| signal(kind).expect("signals can be received"));
