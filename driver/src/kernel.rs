@@ -321,6 +321,9 @@ pub trait Kernel: Send + Sync + 'static {
         }
     }
 
+    /// Size of an open device in bytes. Unlike [`Kernel::loop_info`], this asks no filesystem.
+    fn loop_size(&self, device: &LoopDevice) -> Result<u64>;
+
     /// Makes the device as large as its backing file is now (LOOP_SET_CAPACITY).
     fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
 

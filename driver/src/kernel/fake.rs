@@ -15,7 +15,8 @@
 //! [`Model::effects`]. Operations have the names of their effects ("loop.attach", "loop.detach",
 //! "loop.grow", "loop.direct-io", "loop.read-ahead", "loop.flush", "mount", "bind", "remount",
 //! "unmount", "mkfs", "check", "grow", "trim", "freeze", "thaw"). Queries have the names of their
-//! methods ("loops", "loop_info", "loop_open", "mounts", "probe", "fs_size", "usage", "fs_errors").
+//! methods ("loops", "loop_info", "loop_open", "loop_size", "mounts", "probe", "fs_size", "usage",
+//! "fs_errors").
 
 use std::collections::BTreeMap;
 use std::fs::File;

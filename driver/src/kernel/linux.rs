@@ -101,6 +101,10 @@ impl Kernel for Linux {
         loopdev::detach_silent(self, minor, backing_path)
     }
 
+    fn loop_size(&self, device: &LoopDevice) -> Result<u64> {
+        device_size(&device.file, &device.path())
+    }
+
     fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
         loopdev::grow(device)
     }

@@ -135,13 +135,11 @@ impl Node {
         fs: FsType,
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let Some(info) = kernel.loop_info(device.minor)? else {
-            return Ok(());
-        };
-        if kernel.fs_size(mounted_at, &device.path(), fs)? >= info.size_bytes {
+        let size = kernel.loop_size(device)?;
+        if kernel.fs_size(mounted_at, &device.path(), fs)? >= size {
             return Ok(());
         }
-        growable(kernel, fs, info.size_bytes)?;
+        growable(kernel, fs, size)?;
         kernel.grow(&device.path(), mounted_at, fs)?;
         // ext4 zeroes its new inode tables, which punches holes into the image.
         Ok(self.pools.refill_thick(record, image)?)

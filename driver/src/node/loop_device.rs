@@ -71,7 +71,8 @@ pub(crate) fn attach(
 ) -> Result<LoopDevice> {
     let backing = file_id(image)?;
     let loops = kernel.loops_holding(backing, &record.id.to_string())?;
-    let device = match reuse(&loops, purpose)? {
+    let found = reuse(&loops, purpose)?;
+    let device = match found {
         None => kernel.loop_attach(&LoopSpec {
             backing: image,
             label: &record.id.to_string(),
@@ -96,7 +97,10 @@ pub(crate) fn attach(
         );
     }
     kernel.loop_set_read_ahead(&device, read_ahead_kib(record))?;
-    follow_size(kernel, &device, image)?;
+    // A device that was just attached has the size of its file.
+    if found.is_some() {
+        follow_size(kernel, &device, image)?;
+    }
     Ok(device)
 }
 
@@ -107,9 +111,7 @@ pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
 
 /// Grows a device to the size of its file.
 pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File) -> Result<()> {
-    let len = file::length(image)?;
-    let size = kernel.loop_info(device.minor)?.map_or(len, |l| l.size_bytes);
-    if size < len {
+    if kernel.loop_size(device)? < file::length(image)? {
         kernel.loop_grow(device)?;
     }
     Ok(())

@@ -54,6 +54,12 @@ impl Kernel for Model {
         })
     }
 
+    fn loop_size(&self, device: &LoopDevice) -> Result<u64> {
+        self.ask("loop_size", &device.path(), |s| {
+            Ok(s.info(device.minor).map_or(0, |l| l.size_bytes))
+        })
+    }
+
     fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
         self.act("loop.grow", &device.path(), |s| s.resize(device.minor))
     }
