@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -293,8 +294,17 @@ impl Known {
         mounts: &[&MountEntry],
         at: &[(&Path, Option<&MountEntry>)],
     ) -> bool {
+        // A mount that the kernel shows at a path is the topmost one if the path leads to it.
+        let is_there = |path: &Path, entry: &MountEntry| {
+            let shown = mounts.iter().any(|mount| mount.unique_id == entry.unique_id);
+            shown && entry.unique_id.is_some() && entry.mount_point == path
+        };
+        let is_topmost = |path: &Path, entry: Option<&MountEntry>| match entry {
+            Some(entry) if is_there(path, entry) => mount_of(path) == Some(entry.id),
+            entry => topmost_id(path) == entry.map(|entry| entry.id),
+        };
         let same_mounts = mounts.iter().all(|entry| is_current(entry))
-            && at.iter().all(|(path, entry)| topmost_id(path) == entry.map(|e| e.id));
+            && at.iter().all(|(path, entry)| is_topmost(path, *entry));
         if !same_mounts {
             *lock(&self.mounts) = None;
         }
@@ -343,8 +353,11 @@ fn mount_of(path: &Path) -> Option<u64> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
     let file = options.open(path).ok()?;
-    let info = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
-    let text = std::fs::read_to_string(info).ok()?;
+    let mut info = File::open(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    // The kernel shows less than this of an O_PATH handle, and all of it at once.
+    let mut text = [0; 512];
+    let len = info.read(&mut text).ok()?;
+    let text = std::str::from_utf8(&text[..len]).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
