@@ -16,11 +16,13 @@ pub mod extents;
 pub mod failpoint;
 pub mod fake;
 pub mod file;
+pub(crate) mod interned;
 pub mod linux;
 mod loop_device;
 pub(crate) mod magic;
 mod mkfs_options;
 mod mount_flags;
+mod mount_words;
 pub mod mountinfo;
 pub mod reflink_support;
 pub mod shared_dir;
@@ -32,6 +34,7 @@ pub use loop_device::{
 };
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
+pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use shared_table::{Keyed, SharedTable};
 

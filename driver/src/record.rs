@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,8 @@ use crate::kernel::FsType;
 /// The schema version that this build writes, and the newest that it reads.
 pub const SCHEMA: u32 = 1;
 
-/// The record of a volume.
+/// The record of a volume. A node may have ten thousand of them in memory, so what many volumes have
+/// in common is shared, and what few have is boxed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeRecord {
@@ -31,15 +33,15 @@ pub struct VolumeRecord {
     /// The volume's size in bytes, a multiple of 4096.
     pub capacity_bytes: u64,
     /// The capabilities in the CreateVolume request.
-    pub capabilities: Vec<Capability>,
+    pub capabilities: Arc<[Capability]>,
     /// The class parameters as given, to compare a repeated CreateVolume with.
-    pub parameters: BTreeMap<String, String>,
+    pub parameters: Arc<BTreeMap<String, String>>,
     /// The mutable parameters as given at creation, to compare a repeated CreateVolume with.
-    pub mutable_parameters: BTreeMap<String, String>,
+    pub mutable_parameters: Arc<BTreeMap<String, String>>,
     /// The settings in force (parameters, then mutable ones, then ModifyVolume).
     pub settings: Settings,
     /// Further arguments of mkfs, from `mkfsOptions`.
-    pub mkfs_options: Vec<String>,
+    pub mkfs_options: Arc<[String]>,
     /// The source of the volume's content; `None` for an empty volume.
     pub source: Option<Source>,
     /// Time of creation, nanoseconds since the epoch.
@@ -54,7 +56,7 @@ pub struct VolumeRecord {
     pub publications: BTreeMap<String, Publication>,
     /// The current staging, written before the loop device is attached. In `state.json`, except
     /// for an inline volume.
-    pub stage: Option<Stage>,
+    pub stage: Option<Box<Stage>>,
     /// The freeze in progress, written before the freeze. In `state.json`.
     pub freeze: Option<FreezeIntent>,
     /// Kubelet's volume handle of an inline ephemeral volume.
@@ -62,7 +64,7 @@ pub struct VolumeRecord {
 }
 
 /// The use of a volume: access type and access mode.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capability {
     /// Block device or mounted filesystem.
@@ -72,7 +74,7 @@ pub struct Capability {
 }
 
 /// Block device or mounted filesystem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
     /// A raw block device.
@@ -99,7 +101,7 @@ impl Access {
 }
 
 /// CSI's access modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[allow(missing_docs)] // CSI's own names say it all
 pub enum AccessMode {

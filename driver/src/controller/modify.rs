@@ -166,7 +166,7 @@ impl<'a> InUse<'a> {
 
 /// True if a mount discards freed space (for btrfs: `discard=async`).
 fn is_discarding(mount: &MountEntry) -> bool {
-    let says = |option: &String| option.split('=').next() == Some("discard");
+    let says = |option: &str| option.split('=').next() == Some("discard");
     mount.super_options.iter().any(says)
 }
 

@@ -260,7 +260,7 @@ impl VolumeState {
     /// bind mount can't be used to grow it. If no mount is writable, the superblock is read-only.
     pub(crate) fn whole_mount(&self, path: &Path) -> Option<&MountEntry> {
         let writable = |e: &&MountEntry| {
-            let read_only = e.read_only() || e.super_options.iter().any(|o| o == "ro");
+            let read_only = e.read_only() || e.fs_read_only();
             !read_only && e.root == Path::new("/")
         };
         let here = self.mount_at(path).filter(writable);
@@ -306,7 +306,7 @@ impl VolumeState {
     pub(crate) fn bound(&self) -> Vec<PathBuf> {
         let minors: BTreeSet<u32> = self.own().chain(self.over()).map(|l| l.minor).collect();
         let bound = minors.iter().flat_map(|m| self.kernel.mounts.of_loop_node(*m));
-        bound.map(|e| e.mount_point.clone()).collect()
+        bound.map(|e| e.mount_point.to_path_buf()).collect()
     }
 
     /// All paths of the volume besides its staging path, of its filesystem or its device.
@@ -315,7 +315,7 @@ impl VolumeState {
     /// another volume that had a device with the same number before.
     pub(crate) fn published(&self, stage: &Stage) -> Vec<PathBuf> {
         let mut all: Vec<_> = match stage.capability.access {
-            Access::Mount { .. } => self.mounts().map(|e| e.mount_point.clone()).collect(),
+            Access::Mount { .. } => self.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
             Access::Block => self.bound(),
         };
         all.retain(|path| *path != stage.path);
@@ -327,11 +327,8 @@ impl VolumeState {
     /// Target paths at which the volume is published. A bind mount of one of its directories does
     /// not count: kubelet creates those for `subPath`.
     pub(crate) fn targets(&self, stage: &Stage) -> Vec<PathBuf> {
-        let parts: Vec<&Path> = self
-            .mounts()
-            .filter(|e| e.root != Path::new("/"))
-            .map(|e| e.mount_point.as_path())
-            .collect();
+        let parts: Vec<&Path> =
+            self.mounts().filter(|e| e.root != Path::new("/")).map(|e| &*e.mount_point).collect();
         let mut all = self.published(stage);
         all.retain(|path| !parts.contains(&path.as_path()));
         all

@@ -61,7 +61,7 @@ impl PoolSurvey {
             driver: mount
                 .zip(root.as_ref().ok())
                 .and_then(|(mount, root)| lock_holder::of_pool(root, mount.device)),
-            fs_type: mount.map(|m| m.fs_type.clone()).unwrap_or_default(),
+            fs_type: mount.map(|m| m.fs_type.to_string()).unwrap_or_default(),
             state: root.and_then(|root| Contents::read(&root).map_err(|e| e.to_string())),
         }
     }

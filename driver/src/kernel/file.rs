@@ -288,7 +288,7 @@ pub fn usage(on: BorrowedFd<'_>) -> Result<FsUsage> {
 
 /// Opens the root directory of a mount; `NotFound` if the path leads to another mount.
 pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
-    let at = &mount.mount_point;
+    let at = &*mount.mount_point;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = retry(|| rustix::fs::open(at, flags, Mode::empty()))
         .map_err(|e| Error::io("open", at, e.into()))?;

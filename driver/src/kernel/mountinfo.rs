@@ -1,11 +1,13 @@
 //! Parses `/proc/self/mountinfo`.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Keyed, SharedTable};
+use super::mount_words::Words;
+use super::{Keyed, MountOptions, MountPath, SharedTable};
 
 #[cfg(test)]
 mod tests;
@@ -22,17 +24,17 @@ pub struct MountEntry {
     /// Device number, major and minor. Anonymous for btrfs.
     pub device: (u32, u32),
     /// The mounted directory or file of the filesystem ("/" unless it is a bind mount).
-    pub root: PathBuf,
+    pub root: MountPath,
     /// The mount point.
-    pub mount_point: PathBuf,
+    pub mount_point: MountPath,
     /// Options of this mount ("ro", "relatime"…).
-    pub options: Vec<String>,
+    pub options: MountOptions,
     /// Filesystem type.
-    pub fs_type: String,
+    pub fs_type: Arc<str>,
     /// The mount source, often `/dev/loopN`.
-    pub source: String,
+    pub source: Arc<str>,
     /// Options of the filesystem ("rw", "errors=remount-ro"…).
-    pub super_options: Vec<String>,
+    pub super_options: MountOptions,
     /// N of `/dev/loopN` if this is a bind mount of that device node, attached or not.
     pub loop_node: Option<u32>,
 }
@@ -45,7 +47,7 @@ impl MountEntry {
             (super::LOOP_MAJOR, minor) => Some(minor),
             // Only btrfs: for other filesystems with an anonymous number, a user can choose any
             // source. The mount of a device node (devtmpfs, tmpfs) has an anonymous number, too.
-            (0, _) if self.fs_type == "btrfs" => loop_name(&self.source),
+            (0, _) if *self.fs_type == *"btrfs" => loop_name(&self.source),
             _ => None,
         }
     }
@@ -66,7 +68,12 @@ impl MountEntry {
 
     /// True if the mount itself is read-only.
     pub fn read_only(&self) -> bool {
-        self.options.iter().any(|o| o == "ro")
+        self.options.has("ro")
+    }
+
+    /// True if the filesystem itself is read-only.
+    pub fn fs_read_only(&self) -> bool {
+        self.super_options.has("ro")
     }
 }
 
@@ -80,9 +87,8 @@ pub(crate) fn loop_name(path: &str) -> Option<u32> {
 /// What a [`MountTable`] finds mounts by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MountKey {
-    /// The mount point. Comparing its bytes is much faster than comparing the components of paths;
-    /// both sides are in the kernel's notation.
-    At(OsString),
+    /// The mount point.
+    At(MountPath),
     /// Minor of the loop device with the mounted filesystem.
     Loop(u32),
     /// Minor of the loop device with the bound node.
@@ -93,7 +99,7 @@ impl Keyed for MountEntry {
     type Key = MountKey;
 
     fn keys(&self) -> impl Iterator<Item = MountKey> {
-        let at = MountKey::At(self.mount_point.clone().into());
+        let at = MountKey::At(self.mount_point.clone());
         let of_loop = self.loop_minor().map(MountKey::Loop);
         std::iter::once(at).chain(of_loop).chain(self.loop_node.map(MountKey::LoopNode))
     }
@@ -121,11 +127,12 @@ struct DeviceNodes {
 impl MountTable {
     /// Parses mountinfo text. An invalid line is an error that contains the line.
     pub fn parse(text: &[u8]) -> Result<MountTable, String> {
+        let mut words = Words::default();
         let entries = text
             .split(|&b| b == b'\n')
             .filter(|line| !line.is_empty())
             .map(|line| {
-                parse_line(line)
+                parse_line(line, &mut words)
                     .ok_or_else(|| format!("no mountinfo: {:?}", String::from_utf8_lossy(line)))
             })
             .collect::<Result<_, _>>()?;
@@ -175,7 +182,7 @@ impl MountTable {
     fn device_nodes(&self) -> Option<DeviceNodes> {
         let dev = Path::new("/dev");
         let on = self.at(dev).or_else(|| self.at(Path::new("/")))?;
-        let below = dev.strip_prefix(&on.mount_point).unwrap_or(dev);
+        let below = dev.strip_prefix(&*on.mount_point).unwrap_or(dev);
         Some(DeviceNodes { device: on.device, dir: on.root.join(below) })
     }
 
@@ -206,22 +213,25 @@ impl MountTable {
 }
 
 fn at(path: &Path) -> MountKey {
-    MountKey::At(path.as_os_str().to_owned())
+    MountKey::At(path.into())
 }
 
 /// Parses `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`. It
 /// splits at single spaces, because a source can be empty.
-fn parse_line(line: &[u8]) -> Option<MountEntry> {
+fn parse_line(line: &[u8], words: &mut Words) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let id = number(fields.next()?)?;
     let parent = number(fields.next()?)?;
     let device = fields.next()?;
     let colon = device.iter().position(|&b| b == b':')?;
     let device = (number(&device[..colon])?, number(&device[colon + 1..])?);
-    let root = path(fields.next()?);
-    let mount_point = path(fields.next()?);
-    let options = words(fields.next()?);
+    let root = words.path(OsStr::from_bytes(&unescape(fields.next()?)));
+    let mount_point = OsStr::from_bytes(&unescape(fields.next()?)).into();
+    let options = words.options(&String::from_utf8_lossy(fields.next()?));
     fields.find(|field| *field == b"-")?;
+    let mut text = |field| words.text(&String::from_utf8_lossy(&unescape(field)));
+    let (fs_type, source) = (text(fields.next()?), text(fields.next()?));
+    let super_options = String::from_utf8_lossy(fields.next().unwrap_or_default());
     Some(MountEntry {
         id,
         unique_id: None,
@@ -230,9 +240,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         root,
         mount_point,
         options,
-        fs_type: text(fields.next()?),
-        source: text(fields.next()?),
-        super_options: fields.next().map(words).unwrap_or_default(),
+        fs_type,
+        source,
+        super_options: words.options(&super_options),
         loop_node: None,
     })
 }
@@ -241,21 +251,12 @@ fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-fn path(field: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from_vec(unescape(field)))
-}
-
-fn text(field: &[u8]) -> String {
-    String::from_utf8_lossy(&unescape(field)).into_owned()
-}
-
-fn words(field: &[u8]) -> Vec<String> {
-    field.split(|&b| b == b',').filter(|word| !word.is_empty()).map(text).collect()
-}
-
 /// Undoes the kernel's octal escapes (`\040` for a space; also TAB, LF, backslash and `#`). A
 /// backslash that does not start an escape stays.
-fn unescape(field: &[u8]) -> Vec<u8> {
+fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
+    if !field.contains(&b'\\') {
+        return Cow::Borrowed(field);
+    }
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {
@@ -270,5 +271,5 @@ fn unescape(field: &[u8]) -> Vec<u8> {
             }
         }
     }
-    out
+    Cow::Owned(out)
 }

@@ -100,7 +100,7 @@ impl Mounting<'_> {
             let why = "something else is mounted over the staged volume";
             return Err(target_path::wrong(path, why));
         };
-        if entry.fs_type != self.fs.as_str() {
+        if *entry.fs_type != *self.fs.as_str() {
             return Err(Error::AlreadyExists(format!(
                 "{} is mounted at this path already, {} was asked for",
                 entry.fs_type, self.fs
@@ -108,7 +108,7 @@ impl Mounting<'_> {
         }
         let device = kernel.loop_open(minor, file_id(self.image)?)?;
         loop_device::follow_size(kernel, &device, self.image)?;
-        let read_only = entry.super_options.iter().any(|o| o == "ro");
+        let read_only = entry.fs_read_only();
         self.complete(&device, read_only)
     }
 

@@ -94,7 +94,7 @@ impl Node {
         let record = self.volume(id)?;
         let path = target_path::place(&path)?;
         let here = |stage: &Stage| stage.path == path;
-        let capability = match record.stage.as_ref().is_some_and(here) {
+        let capability = match record.stage.as_deref().is_some_and(here) {
             false => of_volume(asked, &record)?,
             true => of_volume(asked, &record).map_err(already)?,
         };
@@ -116,9 +116,9 @@ impl Node {
         let view = VolumeState::look(kernel, &owner, &[&wanted.path])?;
         let seen = Seen {
             attached: view.own().next().is_some(),
-            mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
+            mounted_at: view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
         };
-        let action = decide(record.stage.as_ref(), &seen, wanted)?;
+        let action = decide(record.stage.as_deref(), &seen, wanted)?;
         if action == StageAction::Begin {
             if wanted.capability.access != Access::Block {
                 // Checked before the record changes: an unusable path has no effect.
@@ -172,7 +172,7 @@ impl Node {
         let raw = wanted.capability.access == Access::Block;
         let same =
             |stage: &&Stage| stage.path == wanted.path && stage.capability == wanted.capability;
-        let known = record.stage.as_ref().filter(same);
+        let known = record.stage.as_deref().filter(same);
         let mut stage = known.cloned().unwrap_or_else(|| Stage {
             path: wanted.path.clone(),
             capability: wanted.capability.clone(),
@@ -183,7 +183,7 @@ impl Node {
             stage.minor = None;
         }
         Ok(self.pools.update_volume(&record.id, |r| {
-            r.stage = Some(stage);
+            r.stage = Some(Box::new(stage));
             r.fresh = false;
             match (&wanted.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,
@@ -231,8 +231,8 @@ impl Node {
     /// from the kernel's state. An earlier record of a block volume stays: it identifies the
     /// targets that are bound to a lost device.
     fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, wanted: &Wanted) {
-        let block = |stage: &&Stage| stage.capability.access == Access::Block;
-        let before = record.stage.as_ref().filter(block).cloned();
+        let before = record.stage.clone();
+        let before = before.filter(|stage| stage.capability.access == Access::Block);
         let undone = self.release(owner, &wanted.path).and_then(|left| {
             loop_device::still_held(&left)?;
             Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = before)?)

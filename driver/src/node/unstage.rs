@@ -40,7 +40,7 @@ impl Node {
         refuse_foreign(&view, path)?;
         let mounted = view.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = match mounted {
-            true => view.mounts().map(|e| e.mount_point.clone()).collect(),
+            true => view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
             false => view.bound(),
         };
         elsewhere.retain(|at| at != path);

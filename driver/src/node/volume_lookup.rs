@@ -57,7 +57,7 @@ impl Node {
                 return Ok((path, AtPath::Filesystem(fs.ok_or_else(not_there)?)));
             }
             Found::Device { minor, .. } => view.kernel().device(minor),
-            Found::Nothing if record.stage.as_ref().is_some_and(staged) => view.own().next(),
+            Found::Nothing if record.stage.as_deref().is_some_and(staged) => view.own().next(),
             _ => None,
         };
         let device = device.ok_or_else(not_there)?;

@@ -28,7 +28,7 @@ struct BootState {
     schema: u32,
     /// The ID of the boot that the rest describes.
     boot: String,
-    stage: Option<Stage>,
+    stage: Option<Box<Stage>>,
     freeze: Option<FreezeIntent>,
 }
 
@@ -42,7 +42,7 @@ impl VolumeRecord {
 
     /// The part of the record in `state.json`.
     fn of_boot(&self) -> (Option<&Stage>, Option<FreezeIntent>) {
-        (self.stage.as_ref().filter(|_| self.inline.is_none()), self.freeze)
+        (self.stage.as_deref().filter(|_| self.inline.is_none()), self.freeze)
     }
 
     /// True if both records have the same state.
@@ -54,7 +54,7 @@ impl VolumeRecord {
     pub(super) fn with_boot_state(&self, of: &VolumeRecord) -> VolumeRecord {
         let (stage, freeze) = of.of_boot();
         let mut record = self.durable();
-        record.stage = record.stage.or_else(|| stage.cloned());
+        record.stage = record.stage.or_else(|| stage.cloned().map(Box::new));
         record.freeze = freeze;
         record
     }
@@ -67,7 +67,7 @@ pub(super) fn encode(record: &VolumeRecord, boot: &str) -> Result<Option<Vec<u8>
         return Ok(None);
     }
     let boot = boot.to_owned();
-    let state = BootState { schema: SCHEMA, boot, stage: stage.cloned(), freeze };
+    let state = BootState { schema: SCHEMA, boot, stage: stage.cloned().map(Box::new), freeze };
     encoding::encode(&state, FILE).map(Some)
 }
 

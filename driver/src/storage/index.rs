@@ -1,10 +1,13 @@
 //! The in-memory index of a pool: built when the pool opens, and updated after each disk change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::record_io::{Broken, Record};
-use super::{Error, GroupRecord, SnapshotRecord, VolumeId, VolumeRecord};
+use super::{Capability, Error, GroupRecord, SnapshotRecord, VolumeId, VolumeRecord};
+use crate::kernel::interned::Interned;
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +16,7 @@ mod tests;
 #[derive(Debug)]
 pub(super) struct Table<R: Named> {
     records: BTreeMap<R::Id, Arc<R>>,
-    names: HashMap<String, R::Id>,
+    names: HashSet<ByName<R>>,
     broken: BTreeMap<R::Id, Broken>,
     promised: u64,
 }
@@ -64,11 +67,36 @@ impl Named for GroupRecord {
     }
 }
 
+/// A record with a name, in a set of names.
+#[derive(Debug)]
+struct ByName<R>(Arc<R>);
+
+impl<R: Named> Borrow<str> for ByName<R> {
+    fn borrow(&self) -> &str {
+        self.0.name().unwrap_or_default()
+    }
+}
+
+impl<R: Named> Hash for ByName<R> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let name: &str = self.borrow();
+        name.hash(state);
+    }
+}
+
+impl<R: Named> PartialEq for ByName<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name() == other.0.name()
+    }
+}
+
+impl<R: Named> Eq for ByName<R> {}
+
 impl<R: Named> Default for Table<R> {
     fn default() -> Self {
         Table {
             records: BTreeMap::new(),
-            names: HashMap::new(),
+            names: HashSet::new(),
             broken: BTreeMap::new(),
             promised: 0,
         }
@@ -82,8 +110,8 @@ impl<R: Named> Table<R> {
         self.take(id);
         self.promised = self.promised.saturating_add(record.promised());
         // Only outside changes make two records with one name; the first one inserted keeps it.
-        if let Some(name) = record.name() {
-            self.names.entry(name.to_owned()).or_insert(id);
+        if record.name().is_some_and(|name| !self.names.contains(name)) {
+            self.names.insert(ByName(record.clone()));
         }
         self.records.insert(id, record);
     }
@@ -93,7 +121,7 @@ impl<R: Named> Table<R> {
         let record = self.records.remove(&id)?;
         self.promised = self.promised.saturating_sub(record.promised());
         if let Some(name) = record.name()
-            && self.names.get(name) == Some(&id)
+            && self.names.get(name).is_some_and(|named| named.0.id() == id)
         {
             self.names.remove(name);
         }
@@ -117,7 +145,7 @@ impl<R: Named> Table<R> {
 
     /// Finds the record with this name.
     pub(super) fn named(&self, name: &str) -> Option<Arc<R>> {
-        self.names.get(name).and_then(|id| self.records.get(id)).cloned()
+        self.names.get(name).map(|named| named.0.clone())
     }
 
     /// Fails if an entry has the name already, even if its record can't be used.
@@ -126,10 +154,10 @@ impl<R: Named> Table<R> {
         if let Some(broken) = broken.find(|b| b.name.as_deref() == Some(name)) {
             return Err(broken.error());
         }
-        let Some(id) = self.names.get(name) else {
+        let Some(ByName(named)) = self.names.get(name) else {
             return Ok(());
         };
-        let kind = R::KIND;
+        let (kind, id) = (R::KIND, named.id());
         Err(Error::Refused(format!("{kind} {id} has the name {name:?} already")))
     }
 
@@ -151,9 +179,20 @@ pub(super) struct Index {
     pub(super) snapshots: Table<SnapshotRecord>,
     pub(super) groups: Table<GroupRecord>,
     inline: HashMap<String, VolumeId>,
+    capabilities: Interned<[Capability]>,
+    parameters: Interned<BTreeMap<String, String>>,
+    mkfs_options: Interned<[String]>,
 }
 
 impl Index {
+    /// Lets a new record share what it has in common with others: most volumes are of few classes.
+    pub(super) fn share(&mut self, record: &mut VolumeRecord) {
+        record.capabilities = self.capabilities.get(record.capabilities.clone());
+        record.parameters = self.parameters.get(record.parameters.clone());
+        record.mutable_parameters = self.parameters.get(record.mutable_parameters.clone());
+        record.mkfs_options = self.mkfs_options.get(record.mkfs_options.clone());
+    }
+
     /// Inserts a volume, and replaces its earlier record.
     pub(super) fn put_volume(&mut self, record: Arc<VolumeRecord>) {
         if let Some(handle) = &record.inline {

@@ -8,27 +8,29 @@ use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
 
-/// The result of reading all entries of a kind.
+/// What is no usable record among the entries of a kind.
 #[derive(Debug)]
-pub(super) struct Loaded<R: Record> {
-    /// The usable records.
-    pub(super) records: Vec<R>,
+pub(super) struct Unusable<R: Record> {
     /// Entries of this pool with an unusable record.
     pub(super) broken: Vec<(R::Id, Broken)>,
     /// Paths that are not entries of this pool; they stay untouched.
     pub(super) strangers: Vec<PathBuf>,
 }
 
-/// Reads all records of a kind. Few system calls per record (open, read, close) let a pool of ten
-/// thousand volumes open in a fraction of a second.
-pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>, Error> {
+/// Reads all records of a kind, and hands over each usable one. Few system calls per record (open,
+/// read, close) let a pool of ten thousand volumes open in a fraction of a second.
+pub(super) fn load<R: Record>(
+    layout: &Layout,
+    pool: PoolId,
+    mut put: impl FnMut(R),
+) -> Result<Unusable<R>, Error> {
     let shelf = layout.shelf(R::SHELF);
-    let mut loaded = Loaded { records: Vec::new(), broken: Vec::new(), strangers: Vec::new() };
+    let mut unusable = Unusable { broken: Vec::new(), strangers: Vec::new() };
     let mut buffer = Vec::new();
     for entry in file::list(shelf)? {
         let id = entry.parse::<R::Id>().ok();
         let Some(id) = id.filter(|id| R::pool_of(*id) == pool) else {
-            loaded.strangers.push(layout.path().join(R::SHELF.name()).join(entry));
+            unusable.strangers.push(layout.path().join(R::SHELF.name()).join(entry));
             continue;
         };
         let why = match read_whole(shelf, &Path::new(&entry).join(R::FILE), &mut buffer) {
@@ -36,7 +38,7 @@ pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>
                 Ok(mut record) => {
                     let state = Path::new(&entry).join(boot_state::FILE);
                     record.add_state(shelf, &state, layout.boot());
-                    loaded.records.push(record);
+                    put(record);
                     continue;
                 }
                 Err(why) => why,
@@ -53,9 +55,9 @@ pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>
                 .find_map(|key| peek(&buffer, key)?.as_u64())
                 .unwrap_or(0),
         };
-        loaded.broken.push((id, broken));
+        unusable.broken.push((id, broken));
     }
-    Ok(loaded)
+    Ok(unusable)
 }
 
 /// Reads one record from disk again, without the state of the running kernel.

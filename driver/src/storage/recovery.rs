@@ -15,10 +15,10 @@ use super::directory::Left;
 use super::encoding;
 use super::freeze;
 use super::image_file::Image;
-use super::index::{Index, Named};
+use super::index::{Index, Named, Table};
 use super::issue::Holds;
-use super::load::{self, Loaded};
-use super::record_io::{self, Record};
+use super::load;
+use super::record_io::{self, Broken, Record};
 use super::sync::{lock, read, write};
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
@@ -129,39 +129,46 @@ fn remove(pool: &Pool, from: Left, what: &str, entry: String) {
 
 fn read_records(pool: &Pool) -> Result<Index> {
     let mut index = Index::default();
-    for record in read_shelf(pool, &mut index.volumes, About::Volume)? {
-        index.put_volume(record);
-    }
-    for record in read_shelf(pool, &mut index.snapshots, About::Snapshot)? {
-        index.snapshots.put(record);
-    }
-    for record in read_shelf(pool, &mut index.groups, About::Group)? {
-        index.groups.put(record);
-    }
+    let broken = read_shelf(pool, About::Volume, |mut record| {
+        index.share(&mut record);
+        index.put_volume(Arc::new(record));
+    })?;
+    put_broken(&mut index.volumes, broken);
+    let snapshots = &mut index.snapshots;
+    let broken = read_shelf(pool, About::Snapshot, |record| snapshots.put(Arc::new(record)))?;
+    put_broken(snapshots, broken);
+    let groups = &mut index.groups;
+    let broken = read_shelf(pool, About::Group, |record| groups.put(Arc::new(record)))?;
+    put_broken(groups, broken);
     Ok(index)
 }
 
-/// Returns the usable records of a kind. Unusable records become findings and stay in the index,
-/// because calls for them must not answer "not found".
-fn read_shelf<R: Named>(
-    pool: &Pool,
-    table: &mut super::index::Table<R>,
-    about: impl Fn(R::Id) -> About,
-) -> Result<Vec<Arc<R>>> {
-    let loaded: Loaded<R> = load::load(&pool.layout, pool.id)?;
-    for (id, broken) in loaded.broken {
-        // Holds even after a repair: the record is not read again before the next start.
-        pool.note(about(id), Holds::Open, format!("its record {}", broken.why));
+/// Unusable records stay in the index, because calls for them must not answer "not found".
+fn put_broken<R: Named>(table: &mut Table<R>, broken: Vec<(R::Id, Broken)>) {
+    for (id, broken) in broken {
         table.put_broken(id, broken);
     }
-    for path in loaded.strangers {
+}
+
+/// Hands over the usable records of a kind, and returns the unusable ones, which become findings.
+fn read_shelf<R: Record>(
+    pool: &Pool,
+    about: impl Fn(R::Id) -> About,
+    put: impl FnMut(R),
+) -> Result<Vec<(R::Id, Broken)>> {
+    let unusable = load::load(&pool.layout, pool.id, put)?;
+    for (id, broken) in &unusable.broken {
+        // Holds even after a repair: the record is not read again before the next start.
+        pool.note(about(*id), Holds::Open, format!("its record {}", broken.why));
+    }
+    for path in unusable.strangers {
         pool.note(
             About::File(path.clone()),
             Holds::File(path),
             "is not an entry of this pool: the driver leaves it as it is",
         );
     }
-    Ok(loaded.records.into_iter().map(Arc::new).collect())
+    Ok(unusable.broken)
 }
 
 /// Moves the state that version 0.1.0 kept in `volume.json` to `state.json`. If that fails, the

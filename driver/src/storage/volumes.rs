@@ -63,7 +63,9 @@ impl Pools {
             })?;
         }
         file::sync(&image, &incoming.image_path())?;
-        let record = Arc::new(record_of(new, id, format));
+        let mut record = record_of(new, id, format);
+        write(&pool.index).share(&mut record);
+        let record = Arc::new(record);
         incoming.commit(&*record)?;
         write(&pool.index).put_volume(record.clone());
         Ok(record)
@@ -75,7 +77,7 @@ impl Pools {
     /// close, and only that frees the space. A missing volume is [`Error::NoVolume`].
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
-        self.delete(*id, record.stage.as_ref())
+        self.delete(*id, record.stage.as_deref())
     }
 
     /// Deletes a volume that was just unstaged, though its record still has the stage. If this
@@ -383,11 +385,11 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         id,
         name: new.name,
         capacity_bytes: new.capacity_bytes,
-        capabilities: new.capabilities,
-        parameters: new.parameters,
-        mutable_parameters: new.mutable_parameters,
+        capabilities: new.capabilities.into(),
+        parameters: new.parameters.into(),
+        mutable_parameters: new.mutable_parameters.into(),
         settings: new.settings,
-        mkfs_options: new.mkfs_options,
+        mkfs_options: new.mkfs_options.into(),
         source: new.source,
         created_ns: now_ns(),
         format,

@@ -34,11 +34,11 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         id: VolumeId::generate(pool),
         name: new.name,
         capacity_bytes: new.capacity_bytes,
-        capabilities: new.capabilities,
-        parameters: new.parameters,
-        mutable_parameters: new.mutable_parameters,
+        capabilities: new.capabilities.into(),
+        parameters: new.parameters.into(),
+        mutable_parameters: new.mutable_parameters.into(),
         settings: new.settings,
-        mkfs_options: new.mkfs_options,
+        mkfs_options: new.mkfs_options.into(),
         source: None,
         created_ns: 1,
         format: Format::None,
@@ -55,8 +55,9 @@ pub(crate) fn stage_at(
     path: impl Into<PathBuf>,
     capability: Capability,
     minor: Option<u32>,
-) -> Stage {
-    Stage { path: path.into(), capability, minor, read_only_loops: BTreeMap::new() }
+) -> Box<Stage> {
+    let read_only_loops = BTreeMap::new();
+    Stage { path: path.into(), capability, minor, read_only_loops }.into()
 }
 
 /// A thin ext4 volume of 4 MiB.

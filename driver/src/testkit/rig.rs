@@ -147,7 +147,7 @@ impl<K: TestKernel> Rig<K> {
         image.set_len(bytes).unwrap();
         self.update(id, |record| {
             record.format = Format::None;
-            record.mkfs_options = options;
+            record.mkfs_options = options.into();
         });
         id
     }
@@ -382,7 +382,7 @@ impl<K: TestKernel> Rig<K> {
     /// Mount points beneath the rig except those of pools, in the kernel's order.
     pub(crate) fn mounted(&self) -> Vec<PathBuf> {
         let table = self.kernel.mounts().unwrap();
-        let points = table.entries.iter().map(|e| e.mount_point.clone());
+        let points = table.entries.iter().map(|e| e.mount_point.to_path_buf());
         let pool = |p: &PathBuf| self.specs.iter().any(|spec| spec.path == *p);
         let ours = points.filter(|p| p.starts_with(self.root()) && !pool(p));
         ours.collect()

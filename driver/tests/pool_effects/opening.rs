@@ -134,7 +134,7 @@ impl Prepared {
             let mounts = self.site.kernel.mounts().unwrap();
             let pool = pools.named(None).unwrap();
             let options = &mounts.at(pool.root()).unwrap().options;
-            assert!(options.iter().any(|o| o == "rw"), "{context}: {options:?}");
+            assert!(options.has("rw"), "{context}: {options:?}");
         }
         if let Some(id) = self.volume {
             let volume = pools.volume(&VolumeHandle::Id(id)).unwrap();

@@ -41,7 +41,7 @@ impl Staged {
         let minor = self.bench.device(&self.id).minor;
         let mounts = self.bench.kernel.mounts().unwrap();
         let mount = mounts.of_loop(minor).next().unwrap();
-        mount.super_options.iter().any(|o| o == "discard")
+        mount.super_options.has("discard")
     }
 }
 

@@ -17,7 +17,7 @@ fn class_parameters_choose_the_pool_and_the_settings() {
     let record = bench.record(bench.created(request));
     let pool = bench.controller.pools.with_id(record.id.pool()).unwrap();
     assert_eq!(pool.name(), "other");
-    assert_eq!(record.mkfs_options, ["-m", "0"]);
+    assert_eq!(*record.mkfs_options, ["-m", "0"]);
     assert_eq!(record.settings.provisioning, Provisioning::Thick);
     assert_eq!(record.settings.read_ahead_kib, Some(64));
     assert!(record.settings.direct_io && !record.settings.discard);

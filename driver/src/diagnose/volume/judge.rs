@@ -212,7 +212,7 @@ fn mount_issues(record: &VolumeRecord, stage: &Stage, state: &VolumeState) -> Ve
             staging: !formatted && mount.is_none(),
         });
     }
-    let is = |word: &str| mount.is_some_and(|m| m.super_options.iter().any(|o| o == word));
+    let is = |word: &str| mount.is_some_and(|m| m.super_options.has(word));
     if is("shutdown") {
         issues.push(Issue::FilesystemShutDown);
     } else if (is("ro") || is("emergency_ro")) && !read_only(&stage.capability) {
@@ -233,6 +233,6 @@ fn read_only(capability: &Capability) -> bool {
 fn used_unstaged(state: &VolumeState) -> Option<Issue> {
     state.own().find_map(|l| {
         let mount = state.kernel().mounts_of(l.minor).next()?;
-        Some(Issue::UsedUnstaged { minor: l.minor, at: mount.mount_point.clone() })
+        Some(Issue::UsedUnstaged { minor: l.minor, at: mount.mount_point.to_path_buf() })
     })
 }

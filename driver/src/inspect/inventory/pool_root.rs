@@ -116,7 +116,7 @@ mod tests {
             ("/dev/loop1", "devtmpfs"),
         ] {
             let mount = enclosing(&mounts, Path::new(path)).unwrap();
-            assert_eq!(mount.source, source, "{path}");
+            assert_eq!(&*mount.source, source, "{path}");
         }
     }
 }

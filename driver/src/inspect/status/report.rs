@@ -285,7 +285,7 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -
         mounts: devices
             .iter()
             .flat_map(|minor| state.kernel().mounts_of(*minor))
-            .map(|m| m.mount_point.clone())
+            .map(|m| m.mount_point.to_path_buf())
             .collect(),
         created_ns: v.created_ns,
     }
@@ -347,16 +347,12 @@ fn loop_device(l: &LoopUse) -> LoopReport {
 
 fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
     let device = m.loop_node.is_some();
-    let mut options = m.options.clone();
-    for option in &m.super_options {
-        if !options.contains(option) {
-            options.push(option.clone());
-        }
-    }
+    let others = m.super_options.iter().filter(|option| !m.options.has(option));
+    let options = m.options.iter().chain(others).map(str::to_owned).collect();
     MountReport {
-        path: m.mount_point.clone(),
+        path: m.mount_point.to_path_buf(),
         kind: if device { "device" } else { "filesystem" }.into(),
-        fs: m.fs_type.clone(),
+        fs: m.fs_type.to_string(),
         device: loop_path(l.device.minor),
         object: l.owner.parts().1,
         read_only: m.read_only(),

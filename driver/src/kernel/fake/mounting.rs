@@ -7,7 +7,9 @@ use super::fake_signature::Content;
 use super::state::{Device, Mounted, State, Super};
 use crate::kernel::mount_flags::flags_and_data;
 use crate::kernel::mountinfo::loop_name;
-use crate::kernel::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec, Result};
+use crate::kernel::{
+    BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountOptions, MountSpec, Result,
+};
 
 /// Resolves an existing path that is not a symlink.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
@@ -71,11 +73,11 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
             parent: 0,
             device: number,
             root: "/".into(),
-            mount_point: target,
-            options: mount_words(flags),
-            fs_type: spec.fs.to_string(),
-            source: spec.device.display().to_string(),
-            super_options: Vec::new(),
+            mount_point: target.as_path().into(),
+            options: mount_words(flags).join(",").as_str().into(),
+            fs_type: spec.fs.as_str().into(),
+            source: spec.device.display().to_string().into(),
+            super_options: "".into(),
             loop_node: None,
         },
         device: Some(device),
@@ -84,7 +86,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
 }
 
 /// The flags of the mount itself, not of its filesystem, as mountinfo shows them.
-fn mount_words(flags: libc::c_ulong) -> Vec<String> {
+fn mount_words(flags: libc::c_ulong) -> Vec<&'static str> {
     let own = [
         (libc::MS_NOSUID, "nosuid"),
         (libc::MS_NODEV, "nodev"),
@@ -98,20 +100,22 @@ fn mount_words(flags: libc::c_ulong) -> Vec<String> {
     if !has(libc::MS_NOATIME) {
         shown.push("relatime");
     }
-    shown.into_iter().map(str::to_owned).collect()
+    shown
 }
 
 /// Adds a bind mount's flags to those of its source mount.
-fn add(options: &mut Vec<String>, flags: BindFlags) {
+fn add(options: &MountOptions, flags: BindFlags) -> MountOptions {
+    let mut words: Vec<&str> = options.iter().collect();
     if flags.read_only {
-        options.retain(|o| o != "rw" && o != "ro");
-        options.insert(0, "ro".to_owned());
+        words.retain(|o| *o != "rw" && *o != "ro");
+        words.insert(0, "ro");
     }
     for (on, word) in [(flags.nodev, "nodev"), (flags.nosuid, "nosuid")] {
-        if on && !options.iter().any(|o| o == word) {
-            options.insert(1, word.to_owned());
+        if on && !words.contains(&word) {
+            words.insert(1, word);
         }
     }
+    words.join(",").as_str().into()
 }
 
 pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
@@ -134,13 +138,13 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags
         .cloned()
         .ok_or_else(|| Error::errno("open_tree", source, libc::EINVAL))?;
     let below = from
-        .strip_prefix(&mounted.entry.mount_point)
+        .strip_prefix(&*mounted.entry.mount_point)
         .map_err(|e| Error::io("open_tree", source, io::Error::other(e)))?;
     if !below.as_os_str().is_empty() {
-        mounted.entry.root = mounted.entry.root.join(below);
+        mounted.entry.root = (&mounted.entry.root.join(below)).into();
     }
-    mounted.entry.mount_point = mount_point;
-    add(&mut mounted.entry.options, flags);
+    mounted.entry.mount_point = (&mount_point).into();
+    mounted.entry.options = add(&mounted.entry.options, flags);
     s.push(mounted);
     Ok(())
 }

@@ -84,10 +84,10 @@ impl Default for State {
                 device,
                 root: "/".into(),
                 mount_point: at.into(),
-                options: vec!["rw".to_owned(), "relatime".to_owned()],
-                fs_type: fs_type.to_owned(),
-                source: fs_type.to_owned(),
-                super_options: vec!["rw".to_owned()],
+                options: "rw,relatime".into(),
+                fs_type: fs_type.into(),
+                source: fs_type.into(),
+                super_options: "rw".into(),
                 loop_node: None,
             },
             device: None,
@@ -342,7 +342,7 @@ impl State {
         let entries = self.mounts.iter().map(|mounted| {
             let mut entry = mounted.entry.clone();
             if let Some(sb) = mounted.device.and_then(|device| self.supers.get(&device)) {
-                entry.super_options = sb.words();
+                entry.super_options = sb.words().join(",").as_str().into();
             }
             entry
         });

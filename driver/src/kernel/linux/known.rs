@@ -22,6 +22,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::uevents::{Changes, Uevents};
 use super::{Linux, ioctl, lock, loopdev, mount, statmount};
+use crate::kernel::mount_words::Words;
 use crate::kernel::{Error, LoopInfo, LoopTable, MountEntry, MountTable, Result};
 
 /// The loop devices and mounts that are known.
@@ -137,6 +138,7 @@ struct Mounts {
     /// whole.
     by_id: bool,
     table: MountTable,
+    words: Words,
 }
 
 impl Mounts {
@@ -145,7 +147,8 @@ impl Mounts {
         let open = |path| File::open(path).map_err(|e| Error::io("open", path, e));
         let (notice, opened) = (open(MOUNTINFO)?, open(NAMESPACE)?);
         let (by_id, unlisted, table) = (true, None, MountTable::default());
-        let mut mounts = Mounts { namespace, notice, opened, unlisted, by_id, table };
+        let words = Words::default();
+        let mut mounts = Mounts { namespace, notice, opened, unlisted, by_id, table, words };
         mounts.list()?;
         Ok(mounts)
     }
@@ -164,7 +167,8 @@ impl Mounts {
         let known = &self.table.entries;
         let after = known.numbers().rev().nth(LATEST).unwrap_or_default();
         let listed = statmount::list(after).ok()?;
-        let is_gone = |id: &u64| statmount::stat(*id).is_ok_and(|mount| mount.is_none());
+        let words = &mut self.words;
+        let is_gone = |id: &u64| statmount::stat(*id, words).is_ok_and(|mount| mount.is_none());
         let at_paths = unmounted.iter().flat_map(|path| self.table.numbers_at(path));
         // Without the latest ones, which the list shows.
         let old = at_paths.filter(|id| *id <= after).filter(is_gone);
@@ -173,7 +177,7 @@ impl Mounts {
             old.chain(latest.filter(|id| listed.binary_search(id).is_err())).collect();
         let mut new = Vec::new();
         for id in listed.into_iter().filter(|id| known.get(*id).is_none()) {
-            new.push((id, statmount::stat(id).ok()??.entry));
+            new.push((id, statmount::stat(id, &mut self.words).ok()??.entry));
         }
         let mut table = self.table.clone();
         table.change(gone, new);
@@ -189,7 +193,7 @@ impl Mounts {
     fn list(&mut self) -> Result<()> {
         let count = || ioctl::count_mounts(&self.opened).ok();
         let before = count();
-        let listed = if self.by_id { by_id(&self.table) } else { None };
+        let listed = if self.by_id { by_id(&self.table, &mut self.words) } else { None };
         let Some(table) = listed else {
             (self.by_id, self.unlisted, self.table) = (false, None, mount::table()?);
             return Ok(());
@@ -216,14 +220,14 @@ const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
 /// Lists the mounts by ID, and reads those that `known` does not have. `None` if this kernel does
 /// not show all fields by ID: it needs Linux 6.13.
-fn by_id(known: &MountTable) -> Option<MountTable> {
+fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
     let listed = statmount::list(0).ok()?;
     // The IDs are in rising order.
     let gone = known.entries.numbers().filter(|id| listed.binary_search(id).is_err());
     let (gone, mut new): (Vec<u64>, _) = (gone.collect(), Vec::new());
     let mut has_source = !known.entries.is_empty();
     for id in listed.into_iter().filter(|id| known.entries.get(*id).is_none()) {
-        if let Some(mount) = statmount::stat(id).ok()? {
+        if let Some(mount) = statmount::stat(id, words).ok()? {
             has_source |= mount.has_source;
             new.push((id, mount.entry));
         }
@@ -328,11 +332,11 @@ impl Known {
 fn is_current(entry: &MountEntry) -> bool {
     let Some(id) = entry.unique_id else {
         // Poll reports all changes but those of the filesystem, like one that turned read-only.
-        let read_only = entry.read_only() || entry.super_options.iter().any(|o| o == "ro");
-        return rustix::fs::statvfs(&entry.mount_point)
+        let read_only = entry.read_only() || entry.fs_read_only();
+        return rustix::fs::statvfs(&*entry.mount_point)
             .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only);
     };
-    let now = statmount::stat(id).ok().flatten();
+    let now = statmount::stat(id, &mut Words::default()).ok().flatten();
     now.is_some_and(|mut now| {
         now.entry.loop_node = entry.loop_node;
         now.entry == *entry

@@ -494,7 +494,7 @@ impl Linux {
     fn dev_makes_nodes(&self) -> bool {
         *self.devtmpfs.get_or_init(|| {
             super::mount::table().is_ok_and(|table| {
-                table.at(Path::new("/dev")).is_some_and(|entry| entry.fs_type == "devtmpfs")
+                table.at(Path::new("/dev")).is_some_and(|entry| *entry.fs_type == *"devtmpfs")
             })
         })
     }

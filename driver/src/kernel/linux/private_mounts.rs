@@ -40,13 +40,13 @@ fn make() -> io::Result<File> {
     // A copy of a mount keeps its filesystem alive. So nothing stays but what programs need.
     for entry in table.entries.iter().filter(|entry| !is_needed(entry)) {
         // It may be beneath a mount that is gone already.
-        let _ = umount2(&entry.mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+        let _ = umount2(&*entry.mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
     }
     File::open("/proc/thread-self/ns/mnt")
 }
 
 fn is_needed(entry: &MountEntry) -> bool {
-    let point = &entry.mount_point;
+    let point = &*entry.mount_point;
     let on_the_way = |needed: &Path| needed.starts_with(point) || point.starts_with(needed);
     point == Path::new("/")
         || entry.loop_minor().is_none() && NEEDED.iter().any(|needed| on_the_way(needed.as_ref()))

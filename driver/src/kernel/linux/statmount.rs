@@ -5,11 +5,11 @@
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use linux_raw_sys::general as raw;
 
 use crate::kernel::MountEntry;
+use crate::kernel::mount_words::Words;
 
 /// The fields that make a [`MountEntry`].
 const FIELDS: u32 = raw::STATMOUNT_SB_BASIC
@@ -72,7 +72,7 @@ pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
 }
 
 /// A mount by its unique ID; `None` if it is not in this thread's namespace any more.
-pub(super) fn stat(id: u64) -> io::Result<Option<Mount>> {
+pub(super) fn stat(id: u64, words: &mut Words) -> io::Result<Option<Mount>> {
     let request = request(id, FIELDS.into());
     // Whole words, because the structure has fields of eight bytes.
     let mut buffer = vec![0_u64; BUFFER / 8];
@@ -89,7 +89,7 @@ pub(super) fn stat(id: u64) -> io::Result<Option<Mount>> {
             )
         };
         if answer == 0 {
-            return Ok(Some(read(&buffer)));
+            return Ok(Some(read(&buffer, words)));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
@@ -100,7 +100,7 @@ pub(super) fn stat(id: u64) -> io::Result<Option<Mount>> {
     }
 }
 
-fn read(buffer: &[u64]) -> Mount {
+fn read(buffer: &[u64], words: &mut Words) -> Mount {
     assert!(buffer.len() * 8 >= FIXED);
     // SAFETY: the buffer is at least as large as the structure and aligned for it. All its fields
     // are integers, for which any bits are valid.
@@ -113,49 +113,51 @@ fn read(buffer: &[u64]) -> Mount {
         let text = bytes.get(FIXED + offset as usize..).filter(|_| shown)?;
         Some(OsStr::from_bytes(CStr::from_bytes_until_nul(text).ok()?.to_bytes()))
     };
-    let text = |field, offset| string(field, offset).map(|s| s.to_string_lossy().into_owned());
+    let text = |field, offset| string(field, offset).map(OsStr::to_string_lossy);
     let mut fs_type = text(raw::STATMOUNT_FS_TYPE, answer.fs_type).unwrap_or_default();
     if let Some(subtype) = text(raw::STATMOUNT_FS_SUBTYPE, answer.fs_subtype) {
-        fs_type = format!("{fs_type}.{subtype}");
+        fs_type = format!("{fs_type}.{subtype}").into();
     }
     let source = text(raw::STATMOUNT_SB_SOURCE, answer.sb_source);
     let has_source = source.is_some();
     let read_only = answer.sb_flags & libc::MS_RDONLY as u32 != 0;
-    let options = text(raw::STATMOUNT_MNT_OPTS, answer.mnt_opts).unwrap_or_default();
-    let options = options.split(',').filter(|word| !word.is_empty());
-    let super_options = std::iter::once(if read_only { "ro" } else { "rw" }).chain(options);
-    let path = |field, offset| string(field, offset).map(PathBuf::from).unwrap_or_default();
+    let access = if read_only { "ro" } else { "rw" };
+    let super_options = match text(raw::STATMOUNT_MNT_OPTS, answer.mnt_opts) {
+        Some(options) if !options.is_empty() => words.options(&format!("{access},{options}")),
+        _ => words.options(access),
+    };
+    let path = |field, offset| string(field, offset).unwrap_or_default();
     let entry = MountEntry {
         id: answer.mnt_id_old.into(),
         unique_id: Some(answer.mnt_id),
         parent: answer.mnt_parent_id_old.into(),
         device: (answer.sb_dev_major, answer.sb_dev_minor),
-        root: path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root),
-        mount_point: path(raw::STATMOUNT_MNT_POINT, answer.mnt_point),
-        options: words(answer.mnt_attr),
-        fs_type,
-        source: source.unwrap_or_else(|| "none".to_owned()),
-        super_options: super_options.map(str::to_owned).collect(),
+        root: words.path(path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root)),
+        mount_point: path(raw::STATMOUNT_MNT_POINT, answer.mnt_point).into(),
+        options: words.options(&flags(answer.mnt_attr)),
+        fs_type: words.text(&fs_type),
+        source: words.text(source.as_deref().unwrap_or("none")),
+        super_options,
         loop_node: None,
     };
     Mount { entry, has_source }
 }
 
 /// The flags of a mount, in the words and the order of mountinfo.
-fn words(attributes: u64) -> Vec<String> {
+fn flags(attributes: u64) -> String {
     let has = |bit: u64| attributes & bit != 0;
     let atime = attributes & libc::MOUNT_ATTR__ATIME;
     let flags = [
-        (has(libc::MOUNT_ATTR_NOSUID), "nosuid"),
-        (has(libc::MOUNT_ATTR_NODEV), "nodev"),
-        (has(libc::MOUNT_ATTR_NOEXEC), "noexec"),
-        (atime == libc::MOUNT_ATTR_NOATIME, "noatime"),
-        (has(libc::MOUNT_ATTR_NODIRATIME), "nodiratime"),
-        (atime == libc::MOUNT_ATTR_RELATIME, "relatime"),
-        (has(libc::MOUNT_ATTR_NOSYMFOLLOW), "nosymfollow"),
-        (has(libc::MOUNT_ATTR_IDMAP), "idmapped"),
+        (has(libc::MOUNT_ATTR_NOSUID), ",nosuid"),
+        (has(libc::MOUNT_ATTR_NODEV), ",nodev"),
+        (has(libc::MOUNT_ATTR_NOEXEC), ",noexec"),
+        (atime == libc::MOUNT_ATTR_NOATIME, ",noatime"),
+        (has(libc::MOUNT_ATTR_NODIRATIME), ",nodiratime"),
+        (atime == libc::MOUNT_ATTR_RELATIME, ",relatime"),
+        (has(libc::MOUNT_ATTR_NOSYMFOLLOW), ",nosymfollow"),
+        (has(libc::MOUNT_ATTR_IDMAP), ",idmapped"),
     ];
     let access = if has(libc::MOUNT_ATTR_RDONLY) { "ro" } else { "rw" };
     let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, word)| word);
-    std::iter::once(access).chain(flags).map(str::to_owned).collect()
+    std::iter::once(access).chain(flags).collect()
 }

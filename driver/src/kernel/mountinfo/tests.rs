@@ -26,8 +26,8 @@ fn reads_what_the_kernel_writes() {
     assert_eq!(of_loop, [81, 86, 87]);
     let at = |path: &str| table.at(Path::new(path)).unwrap();
     assert_eq!(at("/a b").id, 87);
-    assert_eq!(at("/nameless").source, "");
-    assert_eq!(at("/nameless").super_options, ["rw", "size=1k"]);
+    assert_eq!(&*at("/nameless").source, "");
+    assert_eq!(at("/nameless").super_options, "rw,size=1k".into());
     assert_eq!(at("/pod").root, Path::new(r"/sub\dir"));
     assert!(at("/pod").read_only() && !at("/block").read_only());
 }

@@ -4,7 +4,7 @@ use crate::storage::Capability;
 use crate::testkit::{code, mounted, on, raw, stage_at};
 use tonic::Code;
 
-fn staged(path: &str, capability: &Capability) -> Option<Stage> {
+fn staged(path: &str, capability: &Capability) -> Option<Box<Stage>> {
     Some(stage_at(path, capability.clone(), None))
 }
 
@@ -52,7 +52,7 @@ fn a_request_is_judged_by_what_the_kernel_still_shows() {
     ];
     for (stage, seen, path, capability, expected) in table {
         let wanted = Wanted { path: path.into(), capability: capability.clone(), read_only: false };
-        let got = code(decide(stage.as_ref(), seen, &wanted));
+        let got = code(decide(stage.as_deref(), seen, &wanted));
         assert_eq!(got, expected, "{stage:?} {seen:?} {path} {capability:?}");
     }
 }

@@ -78,7 +78,7 @@ fn a_publication_has_flags_of_its_own() {
     let held = rig.kernel.loop_reopen(&rig.device(id)).unwrap();
     rig.kernel.unmount(&staging).unwrap();
     let plain = MountSpec {
-        device: Path::new(&device.source),
+        device: Path::new(&*device.source),
         target: &staging,
         fs: FsType::Ext4,
         read_only: false,
@@ -89,6 +89,6 @@ fn a_publication_has_flags_of_its_own() {
     for (target, readonly, first) in [("pod", false, "rw"), ("reader", true, "ro")] {
         rig.publish(id, "a", target, &cap, readonly).unwrap();
         let options = rig.mount_at(target).options;
-        assert_eq!(options, [first, "nosuid", "nodev", "relatime"]);
+        assert_eq!(options.iter().collect::<Vec<_>>(), [first, "nosuid", "nodev", "relatime"]);
     }
 }

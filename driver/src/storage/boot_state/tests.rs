@@ -6,13 +6,14 @@ use crate::testkit::{Site, mounted};
 const BOOT: &str = "6e6c8c2c-5b5a-4b60-8a0e-0f2f8f3b7f10";
 const FREEZE: FreezeIntent = FreezeIntent { since_ns: 1 };
 
-fn stage(path: &str) -> Option<Stage> {
-    Some(Stage {
+fn stage(path: &str) -> Option<Box<Stage>> {
+    let stage = Stage {
         path: path.into(),
         capability: mounted(),
         minor: Some(3),
         read_only_loops: [("/target".into(), 4)].into(),
-    })
+    };
+    Some(stage.into())
 }
 
 /// A staged and frozen volume.
@@ -55,7 +56,7 @@ fn a_state_counts_in_its_boot_only(
 #[rstest]
 #[case::volume(false, None)]
 #[case::inline_volume(true, stage("/stage"))]
-fn a_record_is_split_and_joined(#[case] inline: bool, #[case] kept: Option<Stage>) {
+fn a_record_is_split_and_joined(#[case] inline: bool, #[case] kept: Option<Box<Stage>>) {
     let record = record(inline);
     let durable = record.durable();
     assert_eq!((&durable.stage, durable.freeze), (&kept, None));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::testkit::Site;
+use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
     Arc::new(VolumeRecord { name: name.to_owned(), capacity_bytes, ..record.clone() })
@@ -47,4 +47,22 @@ fn broken_entries_are_in_the_way() {
     assert!(index.volumes.check_unused("one").is_err());
     assert_eq!(index.volumes.named("one"), None);
     assert_eq!(index.promised(), 7);
+}
+
+#[test]
+fn volumes_of_one_class_share_what_they_have_in_common() {
+    let site = Site::fake(&["a"]);
+    let mut index = Index::default();
+    let [one, two, other] = ["one", "two", "other"].map(|name| {
+        let mut record = (*site.make(name)).clone();
+        let class = if name == "other" { "pool=other" } else { "pool=a" };
+        record.parameters = pairs(class).into();
+        record.capabilities = record.capabilities.to_vec().into();
+        index.share(&mut record);
+        record
+    });
+    assert!(Arc::ptr_eq(&one.parameters, &two.parameters));
+    assert!(!Arc::ptr_eq(&one.parameters, &other.parameters));
+    assert!(Arc::ptr_eq(&one.capabilities, &other.capabilities));
+    assert_eq!((&*other.parameters, &one.mkfs_options), (&pairs("pool=other"), &two.mkfs_options));
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::storage::encoding::encode;
 use crate::storage::load::read_one;
 use crate::storage::{About, Stage, VolumeHandle};
-use crate::testkit::{Site, new};
+use crate::testkit::{Site, mounted, new, pairs, stage_at};
 
 mod frozen;
 
@@ -121,19 +121,14 @@ fn strangers_are_left_alone() {
 fn records_read_back_as_written() {
     let site = Site::fake(&["a"]);
     let mut record = (*site.make("a \"name\" with / and \n and ü")).clone();
-    record.parameters.insert("pool".into(), "default".into());
+    record.parameters = pairs("pool=default").into();
     record.inline = Some("csi-0".into());
     let read: VolumeRecord = decode(&encode(&record, "volume.json").unwrap(), record.id).unwrap();
     assert_eq!(read, record);
 }
 
-fn stage(path: &Path) -> Stage {
-    Stage {
-        path: path.to_owned(),
-        capability: crate::testkit::mounted(),
-        minor: None,
-        read_only_loops: Default::default(),
-    }
+fn stage(path: &Path) -> Box<Stage> {
+    stage_at(path, mounted(), None)
 }
 
 /// The blocked file, and what a change of record and state leaves on disk and in the index.
@@ -143,7 +138,7 @@ fn stage(path: &Path) -> Stage {
 #[case::nothing("notes", (false, Some(stage("/stage".as_ref()))))]
 fn a_record_is_written_before_its_state(
     #[case] blocked: &str,
-    #[case] expected: (bool, Option<Stage>),
+    #[case] expected: (bool, Option<Box<Stage>>),
 ) {
     let mut site = Site::fake(&["a"]);
     let (made, path) = made(&site, "one");

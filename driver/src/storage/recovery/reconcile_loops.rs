@@ -53,7 +53,7 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));
         let volume = VolumeState::of(&state, identity);
-        for step in decide(found.volume.stage.as_ref(), &volume) {
+        for step in decide(found.volume.stage.as_deref(), &volume) {
             match act(pool, kernel, found, &step) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -223,7 +223,7 @@ fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
 /// True if a volume needs no further step or report.
 pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelState) -> bool {
     let state = VolumeState::of(state, VolumeIdentity::of(volume, Some(image)));
-    decide(volume.stage.as_ref(), &state).is_empty()
+    decide(volume.stage.as_deref(), &state).is_empty()
 }
 
 /// Attaches a file at this minor, with the volume's settings.

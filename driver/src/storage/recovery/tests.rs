@@ -4,13 +4,13 @@ use std::path::Path;
 use super::*;
 use crate::kernel::{BindFlags, FsType, LoopDevice};
 use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
-use crate::testkit::{MI, Site, make_fs, mount_fs, mounted, new, raw};
+use crate::testkit::{MI, Site, make_fs, mount_fs, mounted, new, raw, stage_at};
 
 const DONE: Format = Format::Done(FsType::Ext4);
 const INTENT: FreezeIntent = FreezeIntent { since_ns: 1 };
 
-fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Option<Stage> {
-    Some(Stage { path: at.to_path_buf(), capability, minor, read_only_loops: BTreeMap::new() })
+fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Option<Box<Stage>> {
+    Some(stage_at(at, capability, minor))
 }
 
 /// Attaches, formats, stages and mounts a volume in the same way as the node service.

@@ -3,10 +3,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rstest::rstest;
 
 use super::super::sync::lock;
-use super::super::{Capability, Source, Stage};
+use super::super::{Capability, Source};
 use super::*;
 use crate::kernel::FsType;
-use crate::testkit::{MI, Site, mounted, new, raw};
+use crate::testkit::{MI, Site, mounted, new, raw, stage_at};
 
 const FS: FsType = FsType::Ext4;
 
@@ -171,12 +171,7 @@ fn an_attached_volume_is_not_deleted() {
     let site = Site::fake(&["a"]);
     let made = site.make("one");
     let device = site.attach(&made);
-    let staged = Stage {
-        path: "/stage".into(),
-        capability: mounted(),
-        minor: Some(device.minor),
-        read_only_loops: Default::default(),
-    };
+    let staged = stage_at("/stage", mounted(), Some(device.minor));
     site.update(made.id, |r| r.stage = Some(staged));
     drop(device);
     refused!(site.pools().delete_volume(&made.id), Error::Attached { .. });

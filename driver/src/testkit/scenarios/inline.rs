@@ -25,7 +25,7 @@ pub(crate) fn an_inline_volume_lives<K: TestKernel>() {
         rig.publish_inline(1, "p", &attributes, false).unwrap();
     }
     let entry = rig.mount_at("p");
-    assert_eq!(entry.options, ["rw", "nosuid", "nodev", "relatime"]);
+    assert_eq!(entry.options, "rw,nosuid,nodev,relatime".into());
     let remounts = entry.super_options.iter().any(|o| o == "errors=remount-ro");
     assert!(remounts, "{entry:?}");
     let record = rig.node.pools.volume(&VolumeHandle::Inline(inline(1)));

@@ -67,7 +67,7 @@ impl Staged {
     fn discards(&self) -> bool {
         let mounts = self.rig.kernel.mounts().unwrap();
         let mount = mounts.at(&self.rig.staging(&self.id)).unwrap();
-        let says = |o: &String| o == "discard" || o.starts_with("discard=");
+        let says = |o: &str| o == "discard" || o.starts_with("discard=");
         mount.super_options.iter().any(says)
     }
 

@@ -184,7 +184,7 @@ impl World {
         let mounts = ours.map(|entry| {
             let of = entry.loop_minor().or(entry.loop_node).map(device);
             let (at, options) = (name(&entry.mount_point), &entry.options);
-            let read_only = entry.super_options.iter().any(|option| option == "ro");
+            let read_only = entry.fs_read_only();
             format!("{} at {at} {options:?} ro={read_only} of {of:?}", entry.fs_type)
         });
         let devices = loops.iter().map(|l| {

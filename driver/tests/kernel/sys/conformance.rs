@@ -117,8 +117,8 @@ impl Script<'_> {
                     .of_loop(l.minor)
                     .map(|m| {
                         let at = m.mount_point.strip_prefix(&dir).unwrap();
-                        let source = m.source == format!("/dev/loop{}", l.minor);
-                        let ro = m.super_options.contains(&"ro".to_owned());
+                        let source = *m.source == *format!("/dev/loop{}", l.minor);
+                        let ro = m.fs_read_only();
                         format!(
                             "{} {:?} on {at:?} {:?} super_ro={ro} source={source}",
                             m.fs_type, m.root, m.options
@@ -225,7 +225,7 @@ impl Script<'_> {
             self.did("discard", answer);
             let table = self.kernel.mounts().unwrap();
             let entry = table.at(&std::fs::canonicalize(&pod).unwrap()).unwrap();
-            let says = entry.super_options.contains(&"discard".to_owned());
+            let says = entry.super_options.has("discard");
             self.say("says discard", says);
         }
         self.look("unchanged", &image);

@@ -12,11 +12,12 @@ use crate::tools::{arg, run};
 /// The scratch directory's part of a mount table, without what only one of two ways to read it
 /// shows.
 fn ours(s: &Scratch, table: &MountTable) -> Vec<MountEntry> {
-    let shown = |option: &String| matches!(option.as_str(), "ro" | "rw" | "discard");
+    let shown = |option: &&str| matches!(*option, "ro" | "rw" | "discard");
     let ours = table.entries.iter().filter(|m| m.mount_point.starts_with(s.path()));
     ours.cloned()
         .map(|mut entry| {
-            entry.super_options.retain(shown);
+            let options: Vec<_> = entry.super_options.iter().filter(shown).collect();
+            entry.super_options = options.join(",").as_str().into();
             MountEntry { unique_id: None, ..entry }
         })
         .collect()
@@ -30,7 +31,7 @@ fn known(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
         let loops = loops_beneath(loops, s.path());
         let mounts: Vec<_> =
             table.entries.iter().filter(|m| m.mount_point.starts_with(s.path())).collect();
-        let points = mounts.iter().map(|m| m.mount_point.as_path());
+        let points = mounts.iter().map(|m| &*m.mount_point);
         let at: Vec<_> = points.map(|path| (path, table.at(path))).collect();
         if s.kernel.confirm(&loops.iter().collect::<Vec<_>>(), &mounts, &at) {
             return (loops, ours(s, &table));

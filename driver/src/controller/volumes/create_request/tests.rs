@@ -24,9 +24,9 @@ fn existing() -> VolumeRecord {
     VolumeRecord {
         name: request.name,
         capacity_bytes: 8 << 20,
-        capabilities: request.wanted.into_all(),
-        parameters: request.parameters,
-        mutable_parameters: request.mutable_parameters,
+        capabilities: request.wanted.into_all().into(),
+        parameters: request.parameters.into(),
+        mutable_parameters: request.mutable_parameters.into(),
         settings: Settings { discard: true, ..THIN },
         ..record()
     }

@@ -25,7 +25,7 @@ pub(crate) struct Scene {
     survey: Survey,
 }
 
-pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Stage>) -> VolumeRecord {
+pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Box<Stage>>) -> VolumeRecord {
     let format = Format::Done(FsType::Ext4);
     VolumeRecord { capacity_bytes: SIZE, format, stage, ..record_of(pool, name) }
 }
