@@ -261,6 +261,9 @@ pub trait Kernel: Send + Sync + 'static {
         self.mounts()
     }
 
+    /// Makes the next look at loop devices and mounts read all of them.
+    fn forget(&self) {}
+
     /// Asks the kernel for what a caller relies on. True if the devices and mounts are still like
     /// this, and these mounts (or none) are the topmost ones at these paths. If not, the next look
     /// reads them again.

@@ -27,6 +27,12 @@ impl KernelState {
         Ok(KernelState { loops, mounts })
     }
 
+    /// Reads all of both, which then is known. So the driver keeps it once.
+    pub(crate) fn read_to_know(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
+        kernel.forget();
+        KernelState::known(kernel)
+    }
+
     /// The attached device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
         self.loops.device(minor)

@@ -142,6 +142,12 @@ impl Kernel for Linux {
         }
     }
 
+    fn forget(&self) {
+        if let Some(known) = &self.known {
+            known.forget();
+        }
+    }
+
     fn confirm(
         &self,
         loops: &[&LoopInfo],

@@ -218,8 +218,8 @@ fn allocated(images: &[Image]) -> u64 {
 fn is_own_filesystem(pool: &Pool, kernel: &dyn Kernel) -> Result<bool> {
     let path = pool.root();
     let path = std::fs::canonicalize(path).map_err(|e| kernel::Error::io("realpath", path, e))?;
-    let mounts = kernel.mounts()?;
-    let whole = mounts.at(&path).is_some_and(|m| m.root.as_os_str() == "/");
+    let mounts = kernel.known_mounts()?;
+    let whole = mounts.at(&path).is_some_and(|m| m.root == "/");
     Ok(whole && nothing_else_in(pool)?)
 }
 

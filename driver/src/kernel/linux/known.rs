@@ -66,16 +66,19 @@ impl Loops {
     fn note(&mut self, changes: Changes) -> Query {
         match changes {
             Changes::Loops(minors) => minors.into_iter().for_each(|minor| self.change(minor)),
-            Changes::Unknown => {
-                self.messages += 1;
-                self.lost = self.messages;
-                self.complete = false;
-            }
+            Changes::Unknown => self.forget(),
         }
         match self.complete {
             true => Query::These(self.changed.iter().map(|(m, n)| (*m, *n)).collect()),
             false => Query::All(self.messages),
         }
+    }
+
+    /// All devices must be queried again.
+    fn forget(&mut self) {
+        self.messages += 1;
+        self.lost = self.messages;
+        self.complete = false;
     }
 
     /// The device must be queried again.
@@ -282,6 +285,12 @@ impl Known {
             }
             None => Ok(known.insert(Mounts::read(namespace)?).table.clone()),
         }
+    }
+
+    /// Makes the next look read everything.
+    pub(super) fn forget(&self) {
+        *lock(&self.mounts) = None;
+        lock(&self.loops).forget();
     }
 
     /// Notes that this process has unmounted something.

@@ -36,7 +36,7 @@ enum LoopStep {
 
 /// Compares the stagings and loop devices of these volumes, and applies the steps.
 pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
-    let state = KernelState::read(kernel)?;
+    let state = KernelState::read_to_know(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
     for device in state.loops.iter() {
         if let Some(file) = device.backing {
@@ -46,7 +46,7 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
     for found in images {
         attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
-        if let Some(silent) = state.loops.iter().find(|l| l.may_hold(&name)) {
+        if let Some(silent) = state.loops.silent().find(|l| l.may_hold(&name)) {
             let why = kernel::Error::silent(silent);
             note(pool, &found.volume, why.to_string());
             continue;
