@@ -3,7 +3,9 @@
 
 mod builder;
 pub mod context;
+pub mod event_key;
 pub mod owner;
 
 pub use builder::Controller;
 pub use context::Context;
+pub use event_key::EventKey;

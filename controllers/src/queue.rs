@@ -11,6 +11,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hostloop_events::work::Next;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -54,8 +55,8 @@ pub enum Outcome {
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Ready for a worker.
-    Ready,
+    /// Ready for a worker since this instant.
+    Ready(Instant),
     /// Waits until this instant. The number distinguishes entries with equal instants.
     Waiting(Instant, u64),
     /// A worker has the key. Holds whether it was added again, and the requested time of a delayed
@@ -100,6 +101,7 @@ impl<K> Clone for Queue<K> {
 pub struct Item<K: Clone + Eq + Hash> {
     queue: Queue<K>,
     key: K,
+    queued: Duration,
     ended: bool,
 }
 
@@ -141,13 +143,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     self.changed.notify_one();
                     return None;
                 }
-                state.advance(Instant::now());
-                if let Some(key) = state.take() {
+                let now = Instant::now();
+                state.advance(now);
+                if let Some((key, since)) = state.take() {
                     // One wake-up may stand for several keys.
                     if !state.ready.is_empty() || !state.waiting.is_empty() {
                         self.changed.notify_one();
                     }
-                    return Some(Item { queue: self.clone(), key, ended: false });
+                    let queued = now.saturating_duration_since(since);
+                    return Some(Item { queue: self.clone(), key, queued, ended: false });
                 }
                 state.waiting.keys().next().map(|(at, _)| *at)
             };
@@ -162,8 +166,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Works on keys, at most `at_once` at a time, until the queue is closed and running work is
-    /// done. The future of a key may be large, and exists only while the key is worked on.
-    pub async fn work<F>(&self, at_once: usize, on: impl Fn(K) -> F)
+    /// done. `on` also gets the time for which the key was ready. The future of a key may be large,
+    /// and exists only while the key is worked on.
+    pub async fn work<F>(&self, at_once: usize, on: impl Fn(K, Duration) -> F)
     where
         K: Send + 'static,
         F: Future<Output = Outcome> + Send + 'static,
@@ -174,7 +179,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 Some(ended) = running.join_next() => unless_panicked(ended),
                 item = self.next(), if running.len() < at_once => {
                     let Some(item) = item else { break };
-                    let work = on(item.key().clone());
+                    let work = on(item.key().clone(), item.queued);
                     running.spawn(async move { item.end(work.await) });
                 }
             }
@@ -203,6 +208,18 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// The number of failures in a row of a key.
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// When a running key comes back if its work ends with this outcome, unless it is added earlier.
+    pub fn next_try(&self, key: &K, outcome: Outcome) -> Next {
+        match outcome {
+            Outcome::Done => Next::Never,
+            Outcome::RequeueAfter(delay) => Next::Again(delay),
+            Outcome::Failed => {
+                Next::Retry(self.backoff.delay(self.failures(key).saturating_add(1)))
+            }
+            Outcome::RetryAfter(delay) => Next::Retry(delay),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -243,7 +260,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             return;
         }
         match self.places.get_mut(&key) {
-            Some(Place::Ready) => return,
+            Some(Place::Ready(_)) => return,
             Some(Place::Running { again, .. }) => {
                 *again = true;
                 return;
@@ -254,7 +271,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             None => {}
         }
         self.adds += 1;
-        self.places.insert(key.clone(), Place::Ready);
+        self.places.insert(key.clone(), Place::Ready(Instant::now()));
         self.ready.push_back(key);
     }
 
@@ -263,7 +280,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             return;
         }
         match self.places.get_mut(&key) {
-            Some(Place::Ready) => return,
+            Some(Place::Ready(_)) => return,
             Some(Place::Running { at: asked, .. }) => {
                 *asked = Some(asked.map_or(at, |earlier| earlier.min(at)));
                 return;
@@ -285,17 +302,20 @@ impl<K: Clone + Eq + Hash> State<K> {
             if entry.key().0 > now {
                 break;
             }
-            let key = entry.remove();
-            self.places.insert(key.clone(), Place::Ready);
+            let ((since, _), key) = entry.remove_entry();
+            self.places.insert(key.clone(), Place::Ready(since));
             self.ready.push_back(key);
         }
     }
 
-    fn take(&mut self) -> Option<K> {
+    /// The next key, and since when it is ready.
+    fn take(&mut self) -> Option<(K, Instant)> {
         let key = self.ready.pop_front()?;
         let running = Place::Running { again: false, at: None };
-        self.places.insert(key.clone(), running);
-        Some(key)
+        match self.places.insert(key.clone(), running) {
+            Some(Place::Ready(since)) => Some((key, since)),
+            _ => Some((key, Instant::now())),
+        }
     }
 
     fn end(&mut self, key: &K, outcome: Outcome, backoff: &Backoff, now: Instant) {

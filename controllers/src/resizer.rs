@@ -21,7 +21,7 @@ use crate::api::pv::{self, AccessModesError};
 use crate::api::{boolean, duration, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
-use crate::controller::{Context, Controller};
+use crate::controller::{Context, Controller, EventKey};
 use crate::csi::Failure;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
 use crate::queue::{Outcome, Queue};
@@ -118,6 +118,15 @@ enum ModifyKey {
     Claim(Key),
     /// All claims that request this class.
     Class(String),
+}
+
+impl EventKey for ModifyKey {
+    fn text(&self) -> String {
+        match self {
+            ModifyKey::Claim(claim) => claim.text(),
+            ModifyKey::Class(name) => name.clone(),
+        }
+    }
 }
 
 /// State of a claim that is kept between attempts.

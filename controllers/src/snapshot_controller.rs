@@ -19,7 +19,7 @@ use kube::ResourceExt;
 use crate::api::{boolean, duration};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
-use crate::controller::Context;
+use crate::controller::{Context, EventKey};
 use crate::queue::{Outcome, Queue};
 use crate::snapshot_controller::classes::ensure_classes;
 use crate::snapshot_controller::crds::ensure_crds;
@@ -115,6 +115,20 @@ enum Key {
     Restored(String, String),
     /// The classes: snapshots that wait for a class may find one now.
     Classes,
+}
+
+impl EventKey for Key {
+    fn text(&self) -> String {
+        match self {
+            Key::Content(name) | Key::GroupContent(name) => name.clone(),
+            Key::Classes => "classes".to_owned(),
+            Key::Snapshot(namespace, name)
+            | Key::Group(namespace, name)
+            | Key::Claim(namespace, name)
+            | Key::Release(namespace, name)
+            | Key::Restored(namespace, name) => format!("{namespace}/{name}"),
+        }
+    }
 }
 
 /// The reason why a reconcile ended early.

@@ -26,6 +26,7 @@ mod controller;
 mod deadline;
 mod dispatch;
 mod escape;
+mod event_fields;
 mod group;
 pub mod grpc_status;
 pub mod http;

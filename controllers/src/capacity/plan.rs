@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::quantity;
 use crate::api::scope::{MAX_LABEL, hash};
+use crate::controller::EventKey;
 use crate::csi::pools;
 
 /// The label that names the driver.
@@ -54,6 +55,15 @@ pub(super) enum Precision {
     /// Small changes relative to the room may wait for an exact pass. Otherwise each node would
     /// write once for each of many volumes.
     Approximate,
+}
+
+impl EventKey for Precision {
+    fn text(&self) -> String {
+        match self {
+            Precision::Exact => "exact".to_owned(),
+            Precision::Approximate => "approximate".to_owned(),
+        }
+    }
 }
 
 /// A change of less than one part in this many of the room is small.

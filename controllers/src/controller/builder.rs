@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use tokio::time::{Instant, sleep};
+use hostloop_events::work::Work;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::Context;
+use super::event_key::controller_of;
+use super::{Context, EventKey};
 use crate::cache::{Change, Store};
 use crate::client::Resource;
 use crate::queue::{Outcome, Queue};
+
+/// Work that takes longer is an event before its end, too.
+const LONG: Duration = Duration::from_millis(500);
 
 /// A controller under construction. It does nothing before [`Controller::run`].
 ///
@@ -112,7 +117,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         reconcile: impl Fn(Arc<T>, K) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        K: Clone + Eq + Hash + Send + 'static,
+        K: EventKey + Clone + Eq + Hash + Send + 'static,
         F: Future<Output = Outcome> + Send + 'static,
     {
         let (context, queue, shared) = (self.context.clone(), queue.clone(), self.shared.clone());
@@ -177,7 +182,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 }
 
-/// Works on a queue until the stop, and counts the outcomes.
+/// Works on a queue until the stop. Counts the outcomes, and records them as events.
 async fn work<K, F>(
     context: &Context,
     name: &'static str,
@@ -185,19 +190,28 @@ async fn work<K, F>(
     workers: usize,
     on: impl Fn(K) -> F,
 ) where
-    K: Clone + Eq + Hash + Send + 'static,
+    K: EventKey + Clone + Eq + Hash + Send + 'static,
     F: Future<Output = Outcome> + Send + 'static,
 {
     let shown = queue.clone();
     let metrics = &context.metrics;
     metrics.watch_queue(name, Box::new(move || shown.stats()));
-    let counted = |key| {
+    let counted = |key: K, queued| {
+        let mut event = Work::begin(controller_of(name), &key.text(), queued);
+        let (queue, metrics) = (queue.clone(), metrics.clone());
         // The future is large, and every wrapper around it would hold another copy.
-        let (work, metrics) = (Box::pin(on(key)), metrics.clone());
+        let mut work = Box::pin(on(key.clone()));
         async move {
             let started = Instant::now();
-            let outcome = work.await;
+            let outcome = match timeout(LONG, &mut work).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    event.takes_long();
+                    work.await
+                }
+            };
             metrics.worked(name, outcome, started.elapsed());
+            event.end(queue.next_try(&key, outcome));
             outcome
         }
     };

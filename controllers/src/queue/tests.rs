@@ -181,7 +181,7 @@ async fn closing_ends_the_work_when_what_is_under_way_is_done() {
     let done = Arc::new(AtomicUsize::new(0));
     let (worked_on, count) = (queue.clone(), done.clone());
     let work = tokio::spawn(async move {
-        let on = |_| {
+        let on = |_, _| {
             let count = count.clone();
             async move {
                 tokio::time::sleep(START).await;
@@ -205,7 +205,7 @@ async fn closing_ends_the_work_when_what_is_under_way_is_done() {
 async fn a_panic_at_work_is_not_swallowed() {
     let queue = queue();
     queue.add("a");
-    queue.work(2, |_| async { panic!("a worker's") }).await;
+    queue.work(2, |_, _| async { panic!("a worker's") }).await;
 }
 
 /// Many keys, several workers, random failures: every key ends done, no key runs twice at once, and
@@ -220,7 +220,7 @@ async fn everything_gets_done() {
     for key in 0..KEYS {
         queue.add(key);
     }
-    let work = queue.work(7, |key: usize| {
+    let work = queue.work(7, |key: usize, _| {
         let round = round.fetch_add(1, Ordering::SeqCst);
         let (queue, running, left) = (queue.clone(), running.clone(), left.clone());
         let (at_once, most) = (at_once.clone(), most.clone());
@@ -242,4 +242,30 @@ async fn everything_gets_done() {
     work.await;
     assert_eq!(left.load(Ordering::SeqCst), 0);
     assert_eq!(most.load(Ordering::SeqCst), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_has_the_time_since_its_key_is_ready() {
+    let queue = queue();
+    queue.add("a");
+    queue.add_after("b", START);
+    advance(START).await;
+    assert_eq!(now(&queue).await.unwrap().queued, START);
+    advance(2 * START).await;
+    assert_eq!(now(&queue).await.unwrap().queued, 2 * START);
+}
+
+#[test]
+fn when_a_key_comes_back() {
+    let queue = queue();
+    for (outcome, next) in [
+        (Outcome::Done, Next::Never),
+        (Outcome::RequeueAfter(MAX), Next::Again(MAX)),
+        (Outcome::Failed, Next::Retry(START)),
+        (Outcome::RetryAfter(MAX), Next::Retry(MAX)),
+    ] {
+        assert_eq!(queue.next_try(&"a", outcome), next, "{outcome:?}");
+    }
+    queue.lock().failures.insert("a", 2);
+    assert_eq!(queue.next_try(&"a", Outcome::Failed), Next::Retry(4 * START));
 }

@@ -1,12 +1,14 @@
-//! Reports each RPC: one log line and one histogram sample.
+//! Reports each RPC: one log line, one histogram sample and, if it changes state, two events.
 //!
 //! The line has the method, the subject, the outcome and the duration. Requests are never logged:
-//! they contain secrets, and mount flags that may be secret.
+//! they contain secrets, and mount flags that may be secret. Events have only the fields that
+//! [`event_fields`](super::event_fields) lists.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use hostloop_proto::calls::code_name;
+use hostloop_events::{Call, Fields};
+use hostloop_proto::calls::{code_name, spec_name};
 use tonic::{Code, Status};
 
 use super::escape::Shown;
@@ -20,7 +22,8 @@ const TARGET: &str = "hostloop::call";
 pub(crate) enum Interest {
     /// The RPC changes state: level `info`.
     Change,
-    /// The RPC only reads: level `debug`, because kubelet and liveness probes send many of these.
+    /// The RPC only reads: level `debug` and no event, because kubelet and liveness probes send
+    /// many of these.
     Question,
 }
 
@@ -31,6 +34,8 @@ pub(crate) struct Report {
     about: String,
     interest: Interest,
     started: Instant,
+    /// `None` if it has ended, or has no events.
+    event: Option<Call>,
     ended: bool,
 }
 
@@ -49,24 +54,49 @@ impl Report {
             about: Shown(about).to_string(),
             interest,
             started: Instant::now(),
+            event: None,
             ended: false,
         }
     }
 
+    /// Begins the events of an RPC that changes state. `object` is the name that its subject was
+    /// created with, if it is known.
+    pub(crate) fn with_events(mut self, object: Option<&str>, request: Fields) -> Report {
+        self.event = Some(Call::begin(self.short_method(), &self.about, object, request));
+        self
+    }
+
+    /// The RPC, for the steps of its work.
+    pub(crate) fn event(&self) -> Option<Call> {
+        self.event.clone()
+    }
+
     /// Reports the outcome of an answered RPC.
-    pub(crate) fn end(mut self, error: Option<&Status>) {
-        match error {
-            None => self.report(Code::Ok, ""),
-            Some(status) => self.report(status.code(), status.message()),
+    pub(crate) fn end(self, error: Option<&Status>) {
+        self.end_with(error.map_or_else(|| Ok(Fields::default()), Err));
+    }
+
+    /// Reports the outcome of an answered RPC, with fields of the answer for its event.
+    pub(crate) fn end_with(mut self, answer: Result<Fields, &Status>) {
+        match answer {
+            Ok(fields) => self.report(Code::Ok, "", fields),
+            Err(status) => self.report(status.code(), status.message(), Fields::default()),
         }
     }
 
-    fn report(&mut self, code: Code, error: &str) {
+    fn short_method(&self) -> &'static str {
+        self.method.rsplit('/').next().unwrap_or(self.method)
+    }
+
+    fn report(&mut self, code: Code, error: &str, answer: Fields) {
         self.ended = true;
         let took = self.started.elapsed();
         self.calls.observe(self.method, code, took);
+        if let Some(event) = self.event.take() {
+            event.end(spec_name(code), error, took, answer);
+        }
 
-        let method = self.method.rsplit('/').next().unwrap_or(self.method);
+        let method = self.short_method();
         let about = self.about.as_str();
         let ms = took.as_micros() as f64 / 1e3;
         let code_name = code_name(code);
@@ -92,7 +122,8 @@ impl Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if !self.ended {
-            self.report(Code::Cancelled, "the caller hung up; the work continues");
+            let error = "the caller hung up; the work continues";
+            self.report(Code::Cancelled, error, Fields::default());
         }
     }
 }

@@ -11,13 +11,14 @@ use tonic::{Request, Response, Status};
 
 use super::call_log::{Interest, Report};
 use super::deadline::patience;
+use super::event_fields::EventFields;
 use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks};
-use crate::storage::Pools;
+use crate::storage::{GroupId, Pools, SnapshotId, VolumeHandle};
 
 /// A request as the dispatcher sees it.
-pub(crate) trait Call: Send + Sized + 'static {
+pub(crate) trait Call: EventFields + Send + Sized + 'static {
     /// The full method name, as in the path of the HTTP/2 request.
     const METHOD: &'static str;
 
@@ -56,7 +57,7 @@ impl Dispatcher {
     where
         C: Call,
         S: Send + Sync + 'static,
-        R: Clone + Send + Sync + 'static,
+        R: EventFields + Clone + Send + Sync + 'static,
         E: Into<Status> + 'static,
     {
         let patience = patience(request.metadata());
@@ -69,7 +70,11 @@ impl Dispatcher {
             true => Interest::Question,
             false => Interest::Change,
         };
-        let report = Report::begin(&self.calls, C::METHOD, request.about(), interest);
+        let mut report = Report::begin(&self.calls, C::METHOD, request.about(), interest);
+        if interest == Interest::Change {
+            let object = created_as(&self.pools, request.about());
+            report = report.with_events(object.as_deref(), request.event_fields());
+        }
         let lane = request.lane(&self.pools);
         let answer = if holds.is_empty() {
             match self.lanes.question(&lane, C::METHOD).await {
@@ -83,12 +88,28 @@ impl Dispatcher {
             let threads = self.lanes.threads(&lane, Work::Change);
             let fingerprint = request.fingerprint();
             let operation = Operation { method: C::METHOD, holds, fingerprint, patience };
-            let work = move || work(&service, request);
+            let event = report.event();
+            let work = move || match event {
+                Some(event) => event.run(|| work(&service, request)),
+                None => work(&service, request),
+            };
             self.locks.run(threads, operation, work).await
         };
-        report.end(answer.as_ref().err());
+        report.end_with(answer.as_ref().map(EventFields::event_fields));
         answer.map(Response::new)
     }
+}
+
+/// The name that a volume, snapshot or group was created with.
+fn created_as(pools: &Pools, id: &str) -> Option<String> {
+    if let Ok(id) = id.parse::<SnapshotId>() {
+        return pools.snapshot(&id).ok().map(|snapshot| snapshot.name.clone());
+    }
+    if let Ok(id) = id.parse::<GroupId>() {
+        return pools.group(&id).ok().map(|group| group.name.clone());
+    }
+    let volume = pools.volume(&id.parse::<VolumeHandle>().ok()?);
+    volume.ok().map(|volume| volume.name.clone())
 }
 
 /// Makes a tonic service from a blocking one, given a table of its RPCs.

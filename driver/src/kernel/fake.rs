@@ -23,6 +23,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hostloop_events::phase;
+
 use super::failpoint::effect;
 use super::{Error, FileId, FsType, Result};
 
@@ -250,9 +252,15 @@ impl Model {
         path: &Path,
         change: impl FnOnce(&mut State) -> Result<T>,
     ) -> Result<T> {
-        let late = self.enter(op, path, true)?;
-        let done = self.settled(change)?;
-        late.map_or(Ok(done), Err)
+        let work = || {
+            let late = self.enter(op, path, true)?;
+            let done = self.settled(change)?;
+            late.map_or(Ok(done), Err)
+        };
+        match phase_of(op) {
+            Some(name) => phase(name, work),
+            None => work(),
+        }
     }
 
     /// Reads the state.
@@ -293,6 +301,22 @@ impl Script {
         });
         due
     }
+}
+
+/// The step of a call that an effect is, as on the real kernel.
+fn phase_of(op: &str) -> Option<&'static str> {
+    Some(match op {
+        "loop.attach" => "loop attach",
+        "loop.detach" => "loop detach",
+        "mount" => "mount",
+        "bind" => "bind mount",
+        "unmount" => "unmount",
+        "check" => "check",
+        "grow" => "grow",
+        "freeze" => "freeze",
+        "thaw" => "thaw",
+        _ => return None,
+    })
 }
 
 /// A panicking test in one thread must not hide behind a poisoned lock in another.

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use hostloop_events::phase;
+
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
     LoopSpec, LoopTable, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, Superblock,
@@ -76,7 +78,7 @@ impl Linux {
 
 impl Kernel for Linux {
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
-        loopdev::attach(self, spec)
+        phase("loop attach", || loopdev::attach(self, spec))
     }
 
     fn loops(&self) -> Result<Vec<LoopInfo>> {
@@ -94,11 +96,11 @@ impl Kernel for Linux {
     }
 
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached> {
-        loopdev::detach(self, minor, backing)
+        phase("loop detach", || loopdev::detach(self, minor, backing))
     }
 
     fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached> {
-        loopdev::detach_silent(self, minor, backing_path)
+        phase("loop detach", || loopdev::detach_silent(self, minor, backing_path))
     }
 
     fn loop_size(&self, device: &LoopDevice) -> Result<u64> {
@@ -106,7 +108,7 @@ impl Kernel for Linux {
     }
 
     fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
-        loopdev::grow(device)
+        phase("loop grow", || loopdev::grow(device))
     }
 
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool> {
@@ -118,7 +120,7 @@ impl Kernel for Linux {
     }
 
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
-        loopdev::flush(device)
+        phase("flush", || loopdev::flush(device))
     }
 
     fn mounts(&self) -> Result<MountTable> {
@@ -158,7 +160,7 @@ impl Kernel for Linux {
     }
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
-        mount::mount(spec)
+        phase("mount", || mount::mount(spec))
     }
 
     fn retry_forever(&self, xfs: &Path) -> Result<()> {
@@ -166,15 +168,15 @@ impl Kernel for Linux {
     }
 
     fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
-        mount::bind(source, target, flags)
+        phase("bind mount", || mount::bind(source, target, flags))
     }
 
     fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()> {
-        mount::remount_discard(target, fs, on)
+        phase("remount", || mount::remount_discard(target, fs, on))
     }
 
     fn unmount(&self, target: &Path) -> Result<()> {
-        mount::unmount(target)?;
+        phase("unmount", || mount::unmount(target))?;
         if let Some(known) = &self.known {
             known.unmounted(target);
         }
@@ -182,7 +184,7 @@ impl Kernel for Linux {
     }
 
     fn probe(&self, device: &Path) -> Result<Probe> {
-        fs_tools::probe(device)
+        phase("probe", || fs_tools::probe(device))
     }
 
     fn superblock(&self, device: &Path, fs: FsType) -> Result<Option<Superblock>> {
@@ -190,19 +192,19 @@ impl Kernel for Linux {
     }
 
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {
-        fs_tools::mkfs(&self.templates, spec)
+        phase("mkfs", || fs_tools::mkfs(&self.templates, spec))
     }
 
     fn check(&self, device: &Path, fs: FsType) -> Result<()> {
-        fs_tools::check(device, fs)
+        phase("check", || fs_tools::check(device, fs))
     }
 
     fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
-        fs_tools::grow(device, mounted_at, fs)
+        phase("grow", || fs_tools::grow(device, mounted_at, fs))
     }
 
     fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
-        fs_tools::grow_unmounted(device, fs)
+        phase("grow", || fs_tools::grow_unmounted(device, fs))
     }
 
     fn grows_mounted(&self, fs: FsType) -> bool {
@@ -218,11 +220,11 @@ impl Kernel for Linux {
     }
 
     fn freeze(&self, on: &File) -> Result<Freeze> {
-        fs::freeze(on)
+        phase("freeze", || fs::freeze(on))
     }
 
     fn thaw(&self, on: &File) -> Result<()> {
-        fs::thaw(on)
+        phase("thaw", || fs::thaw(on))
     }
 
     fn usage(&self, at: &Path) -> Result<FsUsage> {

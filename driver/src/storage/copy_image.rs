@@ -6,6 +6,8 @@
 
 use std::fs::File;
 
+use hostloop_events::phase;
+
 use super::{Error, Provisioning, Result};
 use crate::kernel;
 use crate::kernel::file::{self, Copied};
@@ -46,7 +48,7 @@ pub fn copy(
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
     if may_share(want, to) {
-        match file::clone(from, to) {
+        match phase("clone", || file::clone(from, to)) {
             Ok(()) => return Ok(Copied::Shared),
             Err(e) if cannot_clone(&e) => {}
             Err(e) => return Err(e.into()),
@@ -59,7 +61,7 @@ pub fn copy(
              with reflinks (XFS, btrfs, or image=)"
         )));
     }
-    Ok(Copied::Bytes(file::copy_sparse(from, to, stop)?))
+    Ok(Copied::Bytes(phase("copy", || file::copy_sparse(from, to, stop))?))
 }
 
 /// True if the new image `to` may share blocks with its source.
@@ -94,10 +96,10 @@ pub fn finish(to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
     file::set_len(to, want.len)?;
     if want.provisioning == Provisioning::Thick {
         if copied == Copied::Shared {
-            file::unshare(to, want.len)?;
+            phase("unshare", || file::unshare(to, want.len))?;
         }
         // Unsharing does not necessarily fill holes.
-        file::allocate(to, want.len)?;
+        phase("allocate", || file::allocate(to, want.len))?;
     }
     Ok(())
 }
@@ -110,7 +112,7 @@ pub fn keep_thick(image: &File, len: u64, copied: Copied) -> Result<()> {
     if copied != Copied::Shared {
         return Ok(());
     }
-    match file::unshare(image, len) {
+    match phase("unshare", || file::unshare(image, len)) {
         Err(e @ kernel::Error::Unsupported { .. }) => Err(Error::Refused(format!(
             "the volume would not stay thick, since its blocks would stay shared with the copy \
              ({e}); make it thin first"

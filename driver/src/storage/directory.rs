@@ -5,11 +5,13 @@
 //! moves to `trash/` by a rename and is freed there. A crash therefore leaves incomplete entries
 //! only in these two directories, which hold nothing else.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use hostloop_events::phase;
 use rustix::fs::{AtFlags, OFlags};
 
 use super::boot_state;
@@ -162,12 +164,13 @@ impl Layout {
     pub(super) fn replace(&self, record: &VolumeRecord) -> Result<()> {
         let content = encoding::encode(&record.durable(), VolumeRecord::FILE)?;
         let dir = self.entry_dir(record)?;
-        Ok(file::replace(dir.as_fd(), VolumeRecord::FILE, &content)?)
+        Ok(phase("record", || file::replace(dir.as_fd(), VolumeRecord::FILE, &content))?)
     }
 
     /// Replaces a volume's encoded state in the running kernel, without an fsync.
     pub(super) fn replace_state(&self, record: &VolumeRecord, state: Option<&[u8]>) -> Result<()> {
-        Ok(boot_state::write(self.entry_dir(record)?.as_fd(), state)?)
+        let dir = self.entry_dir(record)?;
+        Ok(phase("record", || boot_state::write(dir.as_fd(), state))?)
     }
 
     fn entry_dir(&self, record: &VolumeRecord) -> kernel::Result<File> {
@@ -190,7 +193,7 @@ impl Layout {
     /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet. True if
     /// the entry existed.
     pub(super) fn discard(&self, shelf: EntryKind, entry: &str) -> Result<bool> {
-        match self.to_trash(shelf, entry) {
+        match phase("trash", || self.to_trash(shelf, entry)) {
             Ok(()) => Ok(true),
             Err(kernel::Error::NotFound { .. }) => Ok(false),
             Err(e) => Err(e.into()),
@@ -205,7 +208,12 @@ impl Layout {
 
     /// Frees a discarded entry. A failure is logged, and the entry is freed later.
     pub(super) fn free(&self, entry: &str) {
-        self.try_remove(Left::Trash, entry.to_owned());
+        let removed = || {
+            self.try_remove(Left::Trash, entry.to_owned());
+            Ok::<_, Infallible>(())
+        };
+        // A failure is logged, and no failure of the call.
+        let Ok(()) = phase("free", removed);
         self.remove_left();
     }
 
@@ -299,8 +307,10 @@ impl Incoming<'_> {
 
     /// Writes the record and moves the entry into its final place.
     pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
-        self.write(record)?;
-        self.place(R::SHELF)
+        phase("record", || {
+            self.write(record)?;
+            self.place(R::SHELF)
+        })
     }
 
     /// Writes the record into the entry, and syncs the record and the names of all files in the

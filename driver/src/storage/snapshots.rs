@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
+use hostloop_events::phase;
+
 use super::capacity::SpaceRequest;
 use super::content_source::{CopyJob, Origin};
 use super::directory::Incoming;
@@ -111,7 +113,7 @@ impl Pools {
         let jobs: Vec<CopyJob<'_>> = shots.iter().map(Shot::job).collect();
         let taken_ns = self.copy_images(&jobs)?;
         for shot in &shots {
-            file::sync(&shot.image, &shot.incoming.image_path())?;
+            phase("sync", || file::sync(&shot.image, &shot.incoming.image_path()))?;
         }
         Ok((shots, taken_ns))
     }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hostloop_events::phase;
+
 use super::boot_state;
 use super::capacity::SpaceRequest;
 use super::content_source::CopyJob;
@@ -48,7 +50,9 @@ impl Pools {
                 let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
                 self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
             }
-            None => lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)?,
+            None => phase("image", || {
+                lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)
+            })?,
         }
         let format = format_of(&new, origin.as_ref().map(|o| o.format));
         if let (Format::Done(fs), None) = (format, &origin) {
@@ -62,7 +66,7 @@ impl Pools {
                 force: false,
             })?;
         }
-        file::sync(&image, &incoming.image_path())?;
+        phase("sync", || file::sync(&image, &incoming.image_path()))?;
         let mut record = record_of(new, id, format);
         write(&pool.index).share(&mut record);
         let record = Arc::new(record);
@@ -208,10 +212,11 @@ impl Pools {
         let more = capacity_bytes - record.capacity_bytes;
         let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
         let before = file::length(&image)?;
-        let grown = lengthen(&image, before, capacity_bytes, record.settings.provisioning)
+        let longer = || lengthen(&image, before, capacity_bytes, record.settings.provisioning);
+        let grown = phase("image", longer)
             // The image first: opening the pool repairs a record with a smaller size, but a record
             // with a larger size would mean a damaged volume.
-            .and_then(|()| file::sync(&image, &pool.image_path(id)))
+            .and_then(|()| phase("sync", || file::sync(&image, &pool.image_path(id))))
             .map_err(Error::from)
             .and_then(|()| pool.update(id, |record| record.capacity_bytes = capacity_bytes));
         if grown.is_err() {
@@ -316,7 +321,7 @@ impl Pool {
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);
         let _room = self.reserve(SpaceRequest { promise: 0, take })?;
-        file::allocate(image, len)?;
+        phase("allocate", || file::allocate(image, len))?;
         if shared > 0 {
             copy_image::keep_thick(image, len, Copied::Shared)?;
         }

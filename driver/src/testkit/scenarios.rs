@@ -9,12 +9,14 @@ use hostloop_driver::kernel::Kernel;
 use super::*;
 
 mod block;
+mod events;
 mod filesystem;
 mod growth;
 mod inline;
 mod paths;
 
 pub(crate) use block::*;
+pub(crate) use events::*;
 pub(crate) use filesystem::*;
 pub(crate) use growth::*;
 pub(crate) use inline::*;
@@ -40,6 +42,7 @@ macro_rules! all_scenarios {
             other_loop_devices_over_a_block_volume_keep_it_staged,
             no_volume_comes_to_a_device_whose_node_is_bound,
             a_lost_device_is_published_again_once_it_is_back,
+            the_steps_of_each_call_are_events,
             a_filesystem_volume_lives,
             volumes_in_use_survive_a_restart,
             a_freeze_that_a_copy_left_ends,

@@ -94,6 +94,7 @@ impl Holder {
             let leads = until.is_some();
             tracing::info!(lease = %self.terms.name, holder = %self.terms.identity, leads, "leading");
             self.metrics.leads(&self.terms.name, leads);
+            hostloop_events::work::lease(&self.terms.name, leads);
         }
     }
 

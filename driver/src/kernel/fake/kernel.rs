@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use hostloop_events::phase;
+
 use super::fake_signature::Content;
 use super::mounting::{bind, lexical, mount, place};
 use super::state::{Device, State};
@@ -135,42 +137,45 @@ impl Kernel for Model {
     }
 
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {
-        let tool = |message: String| Error::Tool {
-            tool: format!("mkfs.{}", spec.fs),
-            path: spec.device.to_path_buf(),
-            code: Some(1),
-            message,
-        };
-        check_mkfs_options(spec.fs, spec.options).map_err(tool)?;
-        let late = self.enter("mkfs", spec.device, true)?;
-        self.settled(|s| {
-            let size = s.size(spec.device)?;
-            let is_blank = matches!(s.content(spec.device)?, Content::Blank | Content::Unknown);
-            let refused = if s.is_mounted(spec.device) {
-                Some("the device is mounted")
-            } else if size < spec.fs.minimum_bytes() {
-                Some("the device is too small")
-            } else if !s.takes_writes(spec.device)? {
-                Some("the device is read-only")
-            } else if !is_blank && !spec.force && spec.fs != FsType::Ext4 {
-                Some("the device appears to contain something")
-            } else {
-                None
+        phase("mkfs", || {
+            let tool = |message: String| Error::Tool {
+                tool: format!("mkfs.{}", spec.fs),
+                path: spec.device.to_path_buf(),
+                code: Some(1),
+                message,
             };
-            if let Some(message) = refused {
-                return Err(tool(message.to_owned()));
-            }
-            let fs = spec.fs;
-            let uuid = spec.uuid.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-            let content = match &late {
-                // A discard erases the superblock first, and the remaining data has no signature.
-                Some(_) if spec.force && spec.discard => Content::Unknown,
-                Some(_) => Content::Broken { fs, uuid },
-                None => Content::Filesystem { fs, uuid, size },
-            };
-            s.set_content(spec.device, &content)
-        })?;
-        late.map_or(Ok(()), Err)
+            check_mkfs_options(spec.fs, spec.options).map_err(tool)?;
+            let late = self.enter("mkfs", spec.device, true)?;
+            self.settled(|s| {
+                let size = s.size(spec.device)?;
+                let is_blank = matches!(s.content(spec.device)?, Content::Blank | Content::Unknown);
+                let refused = if s.is_mounted(spec.device) {
+                    Some("the device is mounted")
+                } else if size < spec.fs.minimum_bytes() {
+                    Some("the device is too small")
+                } else if !s.takes_writes(spec.device)? {
+                    Some("the device is read-only")
+                } else if !is_blank && !spec.force && spec.fs != FsType::Ext4 {
+                    Some("the device appears to contain something")
+                } else {
+                    None
+                };
+                if let Some(message) = refused {
+                    return Err(tool(message.to_owned()));
+                }
+                let fs = spec.fs;
+                let uuid =
+                    spec.uuid.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+                let content = match &late {
+                    // A discard erases the superblock first, and the remaining data has no signature.
+                    Some(_) if spec.force && spec.discard => Content::Unknown,
+                    Some(_) => Content::Broken { fs, uuid },
+                    None => Content::Filesystem { fs, uuid, size },
+                };
+                s.set_content(spec.device, &content)
+            })?;
+            late.map_or(Ok(()), Err)
+        })
     }
 
     fn check(&self, device: &Path, fs: FsType) -> Result<()> {

@@ -9,6 +9,8 @@ use std::fs::File;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hostloop_events::{Call, phase};
+
 use crate::kernel::{self, FileId, Freeze, Kernel};
 use crate::storage::sync::lock;
 
@@ -111,8 +113,13 @@ impl Freezer {
             changed: Condvar::new(),
         });
         let theirs = Arc::clone(&shared);
+        let call = Call::current();
         std::thread::Builder::new().name("freezer".to_owned()).spawn(move || {
-            let done = run(&*kernel, &mount, &theirs);
+            let work = || run(&*kernel, &mount, &theirs);
+            let done = match call {
+                Some(call) => call.enter(work),
+                None => work(),
+            };
             // In this order: a caller that sees the end may start the next thread, or unmount.
             drop((under_way, mount));
             theirs.set(Phase::Done(done));
@@ -169,7 +176,7 @@ impl Drop for Freezer {
 
 /// The body of the freeze thread.
 fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
-    if let Err(e) = kernel.sync_fs(mount) {
+    if let Err(e) = phase("write back", || kernel.sync_fs(mount)) {
         return Done::Failed(e);
     }
     shared.set(Phase::Ready);

@@ -1,0 +1,208 @@
+//! Sends events to the readers of a Unix socket.
+//!
+//! A reader writes one line, a [`Request`]. It gets a [`Header`] and then events, one JSON object a
+//! line. An empty line shows a reader without new events that the stream lives.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::event::Event;
+use crate::{FORMAT, RING, Ring};
+
+/// Readers at the same time.
+const READERS: usize = 16;
+/// The most events of one write.
+const BATCH: usize = 128;
+/// The longest request, in bytes.
+const MAX_REQUEST: u64 = 4096;
+/// How long a reader may take for its request, or to receive a batch.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause after a new event, so that one write has several.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a stream may have no line.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The longest stream. Then a reader connects again, where it stopped: so a reader that was
+/// forgotten does not take a place forever.
+const LIFE: Duration = Duration::from_secs(3600);
+/// The pause after a failed accept, as without a free file descriptor.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The process that the events are of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// `node` or `controller`.
+    pub process: String,
+    /// The node's ID, on a node.
+    pub node: Option<String>,
+    /// The version of the program.
+    pub version: String,
+}
+
+/// What a reader asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// The number of the first event.
+    pub from: u64,
+    /// The ring that the number is of; empty for any. Events of another ring come from the first.
+    pub boot: String,
+    /// Wait for further events.
+    pub follow: bool,
+}
+
+/// The first line of a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub events: String,
+    /// The ring. It differs after each start of the process.
+    pub boot: String,
+    /// The process.
+    #[serde(flatten)]
+    pub process: Process,
+    /// The number of the first event, if there is one. It is higher than requested if events
+    /// between them are lost.
+    pub from: u64,
+}
+
+/// A line with an event.
+#[derive(Serialize)]
+struct Line<'a> {
+    seq: u64,
+    boot: &'a str,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+/// The first line of a stream that is refused.
+#[derive(Serialize)]
+struct Refusal {
+    error: String,
+}
+
+/// Serves the events of this process until `stop` resolves.
+pub async fn serve(listener: UnixListener, process: Process, stop: impl Future<Output = ()>) {
+    tokio::select! {
+        () = accept(listener, &RING, process, READERS) => {}
+        () = stop => {}
+    }
+}
+
+async fn accept(listener: UnixListener, ring: &'static Ring, process: Process, readers: usize) {
+    let places = Arc::new(Semaphore::new(readers));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(RETRY).await;
+            continue;
+        };
+        let place = places.clone().try_acquire_owned();
+        let process = process.clone();
+        tokio::spawn(async move {
+            // A reader that hangs up or stalls ends its stream, and nothing else.
+            let _ended = match place {
+                Ok(_place) => send(stream, ring, process).await,
+                Err(_) => refuse(stream, readers).await,
+            };
+        });
+    }
+}
+
+async fn refuse(mut stream: UnixStream, readers: usize) -> io::Result<()> {
+    let error = format!("{readers} readers follow the events already; end one of them");
+    write(&mut stream, &line(&Refusal { error })?).await
+}
+
+async fn send(stream: UnixStream, ring: &Ring, process: Process) -> io::Result<()> {
+    let (mut reader, mut writer) = stream.into_split();
+    let request = timeout(PATIENCE, request(&mut reader)).await??;
+    let known = request.boot.is_empty() || request.boot == ring.boot();
+    let mut next = ring.since(if known { request.from } else { 0 }, 0).first;
+    let header =
+        Header { events: FORMAT.to_owned(), boot: ring.boot().to_owned(), process, from: next };
+    write(&mut writer, &line(&header)?).await?;
+    if !request.follow {
+        return send_present(&mut writer, ring, &mut next).await;
+    }
+    tokio::select! {
+        ended = follow(&mut writer, ring, next) => ended,
+        () = hung_up(&mut reader) => Ok(()),
+        () = sleep(LIFE) => Ok(()),
+    }
+}
+
+/// Reads the request of a new reader.
+async fn request(reader: &mut OwnedReadHalf) -> io::Result<Request> {
+    let mut text = String::new();
+    BufReader::new(reader.take(MAX_REQUEST)).read_line(&mut text).await?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Resolves when the reader closes its end.
+async fn hung_up(reader: &mut OwnedReadHalf) {
+    let mut ignored = [0; 64];
+    while reader.read(&mut ignored).await.is_ok_and(|read| read > 0) {}
+}
+
+/// Sends the events that exist now.
+async fn send_present(writer: &mut OwnedWriteHalf, ring: &Ring, next: &mut u64) -> io::Result<()> {
+    let end = ring.since(u64::MAX, 0).first;
+    while *next < end && send_batch(writer, ring, next).await? {}
+    Ok(())
+}
+
+/// Sends events as they come.
+async fn follow(writer: &mut OwnedWriteHalf, ring: &Ring, mut next: u64) -> io::Result<()> {
+    let mut heard = Instant::now();
+    loop {
+        let changed = ring.changed();
+        tokio::pin!(changed);
+        // From here on, no event is missed.
+        changed.as_mut().enable();
+        if send_batch(writer, ring, &mut next).await? {
+            heard = Instant::now();
+            continue;
+        }
+        let quiet = SILENCE.saturating_sub(heard.elapsed());
+        match timeout(quiet, changed).await {
+            Ok(()) => sleep(PAUSE).await,
+            Err(_) => {
+                write(writer, b"\n").await?;
+                heard = Instant::now();
+            }
+        }
+    }
+}
+
+/// Sends the next events; false if there are none.
+async fn send_batch(writer: &mut OwnedWriteHalf, ring: &Ring, next: &mut u64) -> io::Result<bool> {
+    let batch = ring.since(*next, BATCH);
+    *next = batch.next();
+    let mut lines = Vec::new();
+    for (seq, event) in (batch.first..).zip(&batch.events) {
+        lines.extend(line(&Line { seq, boot: ring.boot(), event })?);
+    }
+    write(writer, &lines).await?;
+    Ok(!batch.events.is_empty())
+}
+
+fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Writes all bytes, and ends the stream of a reader that takes none.
+async fn write(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> io::Result<()> {
+    timeout(PATIENCE, writer.write_all(bytes)).await?
+}
+
+#[cfg(test)]
+mod tests;
