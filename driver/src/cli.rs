@@ -13,16 +13,18 @@ use hostloop_controllers::api::duration;
 use crate::kernel::FsType;
 use crate::storage::config;
 
+mod events;
 mod feature_flags;
 mod pools;
 mod probe;
 mod values;
 
+pub use events::EventsArgs;
 pub use feature_flags::Switches;
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
-pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
+pub(crate) use values::is_label_value;
 
 const CLIENT_COMMANDS: &str = "\
 With a kubeconfig, as `kubectl hostloop` too:
@@ -63,6 +65,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Check the records of the pools against disk and kernel, and repair them on request
     Fsck(FsckArgs),
+    /// Print what the driver did last: calls, their steps, and the work of controllers
+    Events(EventsArgs),
     /// What `kubectl hostloop check` runs inside pods
     #[command(hide = true)]
     Probe(ProbeArgs),
@@ -414,6 +418,16 @@ pub struct WatchArgs {
     /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: not served]
     #[arg(long, env = "HOSTLOOP_HTTP_ENDPOINT", value_name = "ADDRESS")]
     pub http_endpoint: Option<HttpEndpoint>,
+
+    /// Serve events to `hostloop events` on this Unix socket, for root alone [default: a file beside
+    /// the driver's socket, as csi.events.sock beside csi.sock]
+    #[arg(
+        long,
+        env = "HOSTLOOP_EVENTS_SOCKET",
+        value_name = "unix:///PATH",
+        value_parser = values::endpoint
+    )]
+    pub events_socket: Option<PathBuf>,
 }
 
 /// The format of log lines.

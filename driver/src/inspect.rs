@@ -1,4 +1,4 @@
-//! The commands `hostloop status`, `fsck` and `probe`. They change nothing, except `fsck --repair` and
+//! The commands `hostloop status`, `fsck`, `events` and `probe`. They change nothing, except `fsck --repair` and
 //! `probe write`.
 
 use std::io::{self, Write};
@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::cli::PoolArgsError;
 use crate::{kernel, storage};
 
+pub mod events;
 pub mod fsck;
 pub mod inventory;
 pub mod probe;

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use hostloop_driver::cli::{Cli, Command};
+use hostloop_driver::inspect::{events, fsck, probe, status};
 use hostloop_driver::kubectl::{self, Program};
-use hostloop_driver::{inspect::fsck, inspect::probe, inspect::status, serve};
+use hostloop_driver::serve;
 
 /// The exit status for an invalid command line (EX_USAGE). clap's 2 has a meaning for `fsck`.
 const USAGE: u8 = 64;
@@ -67,6 +68,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Status(options) => status::run(&options).context("status"),
         Command::Fsck(options) => Ok(fsck::run(&options)),
+        Command::Events(args) => events::run(&args).context("events"),
         Command::Probe(args) => probe::run(&args).context("probe"),
     }
 }

@@ -21,8 +21,9 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
+use hostloop_events::serve::Process;
 
-use crate::cli::{ControllersArgs, RunArgs, ServeArgs};
+use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
 use crate::controller::Controller;
 use crate::grpc::socket::{self, Socket};
 use crate::grpc::{Server, http};
@@ -32,11 +33,13 @@ use crate::storage::{self, Pools};
 
 mod config;
 mod controllers;
+mod events;
 mod logging;
 mod preflight;
 
 use config::{Settings, SettingsError};
 use controllers::Loops;
+pub(crate) use events::beside as events_beside;
 
 /// How long calls under way may take at the end; Kubernetes kills after 30 s.
 const GRACE: Duration = Duration::from_secs(25);
@@ -142,7 +145,7 @@ fn serve_with(
     )?;
 
     let runtime = runtime()?;
-    let served = runtime.block_on(work(settings, pools, controllers.cloned()));
+    let served = runtime.block_on(work(settings, &args.watch, pools, controllers.cloned()));
     // Work that outlasted its grace must not hold the process.
     runtime.shutdown_background();
     served
@@ -150,6 +153,7 @@ fn serve_with(
 
 async fn work(
     settings: Settings,
+    watch: &WatchArgs,
     pools: Arc<Pools>,
     controllers: Option<ControllerArgs>,
 ) -> Result<(), Error> {
@@ -173,6 +177,13 @@ async fn work(
         let tending = tend(pools.clone(), slot, stop.clone());
         roles.start("looking after a pool", tending);
     }
+
+    let process = Process {
+        process: "node".to_owned(),
+        node: Some(settings.node_id.clone()),
+        version: identity.vendor_version.clone(),
+    };
+    let events = events::start(watch, Some(&settings.endpoint), process, &stop, &mut roles)?;
 
     let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)
@@ -209,7 +220,7 @@ async fn work(
     };
     let finished = async {
         loops.await;
-        drop(name);
+        drop((name, events));
         stop.cancel();
         // Calls that wait for others end now, and the server waits only for those that run.
         server.locks().close();

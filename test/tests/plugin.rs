@@ -8,6 +8,40 @@ use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, walk};
+use serde_json::Value;
+
+/// The events of the node have the calls of the claim's life in order, and their steps.
+#[track_caller]
+fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
+    let uid = cluster.kubectl(&["get", "pvc", "claim", "-o", "jsonpath={.metadata.uid}"]);
+    let socket = format!("unix://{kubelet_dir}/plugins/hostloop.csi.dev/csi.sock");
+    let command = ["hostloop", "events", "--json", "--endpoint", &socket];
+    let events = cluster.exec("hostloop", "daemonset/hostloop", &command);
+    let events: Vec<Value> =
+        events.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let events: Vec<&Value> = events.iter().filter(|event| event["trace"] == *uid).collect();
+    let calls = events.iter().filter(|event| event["kind"] == "call" && event["us"].is_u64());
+    let calls: Vec<&&Value> = calls.collect();
+    let names: Vec<&str> = calls.iter().map(|call| call["name"].as_str().expect("text")).collect();
+    assert_eq!(names, ["CreateVolume", "NodeStageVolume", "NodePublishVolume"], "{events:#?}");
+    let logs = cluster.logs("hostloop", "daemonset/hostloop");
+    for (call, step) in calls.iter().zip(["mkfs", "loop attach", "bind mount"]) {
+        let inside = events.iter().any(|e| e["parent"] == call["id"] && e["name"] == step);
+        assert!(inside, "{step} is no step of {call}");
+        let ms = call["us"].as_f64().expect("a number") / 1e3;
+        let (name, about) = (&call["name"], &call["about"]);
+        let line = logs.lines().find(|line| {
+            let has = |value: &Value| line.contains(value.as_str().expect("text"));
+            line.contains("hostloop::call") && has(name) && has(about)
+        });
+        let line = line.unwrap_or_else(|| panic!("no line about {call}"));
+        let logged = line.split(" ms=").nth(1).and_then(|rest| rest.split(' ').next());
+        let logged: f64 = logged.and_then(|ms| ms.parse().ok()).expect("a duration");
+        assert!((ms - logged).abs() < 5.0, "{name}: {ms} ms, and in the log {line}");
+    }
+    let work = events.iter().any(|e| e["kind"] == "work" && e["name"] == "provisioner");
+    assert!(work, "the provisioner's work is missing: {events:#?}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_by_the_plugin() {
@@ -51,6 +85,7 @@ async fn a_life_by_the_plugin() {
     plugin.succeeds(&["check"], &[]);
     plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
     plugin.succeeds(&["describe", "claim"], &["claim"]);
+    assert_life(&cluster, &kubelet_dir);
     plugin.fails(&["uninstall", "--yes"], &["of claim default/claim", "Delete the pods, claims"]);
 
     cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&example)]);

@@ -7,7 +7,7 @@ use crate::csi::identity;
 use crate::kernel::FsType;
 
 /// A Unix socket: `unix:///path`, or the path alone.
-pub(super) fn endpoint(word: &str) -> Result<PathBuf, String> {
+pub(crate) fn endpoint(word: &str) -> Result<PathBuf, String> {
     let path = match word.split_once(':') {
         _ if word.starts_with('/') => word,
         Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),

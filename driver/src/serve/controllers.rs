@@ -8,6 +8,7 @@ use hostloop_controllers::cli::Args;
 use hostloop_controllers::csi::{Csi, Driver, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
+use hostloop_events::serve::Process;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -15,7 +16,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, GRACE, Roles, Signals, show};
+use super::{Error, GRACE, Roles, Signals, events, show};
 use crate::cli::ControllersArgs;
 use crate::controller::capabilities;
 use crate::csi::identity;
@@ -196,6 +197,12 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let shown = Shown { services: None, loops: Some(loops.view()) };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;
+    let process = Process {
+        process: "controller".to_owned(),
+        node: None,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let _events = events::start(&args.watch, None, process, &stop, &mut roles)?;
     let socket = args.driver_name.is_none().then(|| args.csi_address.display());
     tracing::info!(csi = socket.map(tracing::field::display), "starting the controllers");
     let mut loops = Some(loops.start());

@@ -3,6 +3,7 @@
 
 mod calls;
 mod copies;
+mod events;
 mod gate;
 mod hanging;
 mod program;

@@ -14,13 +14,13 @@ use super::rig::{connect, mountable};
 use crate::testkit::pairs;
 
 /// A driver of its own over a pool in a temporary directory, killed when dropped.
-struct Program {
+pub(crate) struct Program {
     dir: tempfile::TempDir,
     child: Option<Child>,
 }
 
 impl Program {
-    fn new() -> Program {
+    pub(crate) fn new() -> Program {
         assert!(
             nix::unistd::geteuid().is_root(),
             "this test starts the driver, which needs root and loop devices"
@@ -30,15 +30,15 @@ impl Program {
         Program { dir, child: None }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.path("csi.sock")
     }
 
-    fn command(&self, log: &str, more: &[&str]) -> Command {
+    pub(crate) fn command(&self, log: &str, more: &[&str]) -> Command {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hostloop"));
         command
@@ -54,7 +54,7 @@ impl Program {
     }
 
     /// Starts it and waits until it serves.
-    fn start(&mut self, more: &[&str]) {
+    pub(crate) fn start(&mut self, more: &[&str]) {
         self.child = Some(self.command("log", more).spawn().unwrap());
         let begun = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
@@ -63,20 +63,31 @@ impl Program {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().unwrap();
         kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         self.child.take().unwrap().wait().unwrap()
     }
 
-    fn log(&self, name: &str) -> String {
+    pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    async fn channel(&self) -> Channel {
+    /// What `hostloop events` prints.
+    pub(crate) fn events(&self, more: &[&str]) -> String {
+        let endpoint = format!("unix://{}", self.socket().display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hostloop"));
+        command.args(["events", "--endpoint", &endpoint]).args(more);
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
         connect(&self.socket()).await
     }
 }
@@ -197,6 +208,9 @@ async fn secrets_and_mount_flags_stay_out_of_the_log() {
         };
         node.node_stage_volume(request).await.unwrap_err();
     }
+    let events = program.events(&["--json"]);
+    assert!(events.contains("CreateVolume") && events.contains("no\\\\nsuch"), "{events}");
+    assert!(!events.contains(SECRET), "{events}");
     program.signal(Signal::SIGTERM);
     assert!(program.ended().success());
 

@@ -1,0 +1,131 @@
+//! `hostloop events`: what the driver did last, and what it does.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use hostloop_events::read::{self, Said, Stream};
+use hostloop_events::serve::Request;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::cli::EventsArgs;
+use crate::serve::events_beside;
+
+/// Why the events can't be printed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No thread for the socket.
+    #[error("starting threads: {0}")]
+    Threads(#[source] io::Error),
+    /// The events can't be read.
+    #[error(transparent)]
+    Read(#[from] read::Error),
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Prints events until there are none, or until the person ends it. Blocks.
+pub fn run(args: &EventsArgs) -> Result<ExitCode, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Error::Threads)?;
+    let printed = runtime.block_on(async {
+        tokio::select! {
+            printed = print(args) => printed,
+            () = input_ends(), if args.until_eof => Ok(()),
+        }
+    });
+    match printed {
+        Err(Error::Print(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The socket with the events.
+fn socket(args: &EventsArgs) -> PathBuf {
+    let beside = || args.endpoint.as_deref().map(events_beside);
+    args.events_socket.clone().or_else(beside).unwrap_or_default()
+}
+
+async fn print(args: &EventsArgs) -> Result<(), Error> {
+    let request = Request { from: args.from, boot: args.boot.clone(), follow: args.follow };
+    let mut stream = Stream::open(&socket(args), &request).await?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        let header = serde_json::to_string(&stream.header).map_err(io::Error::from)?;
+        writeln!(out, "{header}")?;
+    }
+    out.flush()?;
+    while let Some(line) = stream.next_line().await.map_err(read::Error::Broken)? {
+        match args.json {
+            // Empty lines too: who reads this sees that it lives.
+            true => writeln!(out, "{line}")?,
+            false => match read::said(&line)? {
+                Said::Event { json, .. } => writeln!(out, "{}", sentence(&json))?,
+                Said::Nothing => {}
+            },
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Resolves at the end of standard input.
+async fn input_ends() {
+    let (ended, end) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _ended = io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = ended.send(());
+    });
+    let _ = end.await;
+}
+
+/// An event on one line: time, kind, name, subject, and how it went.
+fn sentence(event: &Value) -> String {
+    let text = |field: &str| event[field].as_str().unwrap_or_default();
+    let micros = event["t"].as_i64().unwrap_or_default();
+    let time = Timestamp::from_microsecond(micros).unwrap_or_default();
+    let about = if text("about").is_empty() { text("trace") } else { text("about") };
+    let mut words = vec![format!("{time:.6}"), text("kind").to_owned(), text("name").to_owned()];
+    words.push(about.to_owned());
+    words.extend([text("state"), text("code")].map(str::to_owned));
+    words.extend(event["us"].as_u64().map(|us| format!("{} ms", us as f64 / 1e3)));
+    let next = event["next"].as_u64();
+    words.extend(next.map(|us| format!("next try in {} s", us as f64 / 1e6)));
+    words.push(text("error").to_owned());
+    words.retain(|word| !word.is_empty());
+    words.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_as_lines() {
+        for (event, line) in [
+            (
+                json!({"t": 1_767_225_600_000_001_u64, "kind": "call", "name": "NodeStageVolume",
+                    "trace": "uid", "about": "vol-1", "us": 12_345, "code": "OK"}),
+                "2026-01-01T00:00:00.000001Z  call  NodeStageVolume  vol-1  OK  12.345 ms",
+            ),
+            (
+                json!({"t": 0, "kind": "queue", "name": "provisioner", "trace": "uid",
+                    "state": "backing off", "next": 2_000_000}),
+                "1970-01-01T00:00:00.000000Z  queue  provisioner  uid  backing off  next try in 2 s",
+            ),
+            (
+                json!({"t": 0, "kind": "phase", "name": "mkfs", "trace": "uid", "us": 1,
+                    "error": "why"}),
+                "1970-01-01T00:00:00.000000Z  phase  mkfs  uid  0.001 ms  why",
+            ),
+        ] {
+            assert_eq!(sentence(&event), line);
+        }
+    }
+}
