@@ -87,6 +87,11 @@ pub struct StatusArgs {
     /// Print JSON instead of tables
     #[arg(long, env = "HOSTLOOP_JSON")]
     pub json: bool,
+
+    /// Print where the blocks of this volume's or snapshot's image are, as JSON, and which of them
+    /// other images share
+    #[arg(long, env = "HOSTLOOP_EXTENTS", value_name = "ID")]
+    pub extents: Option<String>,
 }
 
 /// Arguments of `hostloop fsck`.

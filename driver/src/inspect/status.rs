@@ -14,16 +14,23 @@ use crate::record::now_ns;
 pub mod color;
 pub(crate) mod columns;
 pub mod humanize;
+mod image_map;
 pub(crate) mod page;
 pub mod render;
 pub mod report;
 pub mod table;
 
+pub(crate) use image_map::image_map;
 pub use report::Report;
 
 /// Takes a survey and prints it. Blocks.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let specs = args.pools.specs()?;
+    if let Some(id) = &args.extents {
+        let map = image_map(&specs, &args.pools.state_dir(), id)?;
+        print(&map, true, |_| Vec::new())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);
     let text = |report: &Report| render::text(report, terminal_width(), now_ns());
     print(&report, args.json, text)?;

@@ -15,8 +15,11 @@ use super::file::{length, on_file};
 
 mod compare;
 mod fiemap;
+mod map;
 #[cfg(test)]
 mod tests;
+
+pub use map::{Mapped, map};
 
 /// A run of allocated bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The names of files and directories in a pool.
 
 /// The name of the image file in an entry's directory.
-pub(super) const IMAGE: &str = "image";
+pub(crate) const IMAGE: &str = "image";
 
 /// The lock file of the process that has the pool open.
 pub const LOCK: &str = "lock";
@@ -17,7 +17,7 @@ pub(super) const TRASH: &str = "trash";
 
 /// The kind of an entry, which selects its parent directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryKind {
+pub(crate) enum EntryKind {
     Volumes,
     Snapshots,
     Groups,
@@ -29,7 +29,7 @@ impl EntryKind {
         [EntryKind::Volumes, EntryKind::Snapshots, EntryKind::Groups];
 
     /// The name of the kind's directory in the pool.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             EntryKind::Volumes => "volumes",
             EntryKind::Snapshots => "snapshots",

@@ -1,0 +1,91 @@
+//! The map of one file, for people who look at it.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use serde::{Deserialize, Serialize};
+
+use super::fiemap::{self, LAST, SHARED, UNWRITTEN};
+use super::{Result, length, on_file};
+
+/// The most runs of a map. A file with more has a map of its first part.
+const MOST: usize = 50_000;
+
+/// A run of a file's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapped {
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Offset on the filesystem, in bytes.
+    pub physical: u64,
+    /// True if another file has these blocks too.
+    pub shared: bool,
+}
+
+impl Mapped {
+    /// True if `next` continues this run.
+    fn runs_into(&self, next: &Mapped) -> bool {
+        self.shared == next.shared
+            && self.offset + self.len == next.offset
+            && self.physical + self.len == next.physical
+    }
+}
+
+/// Returns the written blocks of a file in order, after writing the file back.
+pub fn map(file: &File) -> Result<Vec<Mapped>> {
+    let len = length(file)?;
+    let (mut at, mut runs) = (0, Vec::new());
+    while at < len && runs.len() < MOST {
+        let found = fiemap::fiemap(file.as_fd(), at, len - at).map_err(on_file("FIEMAP", file))?;
+        let Some(last) = found.last() else { break };
+        let written = found.iter().filter(|raw| raw.flags & UNWRITTEN == 0);
+        for raw in written {
+            let shared = raw.flags & SHARED != 0;
+            append(
+                &mut runs,
+                Mapped { offset: raw.logical, len: raw.length, physical: raw.physical, shared },
+            );
+        }
+        if last.flags & LAST != 0 {
+            break;
+        }
+        at = last.logical.saturating_add(last.length).max(at + 1);
+    }
+    Ok(runs)
+}
+
+fn append(runs: &mut Vec<Mapped>, next: Mapped) {
+    match runs.last_mut() {
+        Some(last) if last.runs_into(&next) => last.len += next.len,
+        _ => runs.push(next),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_continue_each_other_are_one() {
+        let run = |offset, len, physical, shared| Mapped { offset, len, physical, shared };
+        let mut runs = Vec::new();
+        for next in [
+            run(0, 10, 100, true),
+            run(10, 10, 110, true),
+            run(20, 10, 120, false),
+            run(30, 10, 230, false),
+            run(50, 10, 250, false),
+        ] {
+            append(&mut runs, next);
+        }
+        let expected = [
+            run(0, 20, 100, true),
+            run(20, 10, 120, false),
+            run(30, 10, 230, false),
+            run(50, 10, 250, false),
+        ];
+        assert_eq!(runs, expected);
+    }
+}
