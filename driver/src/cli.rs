@@ -24,7 +24,7 @@ pub use feature_flags::Switches;
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
 pub use values::{Cap, HttpEndpoint, Segment};
-pub(crate) use values::is_label_value;
+pub(crate) use values::{endpoint, is_label_value};
 
 const CLIENT_COMMANDS: &str = "\
 With a kubeconfig, as `kubectl hostloop` too:
@@ -35,6 +35,7 @@ With a kubeconfig, as `kubectl hostloop` too:
   status      Show pools, volumes and snapshots of all nodes, if no --pool is given
   describe    Show everything about one claim
   logs        Print the log lines of all nodes about one claim
+  ui          Show the life of every volume in a browser
   completion  Print a completion script for a shell";
 
 /// Kubernetes volumes that are files on a node's own storage, each behind a loop device.

@@ -32,6 +32,7 @@ mod pod_logs;
 mod program;
 mod status;
 mod subject;
+mod ui;
 mod uninstall;
 mod volume_objects;
 
@@ -84,6 +85,8 @@ pub enum Command {
     Describe(describe::Args),
     /// Print the log lines of all nodes about one claim
     Logs(logs::Args),
+    /// Show the life of every volume in a browser
+    Ui(ui::Args),
     /// Print a completion script for a shell
     Completion(completion::Args),
 }
@@ -115,6 +118,9 @@ pub enum Error {
     /// `logs`.
     #[error("logs: {0}")]
     Logs(#[from] logs::Error),
+    /// `ui`.
+    #[error("ui: {0}")]
+    Ui(#[from] ui::Error),
     /// No runtime for the requests.
     #[error("starting threads: {0}")]
     Threads(#[source] std::io::Error),
@@ -155,6 +161,7 @@ async fn perform(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
         Command::Status(args) => status::run(args, &connected().await?).await?,
         Command::Describe(args) => describe::run(args, &connected().await?).await?,
         Command::Logs(args) => logs::run(args, &connected().await?).await?,
+        Command::Ui(args) => ui::run(args, &cli.cluster).await?,
         Command::Completion(args) => completion::run(args, program),
     })
 }

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use axum::body::Body as Answer;
+use futures::stream::pending;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -151,6 +153,11 @@ impl FakeApi {
                 let body = serde_json::from_slice(&body).unwrap_or_default();
                 let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
                 let (code, answer) = server.lock().answer(head.method.as_str(), path, query, body);
+                // A watch without changes: an answer that does not end.
+                let answer = match code == 200 && query.contains("watch=true") {
+                    true => Answer::from_stream(pending::<Result<Vec<u8>, Infallible>>()),
+                    false => Answer::from(answer),
+                };
                 let response = Response::builder().status(code).body(answer);
                 Ok::<_, Infallible>(response.expect("a response"))
             }
@@ -393,7 +400,8 @@ impl State {
         let from = parameter("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
         let end = items.len().min(from + self.page.unwrap_or(usize::MAX - from));
         let next = if end < items.len() { end.to_string() } else { String::new() };
-        (200, json!({"metadata": {"continue": next}, "items": items[from..end]}))
+        let metadata = json!({"continue": next, "resourceVersion": self.version.to_string()});
+        (200, json!({"metadata": metadata, "items": items[from..end]}))
     }
 
     fn create(&mut self, mut object: Value) -> (u16, Value) {

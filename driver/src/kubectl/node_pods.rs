@@ -16,8 +16,10 @@ use super::api::{self, ApiError, Call};
 use super::cluster::Cluster;
 use crate::inspect::status::Report;
 
+mod event_pods;
 mod pool_flags;
 
+pub(super) use event_pods::{EventPod, event_pods, why_it_failed};
 pub(super) use pool_flags::{FlagError, arguments, pool_flags};
 
 /// The label of the DaemonSet's pods, which is not the controller's.
@@ -113,11 +115,14 @@ pub(super) async fn node_pods(cluster: &Cluster) -> Result<Vec<NodePod>, ApiErro
 
 /// Reads the reports of these pods, several at a time. The order stays.
 pub(super) async fn reports(cluster: &Cluster, pods: &[NodePod]) -> Vec<NodeReport> {
-    let reports = pods.iter().map(|pod| async move {
-        let report = report(cluster, pod).await;
-        NodeReport { node: pod.node.clone(), pod: pod.name.clone(), report }
-    });
+    // A vector, because a closure in a stream would keep callers from running on another task.
+    let reports: Vec<_> = pods.iter().map(|pod| node_report(cluster, pod)).collect();
     futures::stream::iter(reports).buffered(AT_ONCE).collect().await
+}
+
+async fn node_report(cluster: &Cluster, pod: &NodePod) -> NodeReport {
+    let report = report(cluster, pod).await;
+    NodeReport { node: pod.node.clone(), pod: pod.name.clone(), report }
 }
 
 /// Reads the report of one pod.
@@ -201,6 +206,13 @@ impl NodePod {
             not_running: not_running(pod, container),
             status: status_command(pod, container),
         })
+    }
+
+    /// The command that reports where the blocks of an image are.
+    pub(super) fn extents_command(&self, volume: &str) -> Result<Vec<String>, FlagError> {
+        let mut command = self.status.clone()?;
+        command.push(format!("--extents={volume}"));
+        Ok(command)
     }
 
     /// The program in the container.

@@ -16,7 +16,7 @@ use super::log_line::LogLine;
 use super::subject::Subject;
 
 /// The labels of the pods of the DaemonSet and of the Deployment.
-const PODS: &str = "app.kubernetes.io/name in (hostloop,hostloop-controller)";
+pub(super) const PODS: &str = "app.kubernetes.io/name in (hostloop,hostloop-controller)";
 /// The label's key, and its value for the Deployment.
 const NAME: (&str, &str) = ("app.kubernetes.io/name", "hostloop-controller");
 /// How long reading the log of one pod may take.

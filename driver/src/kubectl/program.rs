@@ -19,8 +19,8 @@ pub enum Program {
 }
 
 /// The subcommands that only the client has.
-const CLIENT_COMMANDS: [&str; 7] =
-    ["install", "uninstall", "load", "check", "describe", "logs", "completion"];
+const CLIENT_COMMANDS: [&str; 8] =
+    ["install", "uninstall", "load", "check", "describe", "logs", "ui", "completion"];
 
 /// The client's flags before a subcommand. Each takes a value.
 const CLIENT_FLAGS: [&str; 6] =
@@ -75,6 +75,8 @@ mod tests {
             ("hostloop check", false, Program::Client),
             ("hostloop describe data", false, Program::Client),
             ("hostloop logs data", false, Program::Client),
+            ("hostloop ui --endpoint unix:///s --pool a=/p", true, Program::Client),
+            ("hostloop events --follow", false, Program::Driver),
             ("hostloop completion bash", false, Program::Client),
             ("hostloop help install", false, Program::Client),
             ("hostloop help serve", false, Program::Driver),

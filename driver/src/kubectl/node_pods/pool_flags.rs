@@ -27,10 +27,24 @@ pub(in crate::kubectl) fn pool_flags(
     pod: &Pod,
     container: &Container,
 ) -> Result<Vec<String>, FlagError> {
+    flags(pod, container, &names())
+}
+
+/// The flags of a container that say where it serves its events, with the values of its variables.
+pub(super) fn event_flags(pod: &Pod, container: &Container) -> Result<Vec<String>, FlagError> {
+    flags(pod, container, &["endpoint", "events-socket"].map(str::to_owned).into())
+}
+
+/// The flags of a container with these names, with the values of its variables.
+fn flags(
+    pod: &Pod,
+    container: &Container,
+    names: &BTreeSet<String>,
+) -> Result<Vec<String>, FlagError> {
     let variables = variables(pod, container.env.as_deref().unwrap_or_default());
     let args = container.command.iter().flatten().skip(1).chain(container.args.iter().flatten());
     let args: Vec<&String> = args.collect();
-    let kept = select(&args, &names());
+    let kept = select(&args, names);
     kept.into_iter().map(|arg| whole(arg, &variables)).collect()
 }
 

@@ -1,0 +1,156 @@
+//! The pods with events, and `hostloop events` in them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::Api;
+use kube::api::{AttachParams, AttachedProcess, ListParams};
+use tokio::time::timeout;
+
+use super::pool_flags::event_flags;
+use super::{BUFFER, DEADLINE, FlagError, NodeError, NodePod, read};
+use crate::kubectl::api::{self, ApiError, Call};
+use crate::kubectl::cluster::Cluster;
+use crate::kubectl::pod_logs::PODS;
+use hostloop_events::serve::Request;
+
+/// The label's key, and its value for the Deployment.
+const NAME: (&str, &str) = ("app.kubernetes.io/name", "hostloop-controller");
+/// How long the end of a command may take.
+const END: Duration = Duration::from_secs(5);
+
+/// A pod with events.
+#[derive(Clone, Debug)]
+pub(in crate::kubectl) struct EventPod {
+    /// The pod.
+    pub(in crate::kubectl) pod: NodePod,
+    /// `node` or `controller`.
+    pub(in crate::kubectl) process: &'static str,
+    /// The port for metrics.
+    pub(in crate::kubectl) metrics_port: Option<i32>,
+    /// Where the events are.
+    flags: Result<Vec<String>, FlagError>,
+}
+
+/// Lists the pods with events: those of the nodes, and the controller's.
+pub(in crate::kubectl) async fn event_pods(cluster: &Cluster) -> Result<Vec<EventPod>, ApiError> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
+    let found = api::list(&pods, &ListParams::default().labels(PODS)).await?;
+    Ok(found.iter().filter_map(EventPod::of).collect())
+}
+
+impl EventPod {
+    fn of(pod: &Pod) -> Option<EventPod> {
+        let labels = pod.metadata.labels.as_ref();
+        let is_controller = labels.and_then(|l| l.get(NAME.0)).is_some_and(|name| name == NAME.1);
+        let read = NodePod::of(pod)?;
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let container = containers.into_iter().find(|one| one.name == read.container)?;
+        Some(EventPod {
+            process: if is_controller { "controller" } else { "node" },
+            metrics_port: port(container),
+            flags: event_flags(pod, container),
+            pod: read,
+        })
+    }
+
+    /// `hostloop events` for a request.
+    fn command(&self, request: &Request) -> Result<Vec<String>, FlagError> {
+        let mut command = vec![self.pod.program().to_owned(), "events".to_owned()];
+        command.extend(["--follow", "--json", "--until-eof"].map(str::to_owned));
+        command.push(format!("--from={}", request.from));
+        command.push(format!("--boot={}", request.boot));
+        command.extend(self.flags.clone()?);
+        Ok(command)
+    }
+
+    /// Runs `hostloop events` in the pod. It ends with its standard input.
+    pub(in crate::kubectl) async fn follow(
+        &self,
+        cluster: &Cluster,
+        request: &Request,
+    ) -> Result<AttachedProcess, NodeError> {
+        let name = &self.pod.name;
+        if let Some(why) = &self.pod.not_running {
+            return Err(NodeError::NotRunning(name.clone(), why.clone()));
+        }
+        let namespace = &cluster.system_namespace;
+        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+        let params = AttachParams::default()
+            .container(self.pod.container.clone())
+            .stdin(true)
+            .max_stdout_buf_size(BUFFER);
+        let command = self.command(request)?;
+        let started = timeout(DEADLINE, pods.exec(name, command, &params)).await;
+        let started = started.map_err(|_| NodeError::Late(name.clone()))?;
+        let call = Call::new("create", "pods/exec", Some(namespace), name);
+        Ok(started.map_err(|error| ApiError::new(call, error))?)
+    }
+}
+
+/// The port of a container that is named for metrics.
+fn port(container: &Container) -> Option<i32> {
+    let mut ports = container.ports.iter().flatten();
+    let port = ports.find(|port| port.name.as_deref() == Some("metrics"))?;
+    Some(port.container_port)
+}
+
+/// What a command printed that failed, or its status.
+pub(in crate::kubectl) async fn why_it_failed(mut process: AttachedProcess) -> String {
+    let (status, stderr) = (process.take_status(), process.stderr());
+    let ended = timeout(END, async {
+        let printed = read(stderr).await.unwrap_or_default();
+        let status = match status {
+            Some(status) => status.await,
+            None => None,
+        };
+        (printed, status.and_then(|status| status.message))
+    });
+    let (printed, message) = ended.await.unwrap_or_default();
+    match printed.trim() {
+        "" => message.unwrap_or_else(|| "it gave no reason".to_owned()),
+        printed => printed.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_command_says_where_the_events_are() {
+        let pod = |name: &str, args: &[&str], env: serde_json::Value| -> EventPod {
+            let pod = json!({
+                "metadata": {"name": "p", "labels": {"app.kubernetes.io/name": name}},
+                "spec": {"containers": [{"name": name, "args": args, "env": env}]},
+            });
+            EventPod::of(&serde_json::from_value(pod).unwrap()).unwrap()
+        };
+        let request = Request { from: 7, boot: "b".to_owned(), follow: true };
+        const START: &str = "hostloop events --follow --json --until-eof --from=7 --boot=b";
+        let directory = json!([{"name": "DIR", "value": "/d"}]);
+        for (name, args, process, flags) in [
+            (
+                "hostloop",
+                &["run", "--endpoint=unix://$(DIR)/csi.sock", "--pool=a=/p"][..],
+                "node",
+                " --endpoint=unix:///d/csi.sock",
+            ),
+            (
+                "hostloop",
+                &["run", "--endpoint", "unix:///c", "--events-socket=/e"],
+                "node",
+                " --endpoint unix:///c --events-socket=/e",
+            ),
+            ("hostloop-controller", &["controllers"], "controller", ""),
+        ] {
+            let pod = pod(name, args, directory.clone());
+            assert_eq!(pod.process, process);
+            assert_eq!(pod.command(&request).unwrap().join(" "), format!("{START}{flags}"));
+        }
+        let unknown = pod("hostloop", &["--endpoint=$(NONE)"], json!([]));
+        assert!(unknown.command(&request).unwrap_err().to_string().contains("$(NONE)"));
+    }
+}

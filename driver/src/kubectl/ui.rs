@@ -1,0 +1,264 @@
+//! `ui`: a page in the browser on which the life of every volume is watched.
+//!
+//! The program joins watches of objects, the events of all processes and the nodes' reports to one
+//! stream of messages, and serves it with the page on 127.0.0.1. It works with the person's rights:
+//! what they do not allow is a line on the page, and the rest goes on.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hostloop_controllers::api::duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::cluster::{self, Cluster, ClusterArgs};
+use crate::cli;
+use crate::serve::events_beside;
+use crate::storage::PoolSpec;
+
+mod browser;
+mod history;
+mod kinds;
+mod message;
+mod metrics;
+mod page;
+mod problems;
+mod recording;
+mod reports;
+mod server;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod watches;
+
+use browser::Place;
+use history::History;
+use message::Subject;
+use problems::Problems;
+use reports::{LocalPools, Nodes};
+use server::{Served, Token};
+
+/// The size of all messages that are kept, in bytes.
+const HISTORY: usize = 64 << 20;
+
+/// Arguments of `ui`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The port on 127.0.0.1 [default: any free one]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+
+    /// Print the address, and open no browser
+    #[arg(long)]
+    no_open: bool,
+
+    /// Show the driver at this socket on this machine, without a cluster
+    #[arg(
+        long,
+        value_name = "unix:///PATH",
+        value_parser = cli::endpoint,
+        conflicts_with = "replay"
+    )]
+    endpoint: Option<PathBuf>,
+
+    /// With --endpoint: a pool of that driver, to show its volumes; repeat the flag for several
+    #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]", requires = "endpoint")]
+    pools: Vec<PoolSpec>,
+
+    /// With --pool: the driver's directory for pools that are devices or images
+    #[arg(long = "statedir", value_name = "DIR", requires = "pools")]
+    state_dir: Option<PathBuf>,
+
+    /// Show a recording
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+
+    /// Write what happens to a page that opens anywhere, and open no browser
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    record: Option<PathBuf>,
+
+    /// With --record: end after this time, such as 90s or 10m [default: at Ctrl-C]
+    #[arg(
+        long = "for",
+        value_name = "DURATION",
+        value_parser = duration::parse,
+        requires = "record"
+    )]
+    time: Option<Duration>,
+}
+
+/// Why `ui` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The build has no page.
+    #[error(
+        "this build has no page: take the program of a release, or run scripts/ui and build with \
+         `--features ui`"
+    )]
+    NoPage,
+    /// There is no cluster.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// The recording can't be used.
+    #[error(transparent)]
+    Recording(#[from] recording::Error),
+    /// The port can't be used.
+    #[error("port {0} of 127.0.0.1: {1}; choose another --port")]
+    Port(u16, #[source] io::Error),
+    /// The server ended.
+    #[error("serving the page: {0}")]
+    Serve(#[source] io::Error),
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Where messages go. Clones share the history.
+#[derive(Clone)]
+struct Out {
+    history: Arc<History>,
+    problems: Problems,
+    /// The node of a driver without a cluster, once it is known.
+    node: Arc<OnceLock<String>>,
+}
+
+impl Out {
+    fn new() -> Out {
+        Out::over(Arc::new(History::new(HISTORY)))
+    }
+
+    fn over(history: Arc<History>) -> Out {
+        Out { problems: Problems::new(history.clone()), history, node: Arc::default() }
+    }
+}
+
+/// The tasks that join the messages. Dropping it ends them.
+struct Join {
+    subject: Subject,
+    nodes: Nodes,
+    _tasks: JoinSet<()>,
+}
+
+pub(super) async fn run(args: &Args, cluster: &ClusterArgs) -> Result<ExitCode, Error> {
+    let page = page::page().ok_or(Error::NoPage)?;
+    let out = Out::new();
+    let join = Join::start(args, cluster, &out).await?;
+    match &args.record {
+        Some(file) => record(args, &join, &out, file, page).await?,
+        None => {
+            let page = match &args.replay {
+                Some(file) => recording::read(file, page)?,
+                None => page.to_owned(),
+            };
+            serve(args, join, out, page).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Join {
+    async fn start(args: &Args, cluster: &ClusterArgs, out: &Out) -> Result<Join, Error> {
+        if args.replay.is_some() {
+            // The page has all its messages.
+            let (subject, nodes) = (Subject::default(), Nodes::None);
+            return Ok(Join { subject, nodes, _tasks: JoinSet::new() });
+        }
+        if let Some(endpoint) = &args.endpoint {
+            return Ok(Join::of_driver(args, endpoint, out));
+        }
+        Ok(Join::of_cluster(&Cluster::connect(cluster).await?, out))
+    }
+
+    fn of_driver(args: &Args, endpoint: &std::path::Path, out: &Out) -> Join {
+        let default_state_dir = || PathBuf::from("/var/lib/kubelet/plugins/hostloop.csi.dev");
+        let nodes = match args.pools.is_empty() {
+            true => Nodes::None,
+            false => Nodes::Local(LocalPools {
+                specs: args.pools.clone(),
+                state_dir: args.state_dir.clone().unwrap_or_else(default_state_dir),
+            }),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(streams::of_socket(events_beside(endpoint), out.clone()));
+        tasks.spawn(reports::send(nodes.clone(), out.clone()));
+        let endpoint = Some(format!("unix://{}", endpoint.display()));
+        let subject = Subject { endpoint, ..Subject::default() };
+        Join { subject, nodes, _tasks: tasks }
+    }
+
+    fn of_cluster(cluster: &Cluster, out: &Out) -> Join {
+        let mut tasks = JoinSet::new();
+        for kind in kinds::KINDS {
+            tasks.spawn(watches::watch(cluster.clone(), kind, out.clone()));
+        }
+        tasks.spawn(streams::of_pods(cluster.clone(), out.clone()));
+        tasks.spawn(metrics::send(cluster.clone(), out.clone()));
+        let nodes = Nodes::Cluster(cluster.clone());
+        tasks.spawn(reports::send(nodes.clone(), out.clone()));
+        let (cluster, namespace) = (cluster.context.clone(), cluster.namespace.clone());
+        let subject = Subject { cluster, namespace, endpoint: None };
+        Join { subject, nodes, _tasks: tasks }
+    }
+
+    /// The first message of a stream.
+    fn hello(&self) -> Arc<str> {
+        self.subject.hello()
+    }
+}
+
+/// Serves the page until the person ends it.
+async fn serve(args: &Args, join: Join, out: Out, page: String) -> Result<(), Error> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|error| Error::Port(args.port, error))?;
+    let port = listener.local_addr().map_err(Error::Serve)?.port();
+    let token = Token::random();
+    let is_recording = args.replay.is_some();
+    // Browsers do not send what is after the `#`. A page with a recording needs the token itself.
+    let mark = if is_recording { '?' } else { '#' };
+    let url = format!("http://127.0.0.1:{port}/{mark}token={}", token.as_str());
+    let served = Served {
+        token,
+        page,
+        is_recording,
+        nodes: join.nodes.clone(),
+        hello: Box::new(move || join.hello()),
+        out,
+    };
+    browser::open(&Place::of_environment(args.no_open), port, &url)?;
+    let serving = axum::serve(listener, server::router(served));
+    tokio::select! {
+        ended = serving.into_future() => ended.map_err(Error::Serve),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Waits, and then writes the recording.
+async fn record(
+    args: &Args,
+    join: &Join,
+    out: &Out,
+    file: &std::path::Path,
+    page: &str,
+) -> Result<(), Error> {
+    let hello = join.hello();
+    anstream::eprintln!("Recording; Ctrl-C ends it.");
+    let time = async {
+        match args.time {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = time => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    let messages: Vec<Arc<str>> = [hello].into_iter().chain(out.history.all().texts).collect();
+    recording::write(file, page, &messages)?;
+    anstream::eprintln!("{} messages are in {}.", messages.len(), file.display());
+    Ok(())
+}

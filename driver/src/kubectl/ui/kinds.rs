@@ -1,0 +1,239 @@
+//! The kinds of objects that the page shows, and the parts of them that it gets.
+//!
+//! Nothing that may be secret is passed on: parameters, attributes, references to secrets, mount
+//! options, and what containers run.
+
+use serde_json::{Map, Value};
+
+#[cfg(test)]
+mod tests;
+
+/// Where objects of a kind are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// In no namespace.
+    Cluster,
+    /// In the namespaces of people.
+    Namespaces,
+    /// In the namespace of hostloop's pods.
+    System,
+}
+
+/// A kind of objects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    pub(super) group: &'static str,
+    pub(super) version: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) plural: &'static str,
+    pub(super) scope: Scope,
+    /// The parts for the page; `None` for an object that has nothing to do with the driver.
+    show: fn(&Value, &Names) -> Option<Value>,
+}
+
+/// The names that decide what is shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    /// The driver.
+    pub(super) driver: String,
+    /// The namespace of hostloop's pods.
+    pub(super) system_namespace: String,
+}
+
+macro_rules! kinds {
+    ($($group:literal $version:literal $kind:literal $plural:literal $scope:ident $show:expr;)+) => {
+        [$(Kind {
+            group: $group,
+            version: $version,
+            kind: $kind,
+            plural: $plural,
+            scope: Scope::$scope,
+            show: $show,
+        },)+]
+    };
+}
+
+/// All kinds. Claims come first: they are what most people look for.
+pub(super) const KINDS: [Kind; 15] = kinds! {
+    "" "v1" "PersistentVolumeClaim" "persistentvolumeclaims" Namespaces |o, _| Some(whole(o));
+    "" "v1" "PersistentVolume" "persistentvolumes" Cluster volume;
+    "storage.k8s.io" "v1" "StorageClass" "storageclasses" Cluster
+        |o, _| Some(without(o, &["/parameters", "/mountOptions"]));
+    "storage.k8s.io" "v1" "VolumeAttachment" "volumeattachments" Cluster attachment;
+    "storage.k8s.io" "v1" "CSIStorageCapacity" "csistoragecapacities" System |o, _| Some(whole(o));
+    "" "v1" "Pod" "pods" Namespaces pod;
+    "" "v1" "Node" "nodes" Cluster |o, _| Some(node(o));
+    "" "v1" "Event" "events" Namespaces event;
+    "coordination.k8s.io" "v1" "Lease" "leases" System |o, _| Some(whole(o));
+    "snapshot.storage.k8s.io" "v1" "VolumeSnapshot" "volumesnapshots" Namespaces
+        |o, _| Some(whole(o));
+    "snapshot.storage.k8s.io" "v1" "VolumeSnapshotContent" "volumesnapshotcontents" Cluster content;
+    "groupsnapshot.storage.k8s.io" "v1" "VolumeGroupSnapshot" "volumegroupsnapshots" Namespaces
+        |o, _| Some(whole(o));
+    "groupsnapshot.storage.k8s.io" "v1" "VolumeGroupSnapshotContent"
+        "volumegroupsnapshotcontents" Cluster content;
+    "storage.k8s.io" "v1" "CSIDriver" "csidrivers" Cluster
+        |o, names| (text(o, "/metadata/name") == names.driver).then(|| whole(o));
+    "storage.k8s.io" "v1" "CSINode" "csinodes" Cluster csi_node;
+};
+
+impl Kind {
+    /// The parts of an object for the page.
+    pub(super) fn show(&self, object: &Value, names: &Names) -> Option<Value> {
+        (self.show)(object, names)
+    }
+}
+
+/// The prefixes of annotations that Kubernetes, the CSI sidecars and hostloop set.
+const ANNOTATIONS: [&str; 8] = [
+    "hostloop.csi.dev/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "pv.kubernetes.io/",
+    "snapshot.storage.kubernetes.io/",
+    "groupsnapshot.storage.kubernetes.io/",
+    "csi.alpha.kubernetes.io/",
+    "storageclass.kubernetes.io/",
+];
+
+/// The object without what is never shown.
+fn whole(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.retain(|key, _| {
+                ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix)) && !key.contains("secret")
+            });
+        }
+    }
+    object
+}
+
+/// The object without the values at these paths.
+fn without(object: &Value, paths: &[&str]) -> Value {
+    let mut object = whole(object);
+    for path in paths {
+        let (parent, field) = path.rsplit_once('/').unwrap_or(("", path));
+        if let Some(parent) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
+            parent.remove(field);
+        }
+    }
+    object
+}
+
+/// The metadata of the object, and of the rest only the values at these paths.
+fn only(object: &Value, paths: &[&str]) -> Value {
+    let mut kept = Value::Object(Map::new());
+    kept["metadata"] = whole(object)["metadata"].clone();
+    for path in paths {
+        let Some(value) = object.pointer(path) else { continue };
+        let place = path.split('/').skip(1).fold(&mut kept, |at, field| &mut at[field]);
+        *place = value.clone();
+    }
+    kept
+}
+
+/// The text at a path; empty if there is none.
+fn text<'o>(object: &'o Value, path: &str) -> &'o str {
+    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn volume(object: &Value, names: &Names) -> Option<Value> {
+    if text(object, "/spec/csi/driver") != names.driver {
+        return None;
+    }
+    let mut shown = without(object, &["/spec/mountOptions", "/spec/csi/volumeAttributes"]);
+    if let Some(csi) = shown["spec"]["csi"].as_object_mut() {
+        csi.retain(|field, _| !field.ends_with("SecretRef"));
+    }
+    Some(shown)
+}
+
+fn attachment(object: &Value, names: &Names) -> Option<Value> {
+    let ours = text(object, "/spec/attacher") == names.driver;
+    ours.then(|| without(object, &["/spec/source/inlineVolumeSpec", "/status/attachmentMetadata"]))
+}
+
+fn content(object: &Value, names: &Names) -> Option<Value> {
+    (text(object, "/spec/driver") == names.driver).then(|| whole(object))
+}
+
+fn csi_node(object: &Value, names: &Names) -> Option<Value> {
+    let drivers = object.pointer("/spec/drivers")?.as_array()?;
+    let ours: Vec<_> = drivers.iter().filter(|d| text(d, "/name") == names.driver).collect();
+    (!ours.is_empty()).then(|| {
+        let mut shown = only(object, &[]);
+        shown["spec"]["drivers"] = serde_json::json!(ours);
+        shown
+    })
+}
+
+fn node(object: &Value) -> Value {
+    only(object, &["/spec/unschedulable", "/spec/taints", "/status/conditions"])
+}
+
+/// A pod that uses volumes, or one of hostloop's.
+fn pod(object: &Value, names: &Names) -> Option<Value> {
+    let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
+    let volumes: Vec<Value> =
+        volumes.into_iter().flatten().filter_map(|volume| pod_volume(volume, names)).collect();
+    let ours = text(object, "/metadata/namespace") == names.system_namespace
+        && text(object, "/metadata/labels/app.kubernetes.io~1name").starts_with("hostloop");
+    if volumes.is_empty() && !ours {
+        return None;
+    }
+    let mut shown = only(
+        object,
+        &["/spec/nodeName", "/status/phase", "/status/conditions", "/status/startTime"],
+    );
+    shown["spec"]["volumes"] = Value::Array(volumes);
+    let statuses = object.pointer("/status/containerStatuses").and_then(Value::as_array);
+    let statuses = statuses.into_iter().flatten().map(|status| {
+        let fields = ["name", "ready", "restartCount", "state"];
+        fields.into_iter().map(|field| (field.to_owned(), status[field].clone())).collect()
+    });
+    shown["status"]["containerStatuses"] = Value::Array(statuses.map(Value::Object).collect());
+    Some(shown)
+}
+
+/// A volume of a pod that a CSI driver may serve.
+fn pod_volume(volume: &Value, names: &Names) -> Option<Value> {
+    let name = &volume["name"];
+    let claim = volume.pointer("/persistentVolumeClaim/claimName");
+    if let Some(claim) = claim {
+        return Some(
+            serde_json::json!({"name": name, "persistentVolumeClaim": {"claimName": claim}}),
+        );
+    }
+    if volume["ephemeral"].is_object() {
+        return Some(serde_json::json!({"name": name, "ephemeral": {}}));
+    }
+    let driver = text(volume, "/csi/driver");
+    (driver == names.driver).then(|| serde_json::json!({"name": name, "csi": {"driver": driver}}))
+}
+
+/// An event about an object that the page shows.
+fn event(object: &Value, _: &Names) -> Option<Value> {
+    let about = text(object, "/involvedObject/kind");
+    let shown = about == "Pod"
+        || about.starts_with("PersistentVolume")
+        || about.starts_with("VolumeSnapshot")
+        || about.starts_with("VolumeGroupSnapshot");
+    shown.then(|| {
+        let paths = [
+            "/involvedObject",
+            "/reason",
+            "/message",
+            "/type",
+            "/count",
+            "/series",
+            "/firstTimestamp",
+            "/lastTimestamp",
+            "/eventTime",
+            "/reportingComponent",
+            "/source",
+        ];
+        only(object, &paths)
+    })
+}

@@ -1,0 +1,180 @@
+//! The messages for the page: one JSON object each.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The format of the stream, in its first message.
+const STREAM: &str = "hostloop.ui/v1";
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// The JSON.
+    pub(super) text: Arc<str>,
+    /// What the message changes.
+    pub(super) slot: Slot,
+}
+
+/// The state that a message changes: the object, report or problem of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// None.
+    None,
+    /// The message is the state.
+    Filled(String),
+    /// The message ends the state.
+    Emptied(String),
+}
+
+impl Message {
+    fn new(slot: Slot, value: &Value) -> Message {
+        Message { text: value.to_string().into(), slot }
+    }
+
+    /// An object as it is now.
+    pub(super) fn set(kind: &str, key: &str, object: &Value) -> Message {
+        let slot = Slot::Filled(format!("object/{kind}/{key}"));
+        Message::new(
+            slot,
+            &json!({"type": "object", "op": "set", "kind": kind, "key": key, "t": now(),
+                "object": object}),
+        )
+    }
+
+    /// An object that is gone.
+    pub(super) fn deleted(kind: &str, key: &str) -> Message {
+        let slot = Slot::Emptied(format!("object/{kind}/{key}"));
+        Message::new(
+            slot,
+            &json!({"type": "object", "op": "delete", "kind": kind, "key": key, "t": now()}),
+        )
+    }
+
+    /// An event of a process.
+    pub(super) fn event(source: &Source, event: &Value) -> Message {
+        Message::new(
+            Slot::None,
+            &json!({"type": "event", "node": source.node, "process": source.process, "t": now(),
+                "event": event}),
+        )
+    }
+
+    /// Events of a process that are lost.
+    pub(super) fn gap(source: &Source, lost: u64) -> Message {
+        Message::new(
+            Slot::None,
+            &json!({"type": "gap", "node": source.node, "process": source.process, "t": now(),
+                "lost": lost}),
+        )
+    }
+
+    /// What `hostloop status --json` reports on a node.
+    pub(super) fn report(node: &str, report: &impl Serialize) -> Message {
+        Message::new(
+            Slot::Filled(format!("report/{node}")),
+            &json!({"type": "report", "node": node, "t": now(), "report": report}),
+        )
+    }
+
+    /// The values of metrics of a process.
+    pub(super) fn metrics(source: &Source, values: &impl Serialize) -> Message {
+        Message::new(
+            Slot::Filled(format!("metrics/{}/{}", source.process, source.node)),
+            &json!({"type": "metrics", "node": source.node, "process": source.process, "t": now(),
+                "values": values}),
+        )
+    }
+
+    /// Where the blocks of an image are.
+    pub(super) fn extents(node: &str, volume: &str, extents: &Value) -> Message {
+        Message::new(
+            Slot::Filled(format!("extents/{node}/{volume}")),
+            &json!({"type": "extents", "node": node, "volume": volume, "t": now(),
+                "extents": extents}),
+        )
+    }
+
+    /// What does not work, in a sentence.
+    pub(super) fn problem(about: &str, text: &str) -> Message {
+        Message::new(
+            Slot::Filled(format!("problem/{about}")),
+            &json!({"type": "problem", "about": about, "t": now(), "text": text}),
+        )
+    }
+
+    /// What works again.
+    pub(super) fn solved(about: &str) -> Message {
+        Message::new(
+            Slot::Emptied(format!("problem/{about}")),
+            &json!({"type": "solved", "about": about, "t": now()}),
+        )
+    }
+}
+
+/// A process with events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Source {
+    /// The node; empty for the controller.
+    pub(super) node: String,
+    /// `node` or `controller`.
+    pub(super) process: String,
+}
+
+/// What the page shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Subject {
+    /// The context of the cluster.
+    pub(super) cluster: Option<String>,
+    /// The socket of a driver without a cluster.
+    pub(super) endpoint: Option<String>,
+    /// The namespace of the person.
+    pub(super) namespace: String,
+}
+
+impl Subject {
+    /// The first message of each stream.
+    pub(super) fn hello(&self) -> Arc<str> {
+        let hello = json!({"type": "hello", "stream": STREAM, "cluster": self.cluster,
+            "version": env!("CARGO_PKG_VERSION"), "endpoint": self.endpoint,
+            "namespace": self.namespace, "now": now(), "t": now()});
+        hello.to_string().into()
+    }
+}
+
+/// The time in microseconds since the epoch.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_change_the_slots_they_name() {
+        let filled = |slot: &str| Slot::Filled(slot.to_owned());
+        let source = Source { node: "n1".to_owned(), process: "node".to_owned() };
+        for (message, kind, slot) in [
+            (Message::set("Pod", "demo/a", &json!({})), "object", filled("object/Pod/demo/a")),
+            (
+                Message::deleted("Pod", "demo/a"),
+                "object",
+                Slot::Emptied("object/Pod/demo/a".to_owned()),
+            ),
+            (Message::event(&source, &json!({"seq": 1})), "event", Slot::None),
+            (Message::gap(&source, 3), "gap", Slot::None),
+            (Message::report("n1", &json!({})), "report", filled("report/n1")),
+            (Message::extents("n1", "v", &json!([])), "extents", filled("extents/n1/v")),
+            (Message::problem("watch", "why"), "problem", filled("problem/watch")),
+            (Message::solved("watch"), "solved", Slot::Emptied("problem/watch".to_owned())),
+        ] {
+            let json: Value = serde_json::from_str(&message.text).unwrap();
+            assert_eq!((&json["type"], &message.slot), (&json!(kind), &slot));
+            assert!(json["t"].as_u64().is_some(), "{json}");
+        }
+    }
+}

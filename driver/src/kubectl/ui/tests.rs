@@ -1,0 +1,118 @@
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kubectl::fake_api::FakeApi;
+
+/// The messages until one contains a word.
+async fn until(out: &Out, word: &str) -> Vec<Value> {
+    let start = Instant::now();
+    loop {
+        let texts = out.history.all().texts;
+        if texts.iter().any(|text| text.contains(word)) {
+            return texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no {word:?} in {texts:#?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn pod(name: &str, node: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
+        "spec": {"nodeName": node, "containers": [{"name": "hostloop", "args": ["run"]}]},
+        "status": {"containerStatuses": [{"name": "hostloop", "image": "i", "imageID": "i",
+            "ready": true, "restartCount": 0, "state": {"running": {}}}]},
+    })
+}
+
+#[tokio::test]
+async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
+    const PODS: &str = "/api/v1/namespaces/hostloop/pods";
+    let api = FakeApi::default();
+    api.set("/api/v1/namespaces/demo/persistentvolumeclaims/data", json!({}));
+    api.set("/api/v1/namespaces/other/persistentvolumeclaims/far", json!({}));
+    api.set(
+        "/api/v1/persistentvolumes/pv",
+        json!({"spec": {"csi": {"driver": "hostloop.csi.dev", "volumeHandle": "v"}}}),
+    );
+    api.items(PODS, json!([pod("hostloop-a", "n1")]));
+    // Claims only in the namespace of the person, attachments nowhere, and no command in pods.
+    api.forbid("list", "/api/v1/persistentvolumeclaims");
+    api.forbid("list", "/apis/storage.k8s.io/v1/volumeattachments");
+    api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
+    let out = Out::new();
+    let join = Join::of_cluster(&api.cluster(), &out);
+    until(&out, "the report of node n1").await;
+    until(&out, "the events of node n1").await;
+    until(&out, "watching volumeattachments").await;
+    until(&out, "\"key\":\"pv\"").await;
+    let messages = until(&out, "demo/data").await;
+    drop(join);
+
+    let problem = |about: &str| -> String {
+        let found = messages.iter().find(|m| m["type"] == "problem" && m["about"] == about);
+        found.unwrap_or_else(|| panic!("no {about:?}"))["text"].as_str().unwrap().to_owned()
+    };
+    let attachments = problem("watching volumeattachments.storage.k8s.io");
+    assert!(attachments.contains("you may not list volumeattachments"), "{attachments}");
+    for about in ["the events of node n1", "the report of node n1"] {
+        assert!(problem(about).contains("you may not create pods/exec in namespace hostloop"));
+    }
+    let others = problem("watching persistentvolumeclaims");
+    assert!(others.contains("list persistentvolumeclaims in the whole cluster"), "{others}");
+    let claims: Vec<_> = messages
+        .iter()
+        .filter(|message| message["kind"] == "PersistentVolumeClaim")
+        .map(|message| message["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(claims, ["demo/data"]);
+    // The kinds of snapshots are not served, which is no problem.
+    assert!(!messages.iter().any(|message| message.to_string().contains("snapshot")));
+}
+
+#[tokio::test]
+async fn a_pod_that_goes_is_a_problem_until_its_node_has_another() {
+    let api = FakeApi::default();
+    const PODS: &str = "/api/v1/namespaces/hostloop/pods";
+    api.items(PODS, json!([pod("hostloop-a", "n1")]));
+    let out = Out::new();
+    let join = Join::of_cluster(&api.cluster(), &out);
+    until(&out, "the events of node n1").await;
+    api.items(PODS, json!([]));
+    until(&out, "pod hostloop-a is gone").await;
+    until(&out, "there are no pods of hostloop in namespace hostloop").await;
+    drop(join);
+}
+
+#[tokio::test]
+async fn a_driver_without_a_cluster() {
+    let out = Out::new();
+    let directory = tempfile::tempdir().unwrap();
+    let endpoint = directory.path().join("csi.sock");
+    let join = Join::of_driver(&arguments(&[]), &endpoint, &out);
+    let messages = until(&out, "csi.events.sock").await;
+    assert_eq!(messages[0]["type"], "problem");
+    assert!(join.hello().contains("\"endpoint\":\"unix:///"), "{}", join.hello());
+    let listener = tokio::net::UnixListener::bind(directory.path().join("csi.events.sock"));
+    let process = hostloop_events::serve::Process {
+        process: "node".to_owned(),
+        node: Some("n1".to_owned()),
+        version: "1".to_owned(),
+    };
+    let stop = std::future::pending();
+    tokio::spawn(hostloop_events::serve::serve(listener.unwrap(), process, stop));
+    hostloop_events::work::lease("lease-of-this-test", true);
+    let messages = until(&out, "lease-of-this-test").await;
+    let event = messages.iter().find(|m| m["event"]["about"] == "lease-of-this-test").unwrap();
+    assert_eq!((&event["node"], &event["event"]["name"]), (&json!("n1"), &json!("acquired")));
+    assert!(messages.iter().any(|message| message["type"] == "solved"));
+}
+
+fn arguments(words: &[&str]) -> Args {
+    use clap::{Args as _, FromArgMatches};
+    let command = Args::augment_args(clap::Command::new("ui"));
+    let matches = command.get_matches_from([&["ui"], words].concat());
+    Args::from_arg_matches(&matches).unwrap()
+}
