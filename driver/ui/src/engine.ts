@@ -1,0 +1,194 @@
+/**
+ * What the page shows: the state at one time of the history. Messages are applied in animation
+ * frames, a few milliseconds of work in each.
+ */
+
+import { fold, prune } from "./model/fold.ts";
+import { parse } from "./model/message.ts";
+import { Rows } from "./model/rows.ts";
+import { emptyState, type State } from "./model/state.ts";
+import { History } from "./recording/history.ts";
+
+/** Milliseconds of folding in a frame, and with a long backlog. */
+const BUDGET = 6;
+const BACKLOG_BUDGET = 30;
+const BACKLOG = 3000;
+const ROWS_BUDGET = 4;
+/** Without frames, as in a hidden tab, the messages are applied by a timer. */
+const HIDDEN_MS = 1000;
+
+export type Mode = "live" | "paused" | "playing";
+
+export class Engine {
+  state: State = emptyState();
+  readonly history = new History();
+  readonly rows = new Rows();
+  mode: Mode = "live";
+  speed = 1;
+  /** The time that is shown unless it is live. */
+  at = 0;
+  /** True for a page that shows a saved recording. */
+  readonly recorded: boolean;
+  /** Problems of the page itself. They are not part of the history. */
+  readonly problems = new Map<string, string>();
+  /** Messages of a type that this page does not know. */
+  unknown = 0;
+  /** Grows with each change of what is shown. */
+  version = 0;
+  private applied = 0;
+  /** The state of another time while it is computed. */
+  private next: State | undefined;
+  private serverOffset: number | undefined;
+  private lastFrame = 0;
+  private readonly changed: () => void;
+
+  constructor(recorded: boolean, changed: () => void) {
+    this.recorded = recorded;
+    this.changed = changed;
+    this.mode = recorded ? "paused" : "live";
+  }
+
+  /** Takes a message as JSON. */
+  receive(json: string): void {
+    let raw: unknown;
+    try {
+      raw = JSON.parse(json);
+    } catch {
+      this.problem("stream", "A message of the stream was not JSON. It was left out.");
+      return;
+    }
+    this.add(raw, json.length);
+  }
+
+  add(raw: unknown, size: number): void {
+    const message = parse(raw);
+    if (!message) {
+      this.unknown += 1;
+      return;
+    }
+    if (message.t === 0) message.t = this.history.end;
+    if (message.type === "hello" && !this.recorded) this.serverOffset = message.t - performance.now() * 1e3;
+    const cut = this.history.add({ message, raw, size });
+    if (!cut) return;
+    if (this.applied >= cut.cut && !this.next) {
+      this.applied -= cut.removed;
+      prune(this.state, cut.before);
+    } else {
+      this.restart();
+    }
+  }
+
+  /** Shows the recording's end: all its messages are added. */
+  loaded(): void {
+    this.at = this.history.end;
+    this.version += 1;
+  }
+
+  problem(about: string, text: string): void {
+    if (this.problems.get(about) === text) return;
+    this.problems.set(about, text);
+    this.version += 1;
+  }
+
+  solved(about: string): void {
+    if (this.problems.delete(about)) this.version += 1;
+  }
+
+  /** The time that is shown. */
+  now(): number {
+    if (this.mode !== "live") return this.at;
+    if (this.serverOffset === undefined) return this.state.now;
+    return Math.max(this.state.now, this.serverOffset + performance.now() * 1e3);
+  }
+
+  seek(t: number): void {
+    this.at = Math.min(Math.max(t, this.history.from), this.history.end);
+    if (this.mode === "live") this.mode = "paused";
+    if (this.history.indexAt(this.at) < this.applied) this.restart();
+    this.version += 1;
+  }
+
+  pause(): void {
+    if (this.mode === "live") this.at = Math.max(this.state.now, this.history.from);
+    this.mode = "paused";
+    this.version += 1;
+  }
+
+  play(): void {
+    if (this.at >= this.history.end) this.seek(this.history.from);
+    this.mode = "playing";
+    this.version += 1;
+  }
+
+  live(): void {
+    this.mode = "live";
+    this.version += 1;
+  }
+
+  private restart(): void {
+    this.next = emptyState();
+    this.applied = 0;
+  }
+
+  /** Begins to apply messages, frame by frame. */
+  run(): void {
+    let frames = 0;
+    const frame = () => {
+      frames += 1;
+      this.step(performance.now());
+      requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    let seen = 0;
+    setInterval(() => {
+      if (frames === seen) this.step(performance.now());
+      seen = frames;
+    }, HIDDEN_MS);
+  }
+
+  /** The work of one frame. */
+  step(start: number): void {
+    const elapsed = this.lastFrame === 0 ? 0 : start - this.lastFrame;
+    this.lastFrame = start;
+    if (this.mode === "playing") {
+      this.at = Math.min(this.at + elapsed * 1e3 * this.speed, this.history.end);
+      if (this.at >= this.history.end) this.mode = "paused";
+      this.version += 1;
+    }
+    const target = this.mode === "live" ? this.history.entries.length : this.history.indexAt(this.at);
+    this.apply(target, start);
+    if (!this.next) {
+      const before = this.rows.version;
+      this.rows.refresh(this.state, this.now(), performance.now() + ROWS_BUDGET, () => performance.now());
+      if (this.rows.version !== before) this.version += 1;
+    }
+    this.changed();
+  }
+
+  private apply(target: number, start: number): void {
+    const state = this.next ?? this.state;
+    const left = target - this.applied;
+    const deadline = start + (left > BACKLOG || this.next ? BACKLOG_BUDGET : BUDGET);
+    const { entries } = this.history;
+    const before = this.applied;
+    while (this.applied < target) {
+      fold(state, entries[this.applied]!.message);
+      this.applied += 1;
+      // Reading the clock costs more than most messages.
+      if ((this.applied & 31) === 0 && performance.now() > deadline) break;
+    }
+    if (this.applied !== before) this.version += 1;
+    if (this.next && this.applied >= target) {
+      this.state = this.next;
+      this.next = undefined;
+      this.rows.reset();
+      this.version += 1;
+    }
+  }
+
+  /** True if all messages up to the shown time are applied. */
+  get idle(): boolean {
+    return !this.next && this.state.dirty.size === 0 &&
+      this.applied >= (this.mode === "live" ? this.history.entries.length : this.history.indexAt(this.at));
+  }
+}

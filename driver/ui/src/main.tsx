@@ -1,0 +1,80 @@
+/** Starts the page: with its recording if it has one, else with the stream. */
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { Engine } from "./engine.ts";
+import { STREAM } from "./model/message.ts";
+import { load } from "./recording/load.ts";
+import { fragment, parseRoute, type Route } from "./route.ts";
+import { ExtentRequests } from "./stream/extents.ts";
+import { connect, type Source } from "./stream/source.ts";
+import { AppContext } from "./parts/use-engine.ts";
+import { Shell } from "./views/shell.tsx";
+
+/** How often the page looks whether it has to ask for something. */
+const CHECK_MS = 250;
+
+const recording = document.getElementById("recording");
+let redraw = () => {};
+const engine = new Engine(recording !== null, () => redraw());
+
+function App() {
+  const [route, setRoute] = useState(() => parseRoute(location.hash));
+  const [, setVersion] = useState("");
+  useEffect(() => {
+    const onChange = () => setRoute(parseRoute(location.hash));
+    addEventListener("hashchange", onChange);
+    // Ages grow by themselves, twice a second.
+    redraw = () => setVersion(`${engine.version} ${Math.floor(engine.now() / 5e5)}`);
+    return () => removeEventListener("hashchange", onChange);
+  }, []);
+  const go = (change: Partial<Route>) => {
+    const next = { ...route, ...change };
+    setRoute(next);
+    history.replaceState(null, "", fragment(next));
+  };
+  useEffect(() => {
+    document.getElementById("main")?.scrollTo(0, 0);
+  }, [route.view, route.life, route.node]);
+  return <AppContext.Provider value={{ engine, route, go }}><Shell /></AppContext.Provider>;
+}
+
+function replay(json: string): void {
+  const { messages, problems } = load(json);
+  for (const message of messages) engine.add(message, 1);
+  engine.loaded();
+  for (const [i, text] of problems.entries()) engine.problem(`recording ${i}`, text);
+}
+
+function follow(): void {
+  const { token } = parseRoute(location.hash);
+  const extents = new ExtentRequests(engine, token);
+  const query = new URLSearchParams({ token });
+  connect(
+    () => new EventSource(`stream?${query}`) as unknown as Source,
+    {
+      open: () => engine.solved("stream"),
+      message: (json) => engine.receive(json),
+      cut: (retry) => {
+        const seconds = (retry / 1e3).toLocaleString("en");
+        engine.problem("stream", `The stream was cut. This page tries again in ${seconds} s. If the program that serves it has ended, start it again. What was seen stays.`);
+      },
+    },
+    (run, ms) => setTimeout(run, ms),
+  );
+  setInterval(() => {
+    checkFormat();
+    extents.follow(parseRoute(location.hash));
+  }, CHECK_MS);
+}
+
+function checkFormat(): void {
+  const stream = engine.state.hello?.stream;
+  if (stream === undefined || stream === STREAM) engine.solved("format");
+  else engine.problem("format", `The stream has the format ${stream}, and this page reads ${STREAM}. What it understands is shown.`);
+}
+
+render(<App />, document.getElementById("app")!);
+if (recording) replay(recording.textContent ?? "");
+else follow();
+engine.run();

@@ -1,0 +1,162 @@
+/** What a node has for each image: loop devices, filesystems, mounts and pods. */
+
+import { fields, list, number, text, type Fields } from "../model/json.ts";
+import { podUid, volumeLife } from "../model/lives.ts";
+import type { State } from "../model/state.ts";
+
+export interface Loop {
+  device: string;
+  size: number;
+  blockSize: number;
+  direct: boolean;
+  readOnly: boolean;
+}
+
+export interface Mount {
+  path: string;
+  /** `filesystem` or `device`. */
+  kind: string;
+  fs: string;
+  device: string;
+  readOnly: boolean;
+  /** `staging`, or the pod's namespace and name, or its UID. */
+  pod: string;
+  staging: boolean;
+}
+
+export interface Chain {
+  id: string;
+  kind: "volume" | "snapshot";
+  /** The life it belongs to. */
+  life: string;
+  /** The claim's or snapshot's name, or the name in the record. */
+  name: string;
+  pool: string;
+  size: number;
+  allocated: number | undefined;
+  format: string;
+  source: string;
+  created: number;
+  loops: Loop[];
+  mounts: Mount[];
+}
+
+/** The chains of a node, by pool and age. */
+export function chains(state: State, node: string): Chain[] {
+  const found = state.reports.get(node);
+  if (!found) return [];
+  const loops = by(list(found.report, "loops"), "object");
+  const mounts = by(list(found.report, "mounts"), "object");
+  const chain = (item: Fields, kind: Chain["kind"]): Chain => {
+    const id = text(item, "id");
+    const life = volumeLife(state, id);
+    const own = loops.get(id) ?? [];
+    // A loop device over another one has that device as its object.
+    const over = own.flatMap((l) => loops.get(text(l, "device")) ?? []);
+    const devices = [...own, ...over];
+    const mounted = [id, ...devices.map((l) => text(l, "device"))].flatMap((object) => mounts.get(object) ?? []);
+    return {
+      id,
+      kind,
+      life,
+      name: nameOf(state, life) || text(item, "name") || id,
+      pool: text(item, "pool"),
+      size: number(item, "size_bytes") ?? 0,
+      allocated: number(item, "allocated_bytes"),
+      format: text(item, "format"),
+      source: text(item, "source"),
+      created: (number(item, "created_ns") ?? 0) / 1e3,
+      loops: devices.map(loop),
+      mounts: mounted.map((m) => mount(state, m, text(item, "staged_at"))),
+    };
+  };
+  return [
+    ...list(found.report, "volumes").map((item) => chain(fields(item), "volume")),
+    ...list(found.report, "snapshots").map((item) => chain(fields(item), "snapshot")),
+  ].sort((a, b) => (a.pool < b.pool ? -1 : a.pool > b.pool ? 1 : a.created - b.created));
+}
+
+function by(items: readonly unknown[], key: string): Map<string, unknown[]> {
+  const found = new Map<string, unknown[]>();
+  for (const item of items) {
+    const value = text(item, key);
+    const known = found.get(value);
+    if (known) known.push(item);
+    else found.set(value, [item]);
+  }
+  return found;
+}
+
+function nameOf(state: State, life: string): string {
+  const tracked = life.startsWith("volume:") ? undefined : state.uids.get(life.slice(life.indexOf(":") + 1));
+  return tracked?.key ?? "";
+}
+
+function loop(value: unknown): Loop {
+  return {
+    device: text(value, "device"),
+    size: number(value, "size_bytes") ?? 0,
+    blockSize: number(value, "block_size") ?? 0,
+    direct: fields(value)["direct_io"] === true,
+    readOnly: fields(value)["read_only"] === true,
+  };
+}
+
+function mount(state: State, value: unknown, stagedAt: string): Mount {
+  const path = text(value, "path");
+  const uid = podUid(path);
+  const pod = state.uids.get(uid);
+  return {
+    path,
+    kind: text(value, "kind"),
+    fs: text(value, "fs"),
+    device: text(value, "device"),
+    readOnly: fields(value)["read_only"] === true,
+    pod: pod?.kind === "Pod" ? pod.key : uid,
+    staging: path !== "" && path === stagedAt,
+  };
+}
+
+export interface Pool {
+  name: string;
+  kind: string;
+  state: string;
+  why: string;
+  path: string;
+  fs: string;
+  reflinks: boolean | undefined;
+  size: number;
+  free: number;
+  promised: number;
+  /** What new volumes can have, if a metric says it. */
+  available: number | undefined;
+}
+
+export function pools(state: State, node: string): Pool[] {
+  return list(state.reports.get(node)?.report, "pools").map((pool) => {
+    const name = text(pool, "name");
+    const reflinks = fields(pool)["reflinks"];
+    return {
+      name,
+      kind: text(pool, "kind"),
+      state: text(pool, "state"),
+      why: text(pool, "why"),
+      path: text(pool, "path"),
+      fs: text(pool, "fs"),
+      reflinks: typeof reflinks === "boolean" ? reflinks : undefined,
+      size: number(pool, "size_bytes") ?? 0,
+      free: number(pool, "free_bytes") ?? 0,
+      promised: number(pool, "promised_bytes") ?? 0,
+      available: state.metrics.get(`hostloop_pool_available_bytes{pool="${name}"}`)?.get(node)?.value.at(-1),
+    };
+  });
+}
+
+/** The nodes with a report, a Node object or a process that sent events. */
+export function nodes(state: State): string[] {
+  const names = new Set<string>(state.reports.keys());
+  for (const tracked of state.kinds.get("Node") ?? []) if (tracked.deleted === undefined) names.add(tracked.key);
+  names.delete("");
+  return [...names].sort();
+}
+

@@ -1,0 +1,26 @@
+/** Small parts that show values. */
+
+import type { Tone } from "../model/judge.ts";
+import { visible } from "../model/text.ts";
+
+/** Text that another program wrote. Its direction of writing stays inside. */
+export function Text({ value, kind }: { value: string; kind?: string }) {
+  return <bdi class={kind}>{visible(value)}</bdi>;
+}
+
+const MARKS: Readonly<Record<Tone, string>> = { good: "●", busy: "◐", wait: "◷", bad: "▲", gone: "○" };
+
+/** A state: a mark and a word, so that nothing is said by colour alone. */
+export function StateWord({ tone, word }: { tone: Tone; word: string }) {
+  return (
+    <span class={`state ${tone}`}>
+      <span aria-hidden="true" class="mark">{MARKS[tone]}</span>
+      {word}
+    </span>
+  );
+}
+
+/** JSON for reading: not longer than a page. */
+export function Json({ value }: { value: unknown }) {
+  return <pre tabIndex={0} aria-label="JSON">{visible(JSON.stringify(value, null, 2) ?? "")}</pre>;
+}

@@ -1,0 +1,101 @@
+/** What is known about the chosen item of a timeline. */
+
+import { diff } from "../life/diff.ts";
+import type { Detail, Item } from "../life/items.ts";
+import { text } from "../model/json.ts";
+import type { Span } from "../model/state.ts";
+import { clock, duration } from "../model/text.ts";
+import { Json, Text } from "../parts/name.tsx";
+
+export function Details({ item, start, now }: { item: Item | undefined; start: number; now: number }) {
+  return (
+    <section class="details" aria-live="polite" aria-labelledby="details">
+      <h2 id="details">{item ? <Text value={item.label} /> : "Details"}</h2>
+      {item ? <Chosen item={item} start={start} now={now} /> : (
+        <p>Choose something in the timeline or in the table: an object's change, a call, a wait.</p>
+      )}
+    </section>
+  );
+}
+
+function Chosen({ item, start, now }: { item: Item; start: number; now: number }) {
+  const until = item.moment ? "" : `, for ${duration(item.end - item.t)}${item.end >= now ? " so far" : ""}`;
+  return (
+    <>
+      <p>At {clock(item.t)}, {duration(item.t - start)} after the start{until}.</p>
+      <Body detail={item.detail} />
+    </>
+  );
+}
+
+function Body({ detail }: { detail: Detail }) {
+  switch (detail.is) {
+    case "step":
+      return (
+        <p>
+          {detail.step.kind.sentence}{" "}
+          <a href={detail.step.kind.link} rel="noreferrer" target="_blank">CSI specification</a>
+        </p>
+      );
+    case "wait":
+      return <p>Waited for <strong><Text value={detail.wait.who} /></strong> after this: <Text value={detail.wait.after} />.</p>;
+    case "span":
+      return <SpanDetails span={detail.span} />;
+    case "lifetime":
+      return <Json value={detail.tracked.object} />;
+    case "notice":
+      return (
+        <p>
+          {text(detail.tracked.object, "type")}: <Text value={text(detail.tracked.object, "message")} />
+        </p>
+      );
+    case "version": {
+      if (detail.version.op === "delete") return <p>The object was deleted.</p>;
+      if (!detail.before) return <Json value={detail.version.object} />;
+      return <Changes before={detail.before.object} after={detail.version.object} />;
+    }
+  }
+}
+
+function SpanDetails({ span }: { span: Span }) {
+  const facts: [string, string][] = [
+    ["Process", `${span.process}${span.node === "" ? "" : ` at ${span.node}`}`],
+    ["About", span.about],
+    ["State", span.state],
+    ["Code", span.code],
+    ["Error", span.error],
+    ["Trace", span.trace],
+  ];
+  return (
+    <>
+      <dl class="facts">
+        {facts.filter(([, value]) => value !== "").map(([name, value]) => (
+          <div key={name}><dt>{name}</dt><dd><Text value={value} /></dd></div>
+        ))}
+      </dl>
+      {Object.keys(span.request).length > 0 && <><h3>Request</h3><Json value={span.request} /></>}
+      {Object.keys(span.answer).length > 0 && <><h3>Answer</h3><Json value={span.answer} /></>}
+    </>
+  );
+}
+
+function Changes({ before, after }: { before: unknown; after: unknown }) {
+  const changes = diff(before, after);
+  if (changes.length === 0) return <p>Only fields of the API server's own changed.</p>;
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Changed fields">
+      <table class="changes">
+        <thead><tr><th scope="col">Field</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
+        <tbody>
+          {changes.map((change) => (
+            <tr key={change.path}>
+              <th scope="row"><Text value={change.path} kind="mono" /></th>
+              <td><Text value={change.before ?? "–"} kind="mono" /></td>
+              <td><Text value={change.after ?? "–"} kind="mono" /></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,82 @@
+/** The frame of the page: navigation, problems, and the recorder. */
+
+import { useEffect } from "preact/hooks";
+import { count } from "../model/text.ts";
+import { Text } from "../parts/name.tsx";
+import { useApp } from "../parts/use-engine.ts";
+import { fragment, type View } from "../route.ts";
+import { Cluster } from "./cluster.tsx";
+import { LifeView } from "./life.tsx";
+import { NodeView } from "./node.tsx";
+import { Recorder } from "./recorder.tsx";
+import { Volumes } from "./volumes.tsx";
+
+const TITLES: Readonly<Record<View, string>> = { volumes: "Volumes", life: "One life", node: "One node", cluster: "Cluster" };
+
+export function Shell() {
+  const { route } = useApp();
+  useEffect(() => {
+    document.title = `${TITLES[route.view]} – hostloop`;
+  }, [route.view]);
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => {
+        event.preventDefault();
+        document.getElementById("main")?.focus();
+      }}>Skip to the content</a>
+      <Header />
+      <Problems />
+      <main id="main" tabIndex={-1}>
+        {route.view === "volumes" && <Volumes />}
+        {route.view === "life" && <LifeView />}
+        {route.view === "node" && <NodeView />}
+        {route.view === "cluster" && <Cluster />}
+      </main>
+      <Recorder />
+    </>
+  );
+}
+
+function Header() {
+  const { engine, route } = useApp();
+  const { hello } = engine.state;
+  const place = hello?.cluster || hello?.endpoint || "";
+  return (
+    <header>
+      <strong class="brand">hostloop</strong>
+      <nav aria-label="Views">
+        {(Object.keys(TITLES) as View[]).map((view) => (
+          <a key={view} href={fragment({ ...route, view })} aria-current={route.view === view ? "page" : undefined}>{TITLES[view]}</a>
+        ))}
+      </nav>
+      {place !== "" && <span class="place"><Text value={place} /></span>}
+    </header>
+  );
+}
+
+/** Problems that are shown at once; the others are counted. */
+const MOST = 5;
+
+function Problems() {
+  const { engine } = useApp();
+  const { unknown } = engine;
+  const { problems, gaps } = engine.state;
+  const lost = gaps.reduce((sum, gap) => sum + gap.lost, 0);
+  const sentences = [
+    ...[...engine.problems].map(([about, text]) => ({ about: `page ${about}`, text })),
+    ...[...problems].map(([about, { text }]) => ({ about, text })),
+  ];
+  if (lost > 0) sentences.push({ about: "gaps", text: `${count(lost, "event")} were lost because a process overwrote them before they were read. Timelines have gaps.` });
+  if (unknown > 0) sentences.push({ about: "unknown", text: `${count(unknown, "message")} of a kind that this page does not know were left out.` });
+  return (
+    <section class="problems" role="status" aria-label="Problems">
+      {sentences.length > 0 && (
+        <ul>
+          {sentences.slice(0, MOST).map(({ about, text }) => <li key={about}><Text value={text} /></li>)}
+          {sentences.length > MOST && <li>and {sentences.length - MOST} more</li>}
+        </ul>
+      )}
+    </section>
+  );
+}
+
