@@ -18,7 +18,7 @@ export const SNAPSHOT_CONTROLLER = "hostloop (snapshot-controller)";
 export interface Milestone {
   t: number;
   what: string;
-  /** Who acts next; empty if nobody has to. */
+  /** Who acts next; empty if all is done. */
   next: string;
 }
 

@@ -145,6 +145,7 @@ function foldReport(state: State, { node, t, report }: ReportMessage): void {
     for (const value of list(report, name)) {
       const item = fields(value);
       const id = text(item, "id");
+      if (id === "") continue;
       const extents = list(item, "extents");
       if (extents.length > 0) foldExtents(state, node, id, t, parseExtents(extents));
       items.set(id, { list: name, item, json: JSON.stringify(item) });

@@ -14,7 +14,7 @@ export interface Verdict {
   tone: Tone;
   /** Why it is in this state, in a sentence; may be empty. */
   reason: string;
-  /** Who must act next; empty if nobody must. */
+  /** Who must act next; empty if the wait has ended. */
   waits: string;
   stuck: boolean;
 }
@@ -59,7 +59,7 @@ const failedCall: Rule = (life, _state, now) => {
   return verdict(`${failure.span.name} fails`, "bad", failureText(failure, queue, now), "hostloop");
 };
 
-/** A failure matters only while somebody still wants what the call is for. */
+/** A failure matters only while an object still needs the call. */
 function matters(method: string, life: Life): boolean {
   if (life.kind !== "claim") return true;
   const pods = alive(life, "Pod").length > 0;

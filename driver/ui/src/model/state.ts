@@ -103,7 +103,7 @@ export interface State {
   /** Series by metric name with labels, by node. */
   metrics: Map<string, Map<string, Series>>;
   problems: Map<string, { t: number; text: string }>;
-  /** Lives whose rows must be computed again. */
+  /** Keys of lives with rows that are out of date. */
   dirty: Set<string>;
 }
 

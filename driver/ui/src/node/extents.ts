@@ -38,10 +38,13 @@ export function segments(images: readonly Image[]): Map<string, Segment[]> {
   const ranges = physicalRanges(images);
   const oldestFirst = (a: number, b: number) =>
     images[a]!.created - images[b]!.created || (images[a]!.id < images[b]!.id ? -1 : 1);
-  return new Map(images.map((image, i) => [image.id, image.extents.flatMap((extent) => cut(extent, i))]));
-
-  function cut(extent: Extent, i: number): Segment[] {
+  return new Map(images.map((image, i) => {
     const found: Segment[] = [];
+    for (const extent of image.extents) cut(extent, i, found);
+    return [image.id, found];
+  }));
+
+  function cut(extent: Extent, i: number, found: Segment[]): void {
     const end = extent.physical + extent.len;
     for (let r = firstRange(ranges, extent.physical); r < ranges.length && ranges[r]!.from < end; r++) {
       const range = ranges[r]!;
@@ -58,7 +61,6 @@ export function segments(images: readonly Image[]): Map<string, Segment[]> {
         hidden: extent.shared && others.length === 0,
       });
     }
-    return found;
   }
 }
 

@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { test } from "node:test";
+import type { Page } from "playwright-core";
+import { allLives } from "../../src/model/lives.ts";
+import { stateOf } from "../generator/fold.ts";
+import { severalStates, wholeLife } from "../generator/stories.ts";
+import { open, picture } from "./harness.ts";
+
+const AXE = await readFile("node_modules/axe-core/axe.min.js", "utf8");
+
+interface Violation {
+  id: string;
+  help: string;
+  nodes: string[];
+}
+
+async function violations(page: Page): Promise<Violation[]> {
+  await page.evaluate(AXE);
+  return page.evaluate(async () => {
+    interface Axe {
+      run(): Promise<{ violations: { id: string; help: string; nodes: { html: string; failureSummary?: string }[] }[] }>;
+    }
+    const { violations } = await (globalThis as unknown as { axe: Axe }).axe.run();
+    return violations.map(({ id, help, nodes }) => ({ id, help, nodes: nodes.slice(0, 3).map((n) => `${n.html.slice(0, 200)} ${n.failureSummary ?? ""}`) }));
+  });
+}
+
+const world = wholeLife(severalStates());
+const life = encodeURIComponent(allLives(stateOf(world)).find((key) => key.startsWith("claim:"))!);
+const VIEWS = {
+  volumes: "", life: `&view=life&life=${life}`, node: "&view=node&node=node-1", cluster: "&view=cluster", nothing: "&view=life",
+};
+const SIZES = { phone: { width: 360, height: 740 }, desk: { width: 1280, height: 800 }, wall: { width: 3840, height: 2160 } };
+
+for (const [view, at] of Object.entries(VIEWS)) {
+  for (const colorScheme of ["light", "dark"] as const) {
+    test(`axe finds nothing in ${view}, ${colorScheme}`, async () => {
+      const { page, errors } = await open(world.messages, { colorScheme }, at);
+      await page.getByRole("heading", { level: 1 }).waitFor();
+      await page.waitForTimeout(300);
+      if (view === "life") {
+        await page.getByRole("application").focus();
+        await page.keyboard.press("ArrowRight");
+      }
+      assert.deepEqual(await violations(page), []);
+      await picture(page, `axe-${view}-${colorScheme}`);
+      assert.deepEqual(errors, []);
+    });
+  }
+  test(`${view} fits a phone and a wall`, async () => {
+    for (const [name, viewport] of Object.entries(SIZES)) {
+      const { page } = await open(world.messages, { viewport }, at);
+      await page.getByRole("heading", { level: 1 }).waitFor();
+      await page.waitForTimeout(300);
+      const width = await page.evaluate(() => Math.max(document.documentElement.scrollWidth, document.getElementById("main")!.scrollWidth));
+      await picture(page, `size-${view}-${name}`);
+      assert.ok(width <= viewport.width, `${name}: ${width} pixels`);
+      if (name === "phone") assert.deepEqual(await violations(page), []);
+    }
+  });
+}
+
+test("each view has its landmarks", async () => {
+  const { page } = await open(world.messages);
+  for (const role of ["banner", "navigation", "main", "contentinfo"] as const) {
+    assert.equal(await page.getByRole(role).count(), 1, role);
+  }
+});

@@ -1,0 +1,32 @@
+// Bundles the tests of a folder and runs them with node's test runner.
+//
+//   node test/run.mjs unit|browser [--filter WORD]
+import { spawnSync } from "node:child_process";
+import { readdir, rm } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const [kind, option, word] = process.argv.slice(2);
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const folder = join(root, "test", kind);
+const output = join(root, "dist", "test", kind);
+const tests = (await readdir(folder)).filter((name) => /\.test\.tsx?$/.test(name));
+await rm(output, { recursive: true, force: true });
+await build({
+  entryPoints: tests.map((name) => join(folder, name)),
+  bundle: true,
+  outdir: output,
+  outExtension: { ".js": ".mjs" },
+  platform: "node",
+  format: "esm",
+  packages: "external",
+  sourcemap: "inline",
+  logLevel: "warning",
+});
+const filter = option === "--filter" ? [`--test-name-pattern=${word}`] : [];
+// Browser tests measure time: one file after another.
+const serial = kind === "browser" ? ["--test-concurrency=1"] : [];
+const files = tests.map((name) => join(output, name.replace(/\.tsx?$/, ".mjs")));
+const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", ...filter, ...serial, ...files], { stdio: "inherit" });
+process.exit(status ?? 1);

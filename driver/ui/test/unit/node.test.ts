@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { chains, pools } from "../../src/node/chain.ts";
+import { colours } from "../../src/node/colours.ts";
+import { bars, segments, totals, type Image } from "../../src/node/extents.ts";
+import { stateOf } from "../generator/fold.ts";
+import { sharing, split } from "../generator/stories.ts";
+import { World } from "../generator/world.ts";
+
+const image = (id: string, created: number, ...extents: [number, number, number, boolean?][]): Image => ({
+  id, created, extents: extents.map(([offset, len, physical, shared = false]) => ({ offset, len, physical, shared })),
+});
+
+test("shared blocks have the owner that is oldest", () => {
+  const cases: { what: string; images: Image[]; parts: Record<string, [number, number, string, string, boolean][]> }[] = [
+    { what: "alone", images: [image("a", 1, [0, 10, 100])], parts: { a: [[0, 10, "a", "", false]] } },
+    {
+      what: "all shared",
+      images: [image("a", 1, [0, 10, 100]), image("b", 2, [0, 10, 100])],
+      parts: { a: [[0, 10, "a", "b", false]], b: [[0, 10, "a", "a", false]] },
+    },
+    {
+      what: "a write in the middle",
+      images: [image("a", 1, [0, 4, 100], [4, 2, 200], [6, 4, 106]), image("b", 2, [0, 10, 100])],
+      parts: {
+        a: [[0, 4, "a", "b", false], [4, 2, "a", "", false], [6, 4, "a", "b", false]],
+        b: [[0, 4, "a", "a", false], [4, 2, "b", "", false], [6, 4, "a", "a", false]],
+      },
+    },
+    { what: "three", images: [image("c", 3, [0, 4, 0]), image("a", 1, [0, 4, 0]), image("b", 2, [0, 4, 0])], parts: { c: [[0, 4, "a", "a,b", false]] } },
+    { what: "shared with an unknown image", images: [image("a", 1, [0, 4, 0, true])], parts: { a: [[0, 4, "a", "", true]] } },
+    { what: "the same blocks twice", images: [image("a", 1, [0, 4, 0], [8, 4, 0])], parts: { a: [[0, 4, "a", "", false], [8, 4, "a", "", false]] } },
+    { what: "neighbours", images: [image("a", 1, [0, 4, 0], [4, 4, 100])], parts: { a: [[0, 8, "a", "", false]] } },
+  ];
+  for (const { what, images, parts } of cases) {
+    const found = segments(images);
+    for (const [id, expected] of Object.entries(parts)) {
+      const shown = found.get(id)!.map((p) => [p.offset, p.len, p.owner, p.others.join(), p.hidden]);
+      assert.deepEqual(shown, expected, `${what}: ${id}`);
+    }
+  }
+});
+
+test("own and shared bytes add up to the image", () => {
+  const found = segments([image("a", 1, [0, 4, 100], [4, 2, 200], [6, 4, 106]), image("b", 2, [0, 10, 100])]);
+  assert.deepEqual(totals(found.get("a")!), { own: 2, shared: 8 });
+  assert.deepEqual(totals(found.get("b")!), { own: 2, shared: 8 });
+});
+
+test("bars are at least visible and never more than pixels", () => {
+  const many = segments([image("a", 1, ...Array.from({ length: 20_000 }, (_, i): [number, number, number] => [i * 10, 5, i * 20]))]);
+  const drawn = bars(many.get("a")!, 200_000, 800);
+  assert.ok(drawn.length <= 800, String(drawn.length));
+  const [small] = bars(segments([image("b", 1, [0, 1, 0])]).get("b")!, 1e12, 800);
+  assert.ok(small!.width > 0.5);
+});
+
+test("a chain goes from the image to the pod", () => {
+  const state = stateOf(sharing());
+  const [volume, snapshot] = chains(state, "node-1");
+  assert.equal(volume!.name, "demo/data");
+  assert.deepEqual(volume!.loops.map((l) => l.device), ["/dev/loop0"]);
+  assert.deepEqual(volume!.mounts.map((m) => [m.staging, m.pod]), [[true, ""], [false, "demo/web"]]);
+  assert.deepEqual([snapshot!.kind, snapshot!.name, snapshot!.loops.length], ["snapshot", "demo/before", 0]);
+  assert.equal(snapshot!.life.split(":")[0], "snapshot");
+});
+
+test("a snapshot costs nothing, and a write splits it", () => {
+  const shares = (world: World) => {
+    const state = stateOf(world);
+    const found = segments(chains(state, "node-1").map(({ id, created }) => ({ id, created, extents: state.extents.get(id)!.extents })));
+    return [...found.values()].map((parts) => totals(parts)).map(({ own, shared }) => [own / 2 ** 20, shared / 2 ** 20]);
+  };
+  assert.deepEqual(shares(sharing()), [[0, 40], [0, 40]]);
+  assert.deepEqual(shares(split(sharing())), [[8, 32], [8, 32]]);
+});
+
+test("pools have their room", () => {
+  const [pool] = pools(stateOf(sharing()), "node-1");
+  assert.deepEqual([pool!.size, pool!.available, pool!.reflinks], [100 * 2 ** 30, 49 * 2 ** 30, true]);
+});
+
+test("neighbours have different colours", () => {
+  const all = [...colours(["a", "b", "c", "d"]).values()];
+  assert.equal(new Set(all).size, 4);
+});
