@@ -165,7 +165,8 @@ function controllerItems(life: Life, now: number): Item[] {
   return spans.map((span, i) => {
     const lasts = span.us === undefined && LASTS.has(span.state);
     const next = spans.slice(i + 1).find((later) => later.name === span.name && later.t > span.t);
-    const end = lasts ? next?.t ?? now : endOf({ ...span, us: span.us ?? 0 }, now);
+    const until = Math.min(next?.t ?? now, span.next === undefined ? now : span.t + span.next);
+    const end = lasts ? Math.max(until, span.t) : endOf({ ...span, us: span.us ?? 0 }, now);
     return {
       id: span.key,
       group: "controllers",

@@ -1,8 +1,8 @@
 /** Applies messages to the state. The same messages in the same order give the same state. */
 
 import { fields, list, text } from "./json.ts";
-import { links } from "./links.ts";
-import { livesOfObject, livesOfSpan, volumeLife } from "./lives.ts";
+import { handle, links } from "./links.ts";
+import { lifeKey, livesOfObject, livesOfSpan, volumeLife } from "./lives.ts";
 import { parseExtents, type Extent, type Message, type ObjectMessage, type ReportMessage } from "./message.ts";
 import { foldEvent } from "./spans.ts";
 import { addTo, type ReportItem, type State, type Tracked, type Version } from "./state.ts";
@@ -91,7 +91,11 @@ function foldObject(state: State, message: ObjectMessage): void {
   tracked.deleted = undefined;
   addVersion(tracked, { t: message.t, op: "set", object: message.object });
   tracked.object = message.object;
-  for (const key of links(message.kind, message.object)) addTo(state.links, key, tracked);
+  for (const key of links(message.kind, message.object)) {
+    addTo(state.links, key, tracked);
+    // A reported volume turns out to be this object's.
+    if (key.startsWith(handle(""))) state.dirty.add(lifeKey("volume", key.slice(handle("").length)));
+  }
   markAll(state, livesOfObject(state, tracked));
 }
 

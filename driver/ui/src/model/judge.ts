@@ -224,7 +224,12 @@ const used: Rule = (life) => {
   return life.reported ? verdict("Idle", "good") : undefined;
 };
 
-const volumeGone: Rule = (life) => (life.reported ? undefined : verdict("Deleted", "gone"));
+const volumeUnreported: Rule = (life) => {
+  if (life.reported) return undefined;
+  const last = life.spans.findLast((span) => isCall(span) && span.code === "OK");
+  if (last?.name === "DeleteVolume") return verdict("Deleted", "gone");
+  return verdict("Exists", "good", "No report of the node has it yet.");
+};
 
 const snapshotGone: Rule = (life, _state, now) => {
   const snapshot = life.main!;
@@ -260,4 +265,4 @@ const CLAIM: readonly Rule[] = [
   frozen, podMount, used,
 ];
 const SNAPSHOT: readonly Rule[] = [snapshotGone, failedCall, snapshotError, snapshotState];
-const VOLUME: readonly Rule[] = [volumeGone, poolMissing, failedCall, frozen, used];
+const VOLUME: readonly Rule[] = [failedCall, volumeUnreported, poolMissing, frozen, used];

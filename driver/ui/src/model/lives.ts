@@ -119,13 +119,21 @@ export function livesOfSpan(state: State, span: Span): Set<string> {
       state.uids.get(subject.replace(/^(pvc|snapshot|snapcontent)-/, "")) ??
       state.current.get(`PersistentVolumeClaim ${subject}`) ??
       state.current.get(`PersistentVolume ${subject}`) ??
+      state.current.get(`VolumeAttachment ${subject}`) ??
       state.current.get(`VolumeSnapshot ${subject}`);
     if (tracked) for (const life of livesOfObject(state, tracked)) lives.add(life);
     for (const linked of state.links.get(handle(subject)) ?? []) {
       for (const life of livesOfObject(state, linked)) lives.add(life);
     }
   }
+  if (lives.size === 0) for (const id of bareVolumes(state, root)) lives.add(lifeKey("volume", id));
   return lives;
+}
+
+/** The volume IDs in a call, if there is no Kubernetes: the volumes then have no other name. */
+function bareVolumes(state: State, span: Span): string[] {
+  if (!isCall(span) || (state.hello?.cluster ?? "") !== "") return [];
+  return [text(span.request, "volume_id"), text(span.answer, "volume_id")].filter((id) => id !== "");
 }
 
 /** The object or reported volume of a life key; undefined if there is none. */
@@ -151,7 +159,7 @@ export function gather(state: State, key: string): Life | undefined {
   const kind = key.slice(0, key.indexOf(":")) as LifeKind;
   const main = mainOf(state, key);
   const id = key.slice(kind.length + 1);
-  if (!main && kind !== "volume") return undefined;
+  if (!main && (kind !== "volume" || volumeLife(state, id) !== key)) return undefined;
   const objects = new Set<Tracked>(main ? [main] : []);
   const ids = new Set<string>(kind === "volume" ? [id] : []);
   const names = new Set<string>(kind === "volume" ? [id] : []);
@@ -176,7 +184,7 @@ export function gather(state: State, key: string): Life | undefined {
   const reported = findReported(state, ids, kind === "snapshot" ? "snapshots" : kind === "group" ? "groups" : "volumes");
   if (!main && !reported && !state.subjects.has(id)) return undefined;
   if (!main && reported) {
-    names.add(text(reported.item, "name"));
+    names.add(text(reported.item, "name")).add(text(reported.item, "inline"));
     for (const pod of podsOfPaths(state, reported.item)) objects.add(pod);
   }
   names.delete("");
@@ -269,6 +277,9 @@ export function allLives(state: State): string[] {
       const key = list === "volumes" ? volumeLife(state, id) : "";
       if (key.startsWith("volume:")) keys.push(key);
     }
+  }
+  for (const span of state.spans.values()) {
+    for (const id of bareVolumes(state, span)) keys.push(volumeLife(state, id));
   }
   return keys;
 }

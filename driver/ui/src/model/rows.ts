@@ -88,7 +88,7 @@ export class Rows {
       this.complete = true;
     }
     // What waits can become stuck without any message.
-    if (now - this.checked > 1e6) {
+    if (Math.abs(now - this.checked) > 1e6) {
       this.checked = now;
       for (const { key, verdict } of this.rows.values()) {
         if (verdict.tone === "wait" || verdict.tone === "bad" || verdict.tone === "busy") state.dirty.add(key);

@@ -1,11 +1,12 @@
 /** Events of processes as spans, found by trace and by the IDs in requests and answers. */
 
-import { text } from "./json.ts";
+import { text, texts } from "./json.ts";
 import type { EventMessage } from "./message.ts";
 import { pushTo, type Span, type State } from "./state.ts";
 
 /** Fields of requests and answers that name a subject. */
 const IDS = ["volume_id", "source_volume_id", "snapshot_id", "group_snapshot_id", "name"] as const;
+const ID_LISTS = ["source_volume_ids", "snapshot_ids"] as const;
 
 /** The keys under which a span is found. */
 export function subjects(span: Span): Set<string> {
@@ -16,6 +17,7 @@ export function subjects(span: Span): Set<string> {
       const value = text(fields, id);
       if (value !== "") keys.add(value);
     }
+    for (const ids of ID_LISTS) for (const id of texts(fields, ids)) keys.add(id);
   }
   return keys;
 }
@@ -39,7 +41,9 @@ export function foldEvent(state: State, { node, process, event }: EventMessage):
     if (event.seq <= (state.sequence.get(stream) ?? -1)) return null;
     state.sequence.set(stream, event.seq);
   }
-  const key = event.id === undefined ? `${stream}@${event.seq ?? state.messages}` : `${stream}#${event.id}`;
+  // Events of a queue have the ID of the work before or after them, and are never completed.
+  const single = event.id === undefined || event.kind === "queue";
+  const key = single ? `${stream}@${event.seq ?? state.messages}` : `${stream}#${event.id}`;
   const known = state.spans.get(key);
   if (known) {
     const before = subjects(known);

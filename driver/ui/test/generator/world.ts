@@ -43,6 +43,8 @@ export class World {
   t = START;
   private seq = new Map<string, number>();
   private span = 0;
+  /** The ID of the last work of a controller; events of its queue have it, too. */
+  private workId = 0;
   private version = 0;
   /** Versions of objects by kind and key: the next one adds to it. */
   private objects = new Map<string, Fields>();
@@ -117,8 +119,9 @@ export class World {
   }
 
   work(node: string, name: string, trace: string, state: string, fields: Fields = {}): void {
+    if (state === "working") this.workId = ++this.span;
     this.event(node, name === "placement" ? "controller" : "node", {
-      kind: state === "working" || state === "done" ? "work" : "queue", name, t: this.t, trace, state, ...fields,
+      kind: state === "working" || state === "done" ? "work" : "queue", name, t: this.t, trace, state, id: this.workId, ...fields,
     });
   }
 

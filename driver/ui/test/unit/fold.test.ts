@@ -5,7 +5,7 @@ import { parse } from "../../src/model/message.ts";
 import { emptyState, existing, type State } from "../../src/model/state.ts";
 import { gather, allLives } from "../../src/model/lives.ts";
 import { rowsOf, stateOf } from "../generator/fold.ts";
-import { hostile, sharing, wholeLife } from "../generator/stories.ts";
+import { hostile, sharing, volumeReport, wholeLife } from "../generator/stories.ts";
 import { START, World } from "../generator/world.ts";
 
 const feed = (state: State, ...values: unknown[]) => {
@@ -61,6 +61,19 @@ test("a repeated event counts once, and a later one completes a call", () => {
   const [span] = state.subjects.get("vol")!;
   assert.equal(span!.us, 7);
   assert.equal(span!.trace, "c");
+});
+
+test("work is completed by its end, and the waits around it stay", () => {
+  const event = (seq: number, kind: string, state: string, more = {}) => ({
+    type: "event", node: "n", process: "node", event: { seq, boot: "b", t: START + seq, kind, name: "provisioner", id: 1, trace: "c", state, ...more },
+  });
+  const state = feed(
+    emptyState(), event(1, "queue", "queued", { us: 1 }), event(2, "work", "working"), event(3, "work", "failed", { us: 9 }),
+    event(4, "queue", "backing off", { next: 5 }),
+  );
+  assert.deepEqual(state.subjects.get("c")!.map((s) => [s.kind, s.state, s.us]), [
+    ["queue", "queued", 1], ["work", "failed", 9], ["queue", "backing off", undefined],
+  ]);
 });
 
 test("a life has its objects, its calls with their phases, and its IDs", () => {
@@ -125,4 +138,33 @@ test("hostile messages break nothing", () => {
   assert.equal(rows.length, 4);
   assert.ok(rows.some((row) => row.namespace === "__proto__" && row.verdict.stuck));
   assert.equal(({} as Record<string, unknown>)["owned"], undefined);
+});
+
+test("a reported volume is a life of its own until its claim is known", () => {
+  const world = new World();
+  const claim = world.claim("data");
+  const id = world.provision(claim);
+  const volume = { ...volumeReport(world, claim), staged_at: null, mounts: [] };
+  const report = { type: "report", node: "node-1", t: world.t, report: { volumes: [volume] } };
+  const first = world.messages.findIndex((m) => m["kind"] === "PersistentVolume");
+  const state = stateOf({ messages: [...world.messages.slice(0, first), report] });
+  assert.deepEqual(rowsOf(state).map((row) => row.label).sort(), ["claim", "volume"]);
+  for (const message of world.messages.slice(first)) feed(state, message);
+  assert.ok(state.dirty.has(`volume:${id}`));
+  assert.deepEqual(rowsOf(state).map((row) => row.label), ["claim"]);
+});
+
+test("without Kubernetes, calls and reports show the volumes", () => {
+  const call = (seq: number, name: string, code: string, more: object) => ({
+    type: "event", node: "", process: "node", event: { seq, boot: "b", t: START + seq, us: 5, kind: "call", name, trace: "vol-1", id: seq, code, ...more },
+  });
+  const messages = [
+    { type: "hello", t: START, stream: "hostloop.ui/v1", cluster: null, endpoint: "unix:///csi.sock" },
+    call(1, "CreateVolume", "OK", { request: { name: "demo" }, answer: { volume_id: "vol-1" } }),
+  ];
+  const words = (...more: unknown[]) => rowsOf(stateOf({ messages: [...messages, ...more] })).map((row) => [row.name, row.verdict.word]);
+  assert.deepEqual(words(), [["vol-1", "Exists"]]);
+  const report = { type: "report", node: "", t: START + 2, report: { volumes: [{ id: "vol-1", name: "demo", mounts: [] }] } };
+  assert.deepEqual(words(report), [["demo", "Idle"]]);
+  assert.deepEqual(words(call(2, "DeleteVolume", "OK", { request: { volume_id: "vol-1" } })), [["vol-1", "Deleted"]]);
 });
