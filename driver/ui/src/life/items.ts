@@ -54,7 +54,7 @@ const SHORT: ReadonlyMap<string, string> = new Map([
   ["VolumeGroupSnapshotContent", "Group content"],
 ]);
 
-export const kindName = (kind: string): string => SHORT.get(kind) ?? kind;
+const kindName = (kind: string): string => SHORT.get(kind) ?? kind;
 
 /** All items of a life, by their start. */
 export function items(life: Life, state: State, now: number): Item[] {
@@ -70,7 +70,7 @@ export function items(life: Life, state: State, now: number): Item[] {
 }
 
 /** True if the claim's class waits for a pod. */
-export function isLate(life: Life, state: State): boolean {
+function isLate(life: Life, state: State): boolean {
   const name = text(life.main?.object, "spec", "storageClassName");
   return text(state.current.get(`StorageClass ${name}`)?.object, "volumeBindingMode") === "WaitForFirstConsumer";
 }

@@ -6,14 +6,14 @@ import { endOf, isCall } from "../model/spans.ts";
 import type { Tracked } from "../model/state.ts";
 import type { Fields } from "../model/json.ts";
 
-export const SCHEDULER = "kube-scheduler";
-export const KUBELET = "kubelet";
-export const MANAGER = "kube-controller-manager";
-export const USER = "the user";
-export const PROVISIONER = "hostloop (provisioner)";
-export const ATTACHER = "hostloop (attacher)";
-export const SNAPSHOTTER = "hostloop (snapshotter)";
-export const SNAPSHOT_CONTROLLER = "hostloop (snapshot-controller)";
+const SCHEDULER = "kube-scheduler";
+const KUBELET = "kubelet";
+const MANAGER = "kube-controller-manager";
+const USER = "the user";
+const PROVISIONER = "hostloop (provisioner)";
+const ATTACHER = "hostloop (attacher)";
+const SNAPSHOTTER = "hostloop (snapshotter)";
+const SNAPSHOT_CONTROLLER = "hostloop (snapshot-controller)";
 
 export interface Milestone {
   t: number;
@@ -97,7 +97,7 @@ export function transition(
 }
 
 /** Who acts after a call. */
-export function afterCall(method: string, ok: boolean, attaches: boolean): string {
+function afterCall(method: string, ok: boolean, attaches: boolean): string {
   if (!ok) return method.startsWith("Node") ? `${KUBELET} (tries again)` : "hostloop (backs off)";
   switch (method) {
     case "CreateVolume":

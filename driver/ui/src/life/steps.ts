@@ -73,7 +73,7 @@ export const STEPS: readonly StepKind[] = [
 ];
 
 /** Steps beside the main ones. They are shown only in lives that have them. */
-export const OTHER_STEPS: readonly StepKind[] = [
+const OTHER_STEPS: readonly StepKind[] = [
   {
     name: "snapshot",
     method: "CreateSnapshot",
@@ -120,8 +120,6 @@ export const OTHER_STEPS: readonly StepKind[] = [
 
 const BY_METHOD = new Map([...STEPS, ...OTHER_STEPS].map((step) => [step.method, step]));
 const USE = STEPS.find((step) => step.name === "use")!;
-
-export const stepOfMethod = (method: string): StepKind | undefined => BY_METHOD.get(method);
 
 /** One time that a step took place. Retries of a failed call belong to one. */
 export interface Step {

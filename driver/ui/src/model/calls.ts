@@ -49,7 +49,7 @@ export function failureText(failure: Failure, queue: readonly Span[], now: numbe
 }
 
 /** When the next try is, by the newest event of a queue that backs off. */
-export function nextTry(queue: readonly Span[], after: number, now: number): string {
+function nextTry(queue: readonly Span[], after: number, now: number): string {
   const last = queue.filter((span) => span.t >= after && span.next !== undefined).at(-1);
   if (!last) return "";
   const left = last.t + last.next! - now;

@@ -137,7 +137,7 @@ function bareVolumes(state: State, span: Span): string[] {
 }
 
 /** The object or reported volume of a life key; undefined if there is none. */
-export function mainOf(state: State, key: string): Tracked | undefined {
+function mainOf(state: State, key: string): Tracked | undefined {
   const id = key.slice(key.indexOf(":") + 1);
   for (const [kind, name] of KINDS) {
     if (!key.startsWith(`${name}:`)) continue;
@@ -229,7 +229,7 @@ function collect(
 }
 
 /** The item of a report with one of these IDs. */
-export function findReported(state: State, ids: Iterable<string>, name: string): Reported | undefined {
+function findReported(state: State, ids: Iterable<string>, name: string): Reported | undefined {
   for (const id of ids) {
     for (const [node, { items, pools }] of state.reports) {
       const found = items.get(id);
@@ -242,7 +242,7 @@ export function findReported(state: State, ids: Iterable<string>, name: string):
 }
 
 /** The pods in which a volume is mounted, by the UIDs in kubelet's paths. */
-export function podsOfPaths(state: State, item: Fields): Tracked[] {
+function podsOfPaths(state: State, item: Fields): Tracked[] {
   const pods = new Set<Tracked>();
   for (const path of texts(item, "mounts")) {
     const pod = state.uids.get(podUid(path));

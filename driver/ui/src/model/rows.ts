@@ -49,7 +49,7 @@ export function row(life: Life, state: State, now: number): Row {
 }
 
 /** The node that has the data, or the chosen one. */
-export function nodeOf(life: Life): string {
+function nodeOf(life: Life): string {
   if (life.reported) return life.reported.node;
   const chosen = text(life.main?.object, "metadata", "annotations", "volume.kubernetes.io/selected-node");
   if (chosen !== "") return chosen;

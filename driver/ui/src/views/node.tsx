@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { chains, nodes, pools, type Chain, type Pool } from "../node/chain.ts";
 import { bars, segments, totals, type Segment } from "../node/extents.ts";
-import { age, bytes, count } from "../model/text.ts";
+import { age, bytes, count, visible } from "../model/text.ts";
 import { Text } from "../parts/name.tsx";
 import { Table, type Column } from "../parts/table.tsx";
 import { useApp, useWidth } from "../parts/use-engine.ts";
@@ -16,7 +16,7 @@ const CHAIN_HEIGHT = 132;
 const NARROW_CHAIN_HEIGHT = 260;
 const OVERSCAN = 2;
 
-export interface Described extends Chain {
+interface Described extends Chain {
   parts: Segment[];
   colour: string;
 }
@@ -44,7 +44,7 @@ export function NodeView() {
             <label>
               Node
               <select value={node} onChange={(event) => go({ view: "node", node: event.currentTarget.value })}>
-                {all.map((name) => <option key={name} value={name}>{name}</option>)}
+                {all.map((name) => <option key={name} value={name}>{visible(name)}</option>)}
               </select>
             </label>
           </form>
@@ -127,6 +127,13 @@ function Picture({ described, route }: { described: readonly Described[]; route:
       aria-label="Picture of the images; the table below has the same"
       onScroll={() => setTop(scroll.current?.scrollTop ?? 0)}
     >
+      <svg class="hidden" width="0" height="0" aria-hidden="true">
+        <defs>
+          <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+            <rect class="hatch" width="2" height="6" />
+          </pattern>
+        </defs>
+      </svg>
       <div ref={box} class="inner" style={{ height: `${described.length * rowHeight}px` }}>
         {described.slice(from, to).map((chain, i) => (
           <div key={chain.id} class="chain" style={{ top: `${(from + i) * rowHeight}px`, height: `${rowHeight - 8}px` }}>
@@ -148,7 +155,7 @@ function ChainRow({ chain, known, route, width }: { chain: Described; known: Rea
         <span class="second">{chain.kind}, {bytes(chain.size)}, {sharing(chain)}</span>
         <ExtentBar chain={chain} known={known} width={Math.max(60, width - 32)} />
       </div>
-      <ol class="links" aria-label={`What uses ${chain.name}`}>
+      <ol class="links" aria-label={`What uses ${visible(chain.name)}`}>
         <Box title="Loop devices" values={chain.loops.map((l) => `${l.device} ${l.direct ? "direct" : "buffered"}${l.readOnly ? " ro" : ""}`)} none="not attached" />
         <Box title="Filesystem" values={staging.map((mount) => `${mount.fs} at ${mount.path}`)} none={chain.format === "raw" ? "raw block" : "not staged"} />
         <Box title="Mounts" values={published.map((mount) => `${mount.kind === "device" ? "device" : mount.fs}${mount.readOnly ? " ro" : ""} at ${mount.path}`)} none="not published" />
@@ -173,11 +180,6 @@ function ExtentBar({ chain, known, width }: { chain: Described; known: ReadonlyM
   const drawn = useMemo(() => bars(chain.parts, Math.max(chain.size, 1), width), [chain.parts, chain.size, width]);
   return (
     <svg class="extents" width={width} height="20" aria-hidden="true">
-      <defs>
-        <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-          <rect class="hatch" width="2" height="6" />
-        </pattern>
-      </defs>
       <rect class="hole" width={width} height="20" rx="3" />
       {drawn.map((bar) => (
         <g key={`${bar.x} ${bar.owner}`}>

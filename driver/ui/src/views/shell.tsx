@@ -40,7 +40,7 @@ export function Shell() {
 function Header() {
   const { engine, route } = useApp();
   const { hello } = engine.state;
-  const place = hello?.cluster || hello?.endpoint || "";
+  const place = [hello?.cluster || hello?.endpoint, hello?.version].filter((part) => part).join(", ");
   return (
     <header>
       <strong class="brand">hostloop</strong>

@@ -16,7 +16,7 @@ export function StepStrip({ taken, main, onChoose }: Props) {
   return (
     <>
       <h2 class="hidden">Steps</h2>
-      <ol class="steps" aria-label="Steps, by the CSI specification">
+      <ol class="steps" tabIndex={taken.length === 0 ? 0 : undefined} aria-label="Steps, by the CSI specification">
         {kinds.map((kind) => <Card key={kind.name} kind={kind} taken={taken.filter((s) => s.kind === kind)} onChoose={onChoose} />)}
       </ol>
       <details class="meaning">

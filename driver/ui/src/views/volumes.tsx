@@ -3,7 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { STEPS, type Progress } from "../life/steps.ts";
 import { choices, select, type Row } from "../model/rows.ts";
-import { age, bytes, count } from "../model/text.ts";
+import { age, bytes, count, visible } from "../model/text.ts";
 import { StateWord, Text } from "../parts/name.tsx";
 import { Table, type Column } from "../parts/table.tsx";
 import { useApp, type App } from "../parts/use-engine.ts";
@@ -120,7 +120,7 @@ function Choice({ name, value, options, onChange }: ChoiceProps) {
       {name}
       <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
         <option value="">all</option>
-        {all.map((option) => <option key={option} value={option}>{option}</option>)}
+        {all.map((option) => <option key={option} value={option}>{visible(option)}</option>)}
       </select>
     </label>
   );
