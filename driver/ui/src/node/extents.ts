@@ -4,6 +4,8 @@ import type { Extent } from "../model/message.ts";
 
 export interface Image {
   id: string;
+  /** Blocks of different pools are different blocks. */
+  pool: string;
   /** Microseconds since the epoch: shared blocks have the colour of the oldest image. */
   created: number;
   extents: readonly Extent[];
@@ -35,6 +37,11 @@ interface Range {
 
 /** The segments of each image, by its ID and in the order of their offsets. */
 export function segments(images: readonly Image[]): Map<string, Segment[]> {
+  const names = new Set(images.map((image) => image.pool));
+  return new Map([...names].flatMap((name) => [...ofPool(images.filter((image) => image.pool === name))]));
+}
+
+function ofPool(images: readonly Image[]): Map<string, Segment[]> {
   const ranges = physicalRanges(images);
   const oldestFirst = (a: number, b: number) =>
     images[a]!.created - images[b]!.created || (images[a]!.id < images[b]!.id ? -1 : 1);

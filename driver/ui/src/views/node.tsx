@@ -30,7 +30,7 @@ export function NodeView() {
   const stamp = `${node} ${report?.t} ${extentsStamp(engine.state.extents)} ${Math.floor(engine.now() / 1e6)}`;
   const described = useMemo((): Described[] => {
     const found = chains(state, node);
-    const parts = segments(found.map(({ id, created }) => ({ id, created, extents: state.extents.get(id)?.extents ?? [] })));
+    const parts = segments(found.map(({ id, pool, created }) => ({ id, pool, created, extents: state.extents.get(id)?.extents ?? [] })));
     const colour = colours(found.map((chain) => chain.id));
     return found.map((chain) => ({ ...chain, parts: parts.get(chain.id) ?? [], colour: colour.get(chain.id)! }));
   }, [stamp, state]);

@@ -8,7 +8,7 @@ import { sharing, split } from "../generator/stories.ts";
 import { World } from "../generator/world.ts";
 
 const image = (id: string, created: number, ...extents: [number, number, number, boolean?][]): Image => ({
-  id, created, extents: extents.map(([offset, len, physical, shared = false]) => ({ offset, len, physical, shared })),
+  id, pool: "p", created, extents: extents.map(([offset, len, physical, shared = false]) => ({ offset, len, physical, shared })),
 });
 
 test("shared blocks have the owner that is oldest", () => {
@@ -30,6 +30,11 @@ test("shared blocks have the owner that is oldest", () => {
     { what: "three", images: [image("c", 3, [0, 4, 0]), image("a", 1, [0, 4, 0]), image("b", 2, [0, 4, 0])], parts: { c: [[0, 4, "a", "a,b", false]] } },
     { what: "shared with an unknown image", images: [image("a", 1, [0, 4, 0, true])], parts: { a: [[0, 4, "a", "", true]] } },
     { what: "the same blocks twice", images: [image("a", 1, [0, 4, 0], [8, 4, 0])], parts: { a: [[0, 4, "a", "", false], [8, 4, "a", "", false]] } },
+    {
+      what: "another pool",
+      images: [image("a", 1, [0, 4, 0]), { ...image("b", 2, [0, 4, 0]), pool: "q" }],
+      parts: { a: [[0, 4, "a", "", false]], b: [[0, 4, "b", "", false]] },
+    },
     { what: "neighbours", images: [image("a", 1, [0, 4, 0], [4, 4, 100])], parts: { a: [[0, 8, "a", "", false]] } },
   ];
   for (const { what, images, parts } of cases) {
@@ -68,7 +73,7 @@ test("a chain goes from the image to the pod", () => {
 test("a snapshot costs nothing, and a write splits it", () => {
   const shares = (world: World) => {
     const state = stateOf(world);
-    const found = segments(chains(state, "node-1").map(({ id, created }) => ({ id, created, extents: state.extents.get(id)!.extents })));
+    const found = segments(chains(state, "node-1").map(({ id, pool, created }) => ({ id, pool, created, extents: state.extents.get(id)!.extents })));
     return [...found.values()].map((parts) => totals(parts)).map(({ own, shared }) => [own / 2 ** 20, shared / 2 ** 20]);
   };
   assert.deepEqual(shares(sharing()), [[0, 40], [0, 40]]);
