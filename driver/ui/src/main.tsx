@@ -74,7 +74,9 @@ function checkFormat(): void {
   else engine.problem("format", `The stream has the format ${stream}, and this page reads ${STREAM}. What it understands is shown.`);
 }
 
-render(<App />, document.getElementById("app")!);
+const root = document.getElementById("app")!;
+root.textContent = "";
+render(<App />, root);
 if (recording) replay(recording.textContent ?? "");
 else follow();
 engine.run();

@@ -26,7 +26,7 @@ await build({
 });
 const filter = option === "--filter" ? [`--test-name-pattern=${word}`] : [];
 // Browser tests measure time: one file after another.
-const serial = kind === "browser" ? ["--test-concurrency=1"] : [];
+const serial = kind === "browser" ? ["--test-concurrency=1", "--test-timeout=120000", "--test-force-exit"] : [];
 const files = tests.map((name) => join(output, name.replace(/\.tsx?$/, ".mjs")));
 const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", ...filter, ...serial, ...files], { stdio: "inherit" });
 process.exit(status ?? 1);

@@ -12,13 +12,15 @@ const { SCREENSHOTS = "" } = process.env;
 
 let browser: Promise<Browser> | undefined;
 
-/** The browser of this test file. It ends with the file. */
+// At the end of the file: a test that launches the browser does not own it.
+after(async () => (await browser)?.close());
+
+/** The browser of this test file. */
 export function launch(): Promise<Browser> {
   if (!browser) {
     // Root has no sandbox in chromium, and tests often run as root.
     const args = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
     browser = chromium.launch({ executablePath: process.env["CHROMIUM"] ?? "/usr/bin/chromium", args });
-    after(async () => (await browser)?.close());
   }
   return browser;
 }
@@ -93,8 +95,8 @@ export interface Opened {
 
 /** Opens the page on a stream of messages. `at` is a part of the address. */
 export async function open(messages: readonly unknown[], options: BrowserContextOptions = {}, at = ""): Promise<Opened> {
-  const server = await Server.start(messages);
   const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  const server = await Server.start(messages);
   const page = await context.newPage();
   const errors = watch(page);
   after(async () => {
