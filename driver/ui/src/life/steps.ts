@@ -167,6 +167,11 @@ function uses(found: readonly Step[], now: number): Step[] {
     if (step.code !== "OK") continue;
     if (step.kind.name === "publish" && targets++ === 0) since = step.end;
     if (step.kind.name === "unpublish" && targets > 0 && --targets === 0) add(step.t, "OK");
+    // An unpublish can have been missed. Nothing uses a volume that is not staged.
+    if (step.kind.name === "unstage" && targets > 0) {
+      targets = 0;
+      add(step.t, "OK");
+    }
   }
   if (targets > 0) add(now, "");
   return periods;

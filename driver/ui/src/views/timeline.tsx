@@ -124,7 +124,7 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
             {drawn.lanes.map((lane) => (
               <g key={lane.key} transform={`translate(0 ${lane.y})`}>
                 {lane.heading !== "" && <text class="group" x={narrow ? 2 : 4} y={13}>{lane.heading}</text>}
-                <text class="lane" x={narrow ? 2 : 12} y={lane.labelY}>{short(lane.title, narrow ? 60 : 24)}</text>
+                <text class="lane" x={narrow ? 2 : 12} y={lane.labelY}>{short(lane.title, narrow ? 60 : 22)}</text>
                 <svg x={left} y={lane.barY} width={plot} height={18} overflow="hidden">
                   {lane.placed.map((placed) => (
                     <Mark

@@ -60,7 +60,7 @@ test("a recording is scrubbed and played", async () => {
   await page.getByText("In use").waitFor();
   await page.getByLabel("Speed").selectOption("60");
   await page.getByRole("button", { name: "Play" }).click();
-  await page.getByText("Deleted", { exact: true }).waitFor();
+  await page.locator(".state", { hasText: "Deleted" }).waitFor();
   await page.getByRole("button", { name: "Back to live" }).click();
   await page.getByText("Live").waitFor();
 });

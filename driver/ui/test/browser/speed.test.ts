@@ -53,12 +53,14 @@ const more = many(RATE * SECONDS, world, CLAIMS).messages.slice(base.length);
 
 test("1,000 claims and 10,000 events: first paint within a second", async () => {
   const { page, errors } = await open(base);
+  await page.locator("td a").first().waitFor();
+  const rows = await page.evaluate(() => performance.now());
   await page.getByText("1,000 volumes").waitFor();
   const { paint, complete } = await page.evaluate(() => ({
     paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? Number.POSITIVE_INFINITY,
     complete: performance.now(),
   }));
-  console.log(`# first paint after ${paint.toFixed(0)} ms, all rows after ${complete.toFixed(0)} ms`);
+  console.log(`# first paint after ${paint.toFixed(0)} ms, first rows after ${rows.toFixed(0)} ms, all of them after ${complete.toFixed(0)} ms`);
   await picture(page, "crowd");
   assert.ok(paint < FIRST_PAINT_MS, `${paint} ms`);
   assert.deepEqual(errors, []);
@@ -78,6 +80,7 @@ for (const view of ["volumes", "life"] as const) {
       sent += 1;
     }, 50);
     const measured = await frames(page, SECONDS * 1000);
+    while (sent < batches) await page.waitForTimeout(50);
     clearInterval(timer);
     console.log(`# ${view}: ${measured.rate.toFixed(1)} frames a second, longest ${measured.longest.toFixed(0)} ms, ${measured.late} late`);
     if (view === "volumes") await page.getByText("1,400 volumes").waitFor();

@@ -218,13 +218,24 @@ export class World {
   }
 
   /** From the pod's deletion to the detached volume. */
-  stop(pod: string, claim: string, { node = "node-1" }: Place = {}, timing = TIMING): void {
+  stop(pod: string, claim: string, place: Place = {}, timing = TIMING): void {
+    this.leave(pod, claim, place, timing);
+    this.detach(claim, place, timing);
+  }
+
+  /** Deletes a pod. */
+  leave(pod: string, claim: string, { node = "node-1" }: Place = {}, timing = TIMING): void {
     const trace = this.uidOf("PersistentVolumeClaim", claim);
     const id = volumeId(claim);
     this.set("Pod", pod, { metadata: { deletionTimestamp: iso(this.t) } });
     this.wait(300_000);
     this.call(node, "NodeUnpublishVolume", timing.unpublish, trace, { about: id, request: { volume_id: id, target_path: this.target(pod) } }, [["unmount", 800]]);
     this.wait(20_000).remove("Pod", pod);
+  }
+
+  private detach(claim: string, { node = "node-1" }: Place, timing: Timing): void {
+    const trace = this.uidOf("PersistentVolumeClaim", claim);
+    const id = volumeId(claim);
     this.wait(30_000);
     this.call(node, "NodeUnstageVolume", timing.unstage, trace, { about: id, request: { volume_id: id, staging_target_path: staging(id) } }, [["unmount", 4_000], ["loop detach", 2_000]]);
     const attachment = `csi-${trace.slice(0, 8)}`;

@@ -48,10 +48,19 @@ test("a use lasts from the first publish to the last unpublish", () => {
   world.provision(claim);
   world.start(a, claim);
   world.start(b, claim);
-  world.wait(10e6).stop(a, claim);
+  world.wait(10e6).leave(a, claim);
   const { life, now } = lifeOf(world);
   const uses = steps(life.spans, now).filter((s) => s.kind.name === "use");
   assert.deepEqual(uses.map((s) => [s.code, s.end === now]), [["", true]]);
+});
+
+test("a use ends with the staging if its unpublish was missed", () => {
+  const world = wholeLife();
+  const messages = world.messages.filter((m) => (m["event"] as { name?: string } | undefined)?.name !== "NodeUnpublishVolume");
+  const { life, now } = lifeOf({ messages } as World);
+  const [use] = steps(life.spans, now).filter((s) => s.kind.name === "use");
+  assert.equal(use!.code, "OK");
+  assert.ok(use!.end < now);
 });
 
 test("each gap of a life names who was waited for", () => {
