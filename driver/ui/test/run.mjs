@@ -1,7 +1,7 @@
 // Bundles the tests of a folder and runs them with node's test runner.
 //
 //   node test/run.mjs unit|browser [--filter WORD]
-import { spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
 import { readdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -28,5 +28,15 @@ const filter = option === "--filter" ? [`--test-name-pattern=${word}`] : [];
 // Browser tests measure time: one file after another.
 const serial = kind === "browser" ? ["--test-concurrency=1", "--test-timeout=120000", "--test-force-exit"] : [];
 const files = tests.map((name) => join(output, name.replace(/\.tsx?$/, ".mjs")));
-const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", ...filter, ...serial, ...files], { stdio: "inherit" });
-process.exit(status ?? 1);
+const options = ["--enable-source-maps", "--test", "--test-reporter=spec", ...filter, ...serial, ...files];
+const child = spawn(process.execPath, options, { stdio: ["inherit", "pipe", "inherit"] });
+let said = "";
+child.stdout.on("data", (data) => {
+  process.stdout.write(data);
+  said += data;
+});
+child.on("close", (code) => {
+  const none = /^ℹ pass 0$/m.test(said);
+  if (none) console.error("no test ran");
+  process.exit(none ? 1 : code ?? 1);
+});
