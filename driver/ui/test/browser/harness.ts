@@ -8,6 +8,8 @@ import { chromium, type Browser, type BrowserContextOptions, type Page } from "p
 
 const PAGE = "dist/index.html";
 const TOKEN = "t0ken";
+/** How long a test waits for the page. */
+export const PATIENCE_MS = 10_000;
 const { SCREENSHOTS = "" } = process.env;
 
 let browser: Promise<Browser> | undefined;
@@ -97,6 +99,7 @@ export interface Opened {
 export async function open(messages: readonly unknown[], options: BrowserContextOptions = {}, at = ""): Promise<Opened> {
   const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, ...options });
   const server = await Server.start(messages);
+  context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
   const errors = watch(page);
   after(async () => {

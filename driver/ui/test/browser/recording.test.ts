@@ -6,7 +6,7 @@ import { pathToFileURL } from "node:url";
 import { after, test } from "node:test";
 import type { Page } from "playwright-core";
 import { HOSTILE, hostile, severalStates, wholeLife } from "../generator/stories.ts";
-import { cells, launch, open, openLife, picture, watch } from "./harness.ts";
+import { cells, launch, open, openLife, PATIENCE_MS, picture, watch } from "./harness.ts";
 
 const folder = await mkdtemp(join(tmpdir(), "hostloop-recording-"));
 after(() => rm(folder, { recursive: true }));
@@ -21,6 +21,7 @@ async function replayed(page: Page, name: string): Promise<{ page: Page; file: s
 
 async function openFile(path: string): Promise<{ page: Page; errors: string[] }> {
   const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, offline: true });
+  context.setDefaultTimeout(PATIENCE_MS);
   after(() => context.close());
   const page = await context.newPage();
   const errors = watch(page);
