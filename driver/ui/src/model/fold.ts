@@ -97,6 +97,10 @@ function foldObject(state: State, message: ObjectMessage): void {
     if (key.startsWith(handle(""))) state.dirty.add(lifeKey("volume", key.slice(handle("").length)));
   }
   markAll(state, livesOfObject(state, tracked));
+  // A class decides which claims are shown, and often comes after them.
+  if (message.kind === "StorageClass") {
+    for (const claim of state.kinds.get("PersistentVolumeClaim") ?? []) markAll(state, livesOfObject(state, claim));
+  }
 }
 
 function track(message: ObjectMessage, uid: string): Tracked {

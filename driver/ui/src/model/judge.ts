@@ -4,7 +4,7 @@ import { failureText, unsettledFailure } from "./calls.ts";
 import { at, list, number, text, texts } from "./json.ts";
 import type { Life } from "./lives.ts";
 import { isCall, underWay } from "./spans.ts";
-import type { State, Tracked } from "./state.ts";
+import { existing, type State, type Tracked } from "./state.ts";
 import { bytes, duration, quantity, time } from "./text.ts";
 
 export type Tone = "good" | "busy" | "wait" | "bad" | "gone";
@@ -143,7 +143,8 @@ const claimPending: Rule = (life, state, now) => {
   if (bad) return verdict("Pending", "bad", text(bad.object, "message"), text(bad.object, "source", "component"));
   const className = text(claim.object, "spec", "storageClassName");
   const storageClass = state.current.get(`StorageClass ${className}`);
-  if (className !== "" && storageClass?.deleted !== undefined) {
+  const classes = existing(state, "StorageClass").length > 0;
+  if (className !== "" && (storageClass ? storageClass.deleted !== undefined : classes)) {
     return verdict("Pending", "bad", `StorageClass ${className} does not exist.`, "the user");
   }
   const late = text(storageClass?.object, "volumeBindingMode") === "WaitForFirstConsumer";

@@ -12,6 +12,8 @@ export interface Hello {
   cluster: string;
   endpoint: string;
   namespace: string;
+  /** The driver's name; empty for the usual one. */
+  driver: string;
 }
 
 export interface ObjectMessage {
@@ -125,6 +127,7 @@ export function parse(value: unknown): Message | null {
         cluster: text(value, "cluster"),
         endpoint: text(value, "endpoint"),
         namespace: text(value, "namespace"),
+        driver: text(value, "driver"),
       };
     case "object": {
       const kind = text(value, "kind");

@@ -4,6 +4,7 @@ import { progress, steps, type Progress } from "../life/steps.ts";
 import { number, text } from "./json.ts";
 import { judge, type Verdict } from "./judge.ts";
 import { allLives, gather, type Life, type LifeKind } from "./lives.ts";
+import { isOurs } from "./ours.ts";
 import type { State } from "./state.ts";
 import { quantity } from "./text.ts";
 
@@ -97,7 +98,7 @@ export class Rows {
     for (const key of state.dirty) {
       state.dirty.delete(key);
       const life = gather(state, key);
-      if (life) this.rows.set(key, row(life, state, now));
+      if (life && isOurs(life, state)) this.rows.set(key, row(life, state, now));
       else this.rows.delete(key);
       this.version += 1;
       this.counts.set(key, this.changes(key) + 1);

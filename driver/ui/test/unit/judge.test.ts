@@ -81,6 +81,11 @@ const CASES: Case[] = [
     make: (w) => w.kubernetesEvent({ kind: "PersistentVolumeClaim", key: w.claim("data") }, "Warning", "ProvisioningFailed", "no capacity"),
     word: "Pending", tone: "bad", reason: /no capacity/,
   },
+  {
+    what: "a class that does not exist",
+    make: (w) => w.set("PersistentVolumeClaim", "demo/data", { spec: { storageClassName: "fast" } }),
+    word: "Pending", tone: "bad", reason: /StorageClass fast does not exist/,
+  },
   { what: "a bound claim", make: bound, word: "Bound", tone: "good", reason: /^$/ },
   {
     what: "a claim that lost its volume",
