@@ -15,6 +15,7 @@ const VERSIONS = 64;
 const BRIEF_VERSIONS = 4;
 const SHARINGS = 32;
 const GAPS = 1000;
+const LEASE_CHANGES = 100;
 /** One hour of values, at one each five seconds. */
 const POINTS = 720;
 const SERIES = 400;
@@ -33,6 +34,10 @@ export function fold(state: State, message: Message): void {
     case "event": {
       const span = foldEvent(state, message);
       if (span) markAll(state, livesOfSpan(state, span));
+      if (span?.kind === "lease") {
+        state.leaseChanges.push(span);
+        if (state.leaseChanges.length > LEASE_CHANGES) state.leaseChanges.shift();
+      }
       break;
     }
     case "gap":

@@ -98,6 +98,8 @@ export interface State {
   /** The highest sequence number of each start of a process. */
   sequence: Map<string, number>;
   gaps: Gap[];
+  /** Leases that processes acquired or lost, newest last. */
+  leaseChanges: Span[];
   reports: Map<string, NodeReport>;
   extents: Map<string, ImageExtents>;
   /** Series by metric name with labels, by node. */
@@ -122,6 +124,7 @@ export function emptyState(): State {
     children: new Map(),
     sequence: new Map(),
     gaps: [],
+    leaseChanges: [],
     reports: new Map(),
     extents: new Map(),
     metrics: new Map(),

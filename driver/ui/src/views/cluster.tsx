@@ -4,7 +4,8 @@ import { useMemo } from "preact/hooks";
 import { expired, leases, nodeRows, type LeaseRow, type NodeRow } from "../cluster/nodes.ts";
 import { charts } from "../cluster/series.ts";
 import type { Row } from "../model/rows.ts";
-import { age, bytes } from "../model/text.ts";
+import type { Span } from "../model/state.ts";
+import { age, bytes, clock } from "../model/text.ts";
 import { ChartFigure } from "../parts/chart.tsx";
 import { StateWord, Text } from "../parts/name.tsx";
 import { Table, type Column } from "../parts/table.tsx";
@@ -66,6 +67,19 @@ export function Cluster() {
         rowHeight={ROW_HEIGHT}
         empty="No lease is known."
       />
+      {state.leaseChanges.length > 0 && (
+        <>
+          <h3>Leases acquired and lost</h3>
+          <Table
+            caption="Leases acquired and lost"
+            columns={CHANGE_COLUMNS}
+            rows={state.leaseChanges.toReversed()}
+            rowKey={(change) => change.key}
+            rowHeight={ROW_HEIGHT}
+            empty=""
+          />
+        </>
+      )}
       <h2>Rates and queues</h2>
       {found.charts.length === 0 && <p>No metrics have arrived yet.</p>}
       <div class="charts">{found.charts.map((chart) => <ChartFigure key={chart.name} chart={chart} />)}</div>
@@ -97,6 +111,13 @@ function leaseColumns(now: number): Column<LeaseRow>[] {
     { name: "Changes of holder", kind: "number wide", cell: (lease) => lease.transitions },
   ];
 }
+
+const CHANGE_COLUMNS: readonly Column<Span>[] = [
+  { name: "Time", cell: (change) => clock(change.t) },
+  { name: "Process", kind: "grow", cell: (change) => <Text value={change.node === "" ? change.process : `${change.process} at ${change.node}`} /> },
+  { name: "What", cell: (change) => <Text value={change.name} /> },
+  { name: "Lease", kind: "grow wide", cell: (change) => <Text value={change.about || change.trace} /> },
+];
 
 function lostColumns(route: Route): Column<Row>[] {
   return [

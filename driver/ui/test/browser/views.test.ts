@@ -138,6 +138,7 @@ test("the cluster has its nodes, its leader and its charts", async () => {
   const { page, errors } = await open(severalStates().messages, {}, "&view=cluster");
   await page.getByText("hostloop-controller-7d9f").waitFor();
   assert.ok(await page.getByText("goes to node-1, which has room for 49 GiB").isVisible());
+  assert.deepEqual((await cells(page, "Leases acquired and lost")).map((row) => row.slice(1, 3)), [["controller", "acquired"]]);
   assert.equal(await page.locator(".chart").count(), 3);
   assert.ok(await page.getByText("3 per second").first().isVisible());
   await picture(page, "cluster");

@@ -86,6 +86,7 @@ export function severalStates(): World {
   const world = sharing();
   world.stuck("full", FULL);
   world.claim("unused");
+  world.event("", "controller", { kind: "lease", name: "acquired", t: world.t, trace: "hostloop-hostloop-csi-dev", about: "hostloop-hostloop-csi-dev" });
   world.lease();
   return world;
 }

@@ -37,6 +37,13 @@ test("the node with the most room is first", () => {
   assert.deepEqual(rows.map((n) => [n.name, n.state, n.room]), [["node-2", "cordoned", 80 * 2 ** 30], ["node-1", "ready", 49 * 2 ** 30]]);
 });
 
+test("changes of leases are kept, the newest hundred", () => {
+  const world = new World();
+  for (let i = 0; i < 120; i++) world.wait(1000).event("node-1", "controller", { kind: "lease", name: i % 2 === 0 ? "acquired" : "lost", t: world.t, trace: "l", about: "l" });
+  const { leaseChanges } = stateOf(world);
+  assert.deepEqual([leaseChanges.length, leaseChanges.at(-1)!.name], [100, "lost"]);
+});
+
 test("a lease expires", () => {
   const world = new World();
   const [lease] = leases(stateOf(world));
