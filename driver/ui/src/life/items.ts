@@ -201,7 +201,8 @@ function callItems(life: Life, now: number): Item[] {
       moment: end === span.t && !open,
       label: span.name,
       outcome: open ? "under way" : [span.code, span.error].filter((part) => part !== "").join(": "),
-      tone: toneOf(span.code, open),
+      // A call waits for the locks of its objects, and for a thread.
+      tone: span.kind === "phase" && span.name === "wait" ? "wait" : toneOf(span.code, open),
       detail: { is: "span", span },
     };
   });

@@ -21,19 +21,25 @@ const ZOOM = 2;
 
 export function Timeline({ all, range, chosen, onChoose, life }: Props) {
   const [box, width] = useWidth();
-  const [window, setWindow] = useState<Window>(WHOLE);
+  // Times, so that what is visible stays while the life goes on; undefined for all of it.
+  const [view, setView] = useState<readonly [number, number] | undefined>(undefined);
   const [fold, setFold] = useState(true);
   const drag = useRef<{ x: number; window: Window; moved: boolean } | undefined>(undefined);
-  useEffect(() => setWindow(WHOLE), [life, fold]);
+  useEffect(() => setView(undefined), [life, fold]);
   const found = useMemo(() => lanes(all), [all]);
   const scale = useMemo<Scale>(
     () => (fold ? folded(range[0], range[1], marksOf(all)) : linear(range[0], range[1])),
     [all, range[0], range[1], fold],
   );
+  const window = windowOf(scale, view);
+  const move = (change: (window: Window) => Window) => setView((now) => {
+    const next = change(windowOf(scale, now));
+    return next.from <= 0 && next.to >= 1 ? undefined : [timeAt(scale, next.from), timeAt(scale, next.to)];
+  });
   const narrow = width < 640;
   const left = narrow ? 0 : 168;
   const plot = Math.max(width - left - 8, 10);
-  const drawn = useMemo(() => layout(found, scale, window, plot, narrow), [found, scale, window, plot, narrow]);
+  const drawn = useMemo(() => layout(found, scale, window, plot, narrow), [found, scale, window.from, window.to, plot, narrow]);
   // A wheel listener of Preact would be passive, and the page would zoom too.
   useEffect(() => {
     const element = box.current;
@@ -42,17 +48,17 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
       if (!event.ctrlKey && !event.shiftKey) return;
       event.preventDefault();
       const at = (event.clientX - element.getBoundingClientRect().left - left) / plot;
-      setWindow((w) => event.ctrlKey
+      move((w) => event.ctrlKey
         ? zoom(w, Math.exp(-event.deltaY / 200), w.from + at * (w.to - w.from))
         : pan(w, (event.deltaY || event.deltaX) / plot));
     };
     element.addEventListener("wheel", onWheel, { passive: false });
     return () => element.removeEventListener("wheel", onWheel);
-  }, [left, plot]);
+  }, [left, plot, scale]);
 
   const closer = (factor: number) =>
-    setWindow((w) => zoom(w, factor, chosen ? placeOf(scale, (chosen.t + chosen.end) / 2) : (w.from + w.to) / 2));
-  const show = (item: Item | undefined) => item && setWindow(around(scale, item.t, Math.max(item.end, item.t + 100)));
+    move((w) => zoom(w, factor, chosen ? placeOf(scale, (chosen.t + chosen.end) / 2) : (w.from + w.to) / 2));
+  const show = (item: Item | undefined) => item && move(() => around(scale, item.t, Math.max(item.end, item.t + 100)));
   const choose = (item: Item | undefined) => {
     if (!item) return;
     onChoose(item.id);
@@ -64,10 +70,10 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
       "+": () => closer(ZOOM),
       "=": () => closer(ZOOM),
       "-": () => closer(1 / ZOOM),
-      "0": () => setWindow(WHOLE),
+      "0": () => move(() => WHOLE),
       Enter: () => show(chosen),
-      ArrowRight: () => (event.shiftKey ? setWindow((w) => pan(w, 0.2)) : choose(step(found, chosen, 1, 0))),
-      ArrowLeft: () => (event.shiftKey ? setWindow((w) => pan(w, -0.2)) : choose(step(found, chosen, -1, 0))),
+      ArrowRight: () => (event.shiftKey ? move((w) => pan(w, 0.2)) : choose(step(found, chosen, 1, 0))),
+      ArrowLeft: () => (event.shiftKey ? move((w) => pan(w, -0.2)) : choose(step(found, chosen, -1, 0))),
       ArrowDown: () => choose(step(found, chosen, 0, 1)),
       ArrowUp: () => choose(step(found, chosen, 0, -1)),
     };
@@ -81,7 +87,7 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
     if (!start) return;
     const moved = event.clientX - start.x;
     if (Math.abs(moved) > 3) start.moved = true;
-    if (start.moved) setWindow(pan(start.window, -moved / plot));
+    if (start.moved) move(() => pan(start.window, -moved / plot));
   };
   const visibleFrom = timeAt(scale, window.from);
   const visibleTo = timeAt(scale, window.to);
@@ -92,9 +98,9 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
         <span class="buttons" role="group" aria-label="Zoom">
           <button type="button" onClick={() => closer(ZOOM)} aria-label="Closer">+</button>
           <button type="button" onClick={() => closer(1 / ZOOM)} aria-label="Farther">−</button>
-          <button type="button" onClick={() => setWindow((w) => pan(w, -0.3))} aria-label="Earlier">◀</button>
-          <button type="button" onClick={() => setWindow((w) => pan(w, 0.3))} aria-label="Later">▶</button>
-          <button type="button" onClick={() => setWindow(WHOLE)}>All</button>
+          <button type="button" onClick={() => move((w) => pan(w, -0.3))} aria-label="Earlier">◀</button>
+          <button type="button" onClick={() => move((w) => pan(w, 0.3))} aria-label="Later">▶</button>
+          <button type="button" onClick={() => move(() => WHOLE)}>All</button>
           <button type="button" onClick={() => show(chosen)} disabled={!chosen}>Chosen</button>
         </span>
         <label class="check">
@@ -147,6 +153,10 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
       </ul>
     </figure>
   );
+}
+
+function windowOf(scale: Scale, view: readonly [number, number] | undefined): Window {
+  return view ? { from: placeOf(scale, view[0]), to: placeOf(scale, view[1]) } : WHOLE;
 }
 
 function short(name: string, most: number): string {
