@@ -31,7 +31,7 @@ export function row(life: Life, state: State, now: number): Row {
   const pod = inline ? life.objects.find((o) => o.kind === "Pod") : undefined;
   const metadata = (main ?? pod)?.object["metadata"];
   const verdict = judge(life, state, now);
-  const name = main || pod ? text(metadata, "name") : text(reported?.item, "name") || life.key.slice(7);
+  const name = text(metadata, "name") || main?.key || text(reported?.item, "name") || life.key.slice(7);
   const node = nodeOf(life);
   return {
     key: life.key,

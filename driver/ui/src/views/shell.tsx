@@ -66,8 +66,8 @@ function Problems() {
     ...[...engine.problems].map(([about, text]) => ({ about: `page ${about}`, text })),
     ...[...problems].map(([about, { text }]) => ({ about, text })),
   ];
-  if (lost > 0) sentences.push({ about: "gaps", text: `${count(lost, "event")} were lost because a process overwrote them before they were read. Timelines have gaps.` });
-  if (unknown > 0) sentences.push({ about: "unknown", text: `${count(unknown, "message")} of a kind that this page does not know were left out.` });
+  if (lost > 0) sentences.push({ about: "gaps", text: `Processes overwrote ${count(lost, "event")} before they were read. Timelines have gaps.` });
+  if (unknown > 0) sentences.push({ about: "unknown", text: `This page left out ${count(unknown, "message")} of a kind that it does not know.` });
   return (
     <section class="problems" role="status" aria-label="Problems">
       {sentences.length > 0 && (

@@ -8,6 +8,8 @@ import { chromium, type Browser, type BrowserContextOptions, type Page } from "p
 
 const PAGE = "dist/index.html";
 const TOKEN = "t0ken";
+/** Messages that are sent at once. */
+const PART = 200;
 /** How long a test waits for the page. */
 export const PATIENCE_MS = 10_000;
 const { SCREENSHOTS = "" } = process.env;
@@ -44,9 +46,8 @@ export class Server {
       response.writeHead(403).end();
     } else if (url.pathname === "/stream") {
       response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
-      this.streams.add(response);
       response.on("close", () => this.streams.delete(response));
-      this.send(response, this.messages);
+      void this.replay(response);
     } else {
       this.asked.push(url.pathname + url.search);
       response.writeHead(this.extentsStatus).end();
@@ -64,6 +65,18 @@ export class Server {
     if (typeof address !== "object" || address === null) throw new Error("the server has no port");
     server.url = `http://127.0.0.1:${address.port}/#token=${TOKEN}`;
     return server;
+  }
+
+  /** Sends what was sent before, in parts as they would come over a tunnel. */
+  private async replay(response: ServerResponse): Promise<void> {
+    const messages = this.messages.slice();
+    this.send(response, []);
+    for (let i = 0; i < messages.length; i += PART) {
+      this.send(response, messages.slice(i, i + PART));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    this.streams.add(response);
+    this.send(response, this.messages.slice(messages.length));
   }
 
   private send(response: ServerResponse, messages: readonly unknown[]): void {

@@ -63,7 +63,7 @@ test("a recording is scrubbed and played", async () => {
   await page.getByRole("button", { name: "Play" }).click();
   await page.locator(".state", { hasText: "Deleted" }).waitFor();
   await page.getByRole("button", { name: "Back to live" }).click();
-  await page.getByText("Live").waitFor();
+  await page.locator(".mode.live").waitFor();
 });
 
 test("a recording of hostile texts is only text", async () => {

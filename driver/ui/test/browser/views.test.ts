@@ -96,7 +96,7 @@ test("the timeline zooms from days to milliseconds", async () => {
   await openLife(page, "data");
   assert.match(await page.locator(".span").innerText(), /^3 d/);
   await page.getByLabel("shorten long times").uncheck();
-  await page.getByRole("button", { name: "NodeStageVolume", exact: true }).first().click();
+  await page.locator(".steps").getByRole("button", { name: "stage" }).first().click();
   await page.getByRole("button", { name: "Chosen" }).click();
   assert.match(await page.locator(".span").innerText(), /^79.3 ms/);
   assert.ok((await page.locator(".plot text").allTextContents()).some((label) => label.startsWith("loop attach")));
@@ -200,14 +200,14 @@ test("a cut stream is a sentence, and the page goes on", async () => {
   const world = new World();
   world.claim("one");
   const { page, server } = await open(world.messages);
-  await page.getByRole("link", { name: "one" }).waitFor();
+  await page.getByRole("link", { name: "one", exact: true }).waitFor();
   const before = world.messages.length;
   world.claim("two");
   server.cut();
   await page.getByText("The stream was cut.").waitFor();
-  assert.ok(await page.getByRole("link", { name: "one" }).isVisible());
+  assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
   server.push(...world.messages.slice(before));
-  await page.getByRole("link", { name: "two" }).waitFor();
+  await page.getByRole("link", { name: "two", exact: true }).waitFor();
   await page.getByText("The stream was cut.").waitFor({ state: "detached" });
   assert.equal((await cells(page, "Volumes")).length, 2);
 });
@@ -222,10 +222,10 @@ test("missing rights, lost events and another version are sentences", async () =
   );
   const { page, server } = await open(world.messages);
   const problems = page.getByRole("status", { name: "Problems" });
-  for (const sentence of [/format hostloop\.ui\/v9/, /You may not list leases/, /12 events were lost/, /1 message of a kind/]) {
+  for (const sentence of [/format hostloop\.ui\/v9/, /You may not list leases/, /overwrote 12 events/, /1 message of a kind/]) {
     await problems.getByText(sentence).waitFor();
   }
-  assert.ok(await page.getByRole("link", { name: "one" }).isVisible());
+  assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
   server.push({ type: "solved", about: "Lease" });
   await problems.getByText("You may not list leases").waitFor({ state: "detached" });
 });
