@@ -52,7 +52,10 @@ test("what arrives while it is paused is shown when it is live again", () => {
 
 test("a long backlog is applied in several frames", () => {
   const engine = filled(many(600).messages);
-  assert.ok(settle(engine) > 1);
+  // A frame that is late already does the least.
+  engine.step(performance.now() - 1000);
+  assert.ok(engine.state.messages < 100, String(engine.state.messages));
+  settle(engine);
   assert.equal(engine.rows.all().length, 600);
 });
 

@@ -19,7 +19,7 @@ const pod = (uid: string, version: string, more = {}) => ({
 });
 
 test("a message of an unknown type is nothing", () => {
-  for (const value of [null, 5, "x", {}, { type: "new" }, { type: "object" }, { type: "event", event: {} }]) {
+  for (const value of [null, 5, "x", {}, { type: "new" }, { type: "object" }, { type: "event", event: {} }, { type: "event", event: { t: 1 } }]) {
     assert.equal(parse(value), null, JSON.stringify(value));
   }
 });
@@ -47,9 +47,11 @@ test("versions between the first and the last ones are left out", () => {
 test("an object that a new listing lacks was deleted", () => {
   const hello = { type: "hello", t: START, stream: "x" };
   const state = feed(emptyState(), hello, pod("u", "1"), hello);
-  assert.equal(existing(state, "Pod").length, 1, "not before the listing is complete");
+  const other = { ...pod("v", "7"), key: "d/q" };
+  feed(state, other, hello, other);
+  assert.equal(existing(state, "Pod").length, 2, "not before the listing is complete");
   feed(state, { type: "listed", t: START + 9 });
-  assert.equal(existing(state, "Pod").length, 0);
+  assert.deepEqual(existing(state, "Pod").map((o) => o.key), ["d/q"]);
 });
 
 test("a repeated event counts once, and a later one completes a call", () => {
@@ -69,7 +71,7 @@ test("work is completed by its end, and the waits around it stay", () => {
   });
   const state = feed(
     emptyState(), event(1, "queue", "queued", { us: 1 }), event(2, "work", "working"), event(3, "work", "failed", { us: 9 }),
-    event(4, "queue", "backing off", { next: 5 }),
+    event(4, "queue", "backing off", { next: 5 }), event(4, "queue", "backing off", { next: 5 }),
   );
   assert.deepEqual(state.subjects.get("c")!.map((s) => [s.kind, s.state, s.us]), [
     ["queue", "queued", 1], ["work", "failed", 9], ["queue", "backing off", undefined],
@@ -84,6 +86,14 @@ test("a life has its objects, its calls with their phases, and its IDs", () => {
   assert.equal(life.spans.filter((s) => s.kind === "call").length, 8);
   assert.equal(life.spans.filter((s) => s.kind === "phase").length, 12);
   assert.equal(life.ids.length, 1);
+});
+
+test("a volume that the claim names belongs to it, also before it knows the claim", () => {
+  const world = new World();
+  world.set("PersistentVolumeClaim", world.claim("data"), { spec: { volumeName: "static" } });
+  world.set("PersistentVolume", "static", { spec: { csi: { volumeHandle: "vol" } } });
+  const state = stateOf(world);
+  assert.deepEqual(gather(state, allLives(state)[0]!)!.ids, ["vol"]);
 });
 
 test("a snapshot's calls belong to it and to its source", () => {

@@ -51,7 +51,8 @@ test("a use lasts from the first publish to the last unpublish", () => {
   world.wait(10e6).leave(a, claim);
   const { life, now } = lifeOf(world);
   const uses = steps(life.spans, now).filter((s) => s.kind.name === "use");
-  assert.deepEqual(uses.map((s) => [s.code, s.end === now]), [["", true]]);
+  const first = steps(life.spans, now).find((s) => s.kind.name === "publish")!;
+  assert.deepEqual(uses.map((s) => [s.code, s.t, s.end]), [["", first.end, now]]);
 });
 
 test("a use ends with the staging if its unpublish was missed", () => {
@@ -120,6 +121,7 @@ test("zooming keeps the place under the pointer, from milliseconds to days", () 
   for (let i = 0; i < 60; i++) window = zoom(window, 2, 0.25);
   assert.ok(timeAt(scale, window.to) - timeAt(scale, window.from) < 5000);
   assert.ok(window.from <= 0.25 && window.to >= 0.25);
+  assert.deepEqual(zoom({ from: 0.25, to: 0.75 }, 2, 0.375), { from: 0.3125, to: 0.5625 });
   assert.deepEqual(zoom(window, 1e-12, 0.25), WHOLE);
   assert.deepEqual(pan({ from: 0.25, to: 0.5 }, -10), { from: 0, to: 0.25 });
   const shown = around(scale, 1000, 2000);
@@ -151,6 +153,11 @@ test("only what is visible is drawn, and no two bars on one pixel", () => {
   const whole = layout(lanes(all), linear(from, to), WHOLE, 800, false);
   const marks = whole.lanes.flatMap((lane) => lane.placed);
   assert.ok(marks.length < all.length);
+  for (const { placed } of whole.lanes) {
+    const bars = placed.filter(({ item }) => !item.moment);
+    const end = ({ item }: (typeof bars)[number]) => ((item.end - from) / (to - from)) * 800;
+    bars.forEach((bar, i) => i > 0 && assert.ok(end(bar) - end(bars[i - 1]!) >= 1, bar.item.label));
+  }
   const part = layout(lanes(all), linear(from, to), { from: 0, to: 1e-6 }, 800, false);
   assert.ok(part.lanes.flatMap((lane) => lane.placed).length < 10);
   for (const { x, width } of part.lanes.flatMap((lane) => lane.placed)) assert.ok(x >= -8 && x + width <= 808 + 3);

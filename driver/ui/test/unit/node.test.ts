@@ -70,6 +70,16 @@ test("a chain goes from the image to the pod", () => {
   assert.equal(snapshot!.life.split(":")[0], "snapshot");
 });
 
+test("a loop device over another one belongs to the same image", () => {
+  const world = new World();
+  world.report("node-1", [{ id: "vol", pool: "default" }], [], [
+    { device: "/dev/loop0", object: "vol" }, { device: "/dev/loop1", object: "/dev/loop0", read_only: true },
+  ], [{ path: "/pods/x", object: "/dev/loop1", kind: "device" }]);
+  const [chain] = chains(stateOf(world), "node-1");
+  assert.deepEqual(chain!.loops.map((l) => [l.device, l.readOnly]), [["/dev/loop0", false], ["/dev/loop1", true]]);
+  assert.equal(chain!.mounts.length, 1);
+});
+
 test("a snapshot costs nothing, and a write splits it", () => {
   const shares = (world: World) => {
     const state = stateOf(world);
