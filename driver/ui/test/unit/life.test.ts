@@ -135,6 +135,13 @@ test("ticks have room and nice times", () => {
   assert.ok(many.every((tick, i) => i === 0 || tick.x - many[i - 1]!.x >= 76));
 });
 
+test("an object's bar goes from its creation to its deletion", () => {
+  const { life, state, now } = lifeOf(wholeLife());
+  const bars = items(life, state, now + 5e6).flatMap((item) => (item.detail.is === "lifetime" ? [item] : []));
+  assert.equal(bars.length, 4);
+  for (const bar of bars) assert.ok(bar.end <= now, bar.lane);
+});
+
 test("lanes never have overlapping bars", () => {
   const { life, state, now } = lifeOf(sharing());
   for (const lane of lanes(items(life, state, now))) {
