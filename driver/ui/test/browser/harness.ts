@@ -108,12 +108,15 @@ export interface Opened {
   errors: string[];
 }
 
-/** Opens the page on a stream of messages. `at` is a part of the address. */
-export async function open(messages: readonly unknown[], options: BrowserContextOptions = {}, at = ""): Promise<Opened> {
+/** Opens the page on a stream of messages. `at` is a part of the address, `init` runs before the page. */
+export async function open(
+  messages: readonly unknown[], options: BrowserContextOptions = {}, at = "", init: () => void = () => {},
+): Promise<Opened> {
   const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, ...options });
   const server = await Server.start(messages);
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
+  await page.addInitScript(init);
   const errors = watch(page);
   after(async () => {
     await context.close();

@@ -99,7 +99,7 @@ test("the timeline zooms from days to milliseconds", async () => {
   await page.locator(".steps").getByRole("button", { name: "stage" }).first().click();
   await page.getByRole("button", { name: "Chosen" }).click();
   assert.match(await page.locator(".span").innerText(), /^79.3 ms/);
-  assert.ok((await page.locator(".plot text").allTextContents()).some((label) => label.startsWith("loop attach")));
+  assert.ok((await page.locator(".plot text").allTextContents()).some((label) => label.startsWith("mount 7.50 ms")));
   await picture(page, "life-zoomed");
 });
 
