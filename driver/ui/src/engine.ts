@@ -8,6 +8,7 @@ import { parse } from "./model/message.ts";
 import { Rows } from "./model/rows.ts";
 import { emptyState, type State } from "./model/state.ts";
 import { History } from "./recording/history.ts";
+import { Repeats } from "./stream/repeats.ts";
 
 /** Milliseconds of folding in a frame, and with a long backlog. */
 const BUDGET = 6;
@@ -23,6 +24,7 @@ export class Engine {
   state: State = emptyState();
   readonly history = new History();
   readonly rows = new Rows();
+  readonly repeats = new Repeats();
   mode: Mode = "live";
   speed = 1;
   /** The time that is shown unless it is live. */
@@ -57,7 +59,7 @@ export class Engine {
       this.problem("stream", "A message of the stream was not JSON. It was left out.");
       return;
     }
-    this.add(raw, json.length);
+    if (!this.repeats.is(json, raw)) this.add(raw, json.length);
   }
 
   add(raw: unknown, size: number): void {

@@ -53,7 +53,10 @@ function follow(): void {
   connect(
     () => new EventSource(`stream?${query}`) as unknown as Source,
     {
-      open: () => engine.solved("stream"),
+      open: () => {
+        engine.repeats.resume();
+        engine.solved("stream");
+      },
       message: (json) => engine.receive(json),
       cut: (retry) => {
         const seconds = (retry / 1e3).toLocaleString("en");

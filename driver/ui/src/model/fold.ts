@@ -3,7 +3,7 @@
 import { fields, list, text } from "./json.ts";
 import { handle, links } from "./links.ts";
 import { lifeKey, livesOfObject, livesOfSpan, volumeLife } from "./lives.ts";
-import { parseExtents, type Extent, type Message, type ObjectMessage, type ReportMessage } from "./message.ts";
+import { parseExtents, type Extent, type Message, type MetricsMessage, type ObjectMessage, type ReportMessage } from "./message.ts";
 import { foldEvent } from "./spans.ts";
 import { addTo, type ReportItem, type State, type Tracked, type Version } from "./state.ts";
 import { time } from "./text.ts";
@@ -51,7 +51,7 @@ export function fold(state: State, message: Message): void {
       foldExtents(state, message.node, message.volume, message.t, message.extents);
       break;
     case "metrics":
-      foldMetrics(state, message.node, message.t, message.values);
+      foldMetrics(state, sourceOf(message), message.t, message.values);
       break;
     case "problem":
       state.problems.set(message.about, { t: message.t, text: message.text });
@@ -183,6 +183,11 @@ function foldExtents(state: State, node: string, volume: string, t: number, exte
   if (!last || last.shared !== sharing.shared || last.own !== sharing.own) history.push(sharing);
   if (history.length > SHARINGS) history.shift();
   state.extents.set(volume, { node, t, extents, history });
+}
+
+/** Where metrics come from: a node, or the controller's process beside it. */
+function sourceOf({ node, process }: MetricsMessage): string {
+  return process === "controller" ? `${node} ${process}` : node;
 }
 
 function foldMetrics(state: State, node: string, t: number, values: unknown): void {

@@ -87,6 +87,7 @@ export interface MetricsMessage {
   type: "metrics";
   t: number;
   node: string;
+  process: string;
   values: Fields;
 }
 
@@ -150,7 +151,7 @@ export function parse(value: unknown): Message | null {
       return { type: "extents", t, node, volume, extents: parseExtents(list(value, "extents")) };
     }
     case "metrics":
-      return { type: "metrics", t, node, values: fields(value, "values") };
+      return { type: "metrics", t, node, process: text(value, "process"), values: fields(value, "values") };
     case "problem":
     case "solved": {
       const type = text(value, "type") === "problem" ? "problem" : "solved";

@@ -102,7 +102,7 @@ export interface State {
   leaseChanges: Span[];
   reports: Map<string, NodeReport>;
   extents: Map<string, ImageExtents>;
-  /** Series by metric name with labels, by node. */
+  /** Series by metric name with labels, by node or controller's process. */
   metrics: Map<string, Map<string, Series>>;
   problems: Map<string, { t: number; text: string }>;
   /** Keys of lives with rows that are out of date. */

@@ -39,12 +39,13 @@ export class ExtentRequests {
       for (const volume of ids) {
         const query = new URLSearchParams({ token: this.token, node, volume });
         const answer = await fetch(`extents?${query}`);
-        if (!answer.ok && answer.status !== 404) throw new Error(`the server answered ${answer.status}`);
+        // An image that is gone since the report is no problem.
+        if (!answer.ok && answer.status !== 404) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
       }
       this.engine.solved(`extents ${node}`);
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
-      this.engine.problem(`extents ${node}`, `The blocks of the images of node ${node} can't be read: ${why}.`);
+      this.engine.problem(`extents ${node}`, `The blocks of the images of node ${node} can't be read: ${why}`);
     } finally {
       this.busy = false;
     }

@@ -44,6 +44,13 @@ test("changes of leases are kept, the newest hundred", () => {
   assert.deepEqual([leaseChanges.length, leaseChanges.at(-1)!.name], [100, "lost"]);
 });
 
+test("the metrics of a node and of the controller beside it are two series", () => {
+  const world = new World();
+  world.metrics("node-1", { up: 1 });
+  world.messages.push({ ...world.messages.at(-1), process: "controller", values: { up: 2 } });
+  assert.deepEqual([...stateOf(world).metrics.get("up")!].map(([source, series]) => [source, series.value]), [["node-1", [1]], ["node-1 controller", [2]]]);
+});
+
 test("a lease expires", () => {
   const world = new World();
   const [lease] = leases(stateOf(world));
