@@ -1,6 +1,6 @@
 // Bundles the tests of a folder and runs them with node's test runner.
 //
-//   node test/run.mjs unit|browser [--filter WORD]
+//   node test/run.mjs unit|browser|speed [--filter WORD]
 import { spawn } from "node:child_process";
 import { readdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -25,8 +25,8 @@ await build({
   logLevel: "warning",
 });
 const filter = option === "--filter" ? [`--test-name-pattern=${word}`] : [];
-// Browser tests measure time: one file after another.
-const serial = kind === "browser" ? ["--test-concurrency=1", "--test-timeout=120000", "--test-force-exit"] : [];
+// One browser at a time: it takes all processors.
+const serial = kind !== "unit" ? ["--test-concurrency=1", "--test-timeout=120000", "--test-force-exit"] : [];
 const files = tests.map((name) => join(output, name.replace(/\.tsx?$/, ".mjs")));
 const options = ["--enable-source-maps", "--test", "--test-reporter=spec", ...filter, ...serial, ...files];
 const child = spawn(process.execPath, options, { stdio: ["inherit", "pipe", "inherit"] });
@@ -36,7 +36,11 @@ child.stdout.on("data", (data) => {
   said += data;
 });
 child.on("close", (code) => {
-  const none = /^ℹ pass 0$/m.test(said);
+  const count = (what) => Number(said.match(new RegExp(`^ℹ ${what} (\\d+)$`, "m"))?.[1] ?? 0);
+  // The closing line of cargo's tests, which scripts/test counts.
+  const [passed, failed] = [count("pass"), count("fail")];
+  console.log(`test result: ${failed ? "FAILED" : "ok"}. ${passed} passed; ${failed} failed; in ${kind}`);
+  const none = passed === 0;
   if (none) console.error("no test ran");
   process.exit(none ? 1 : code ?? 1);
 });

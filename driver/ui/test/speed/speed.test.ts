@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Page } from "playwright-core";
 import { many } from "../generator/stories.ts";
-import type { World } from "../generator/world.ts";
-import { open, picture } from "./harness.ts";
+import { World } from "../generator/world.ts";
+import { open, picture } from "../browser/harness.ts";
 
 const CLAIMS = 1000;
 const EVENTS = 10_000;
@@ -74,6 +74,20 @@ test("1,000 claims and 10,000 events: first paint within a second", async () => 
   await picture(page, "crowd");
   assert.ok(paint < FIRST_PAINT_MS, `${paint} ms`);
   assert.deepEqual(errors, []);
+});
+
+test("a claim appears within a second of its creation", async () => {
+  const world = new World();
+  const { page, server } = await open(world.messages);
+  await page.getByText("No volumes yet").waitFor();
+  const before = world.messages.length;
+  world.claim("fresh");
+  const start = Date.now();
+  server.push(...world.messages.slice(before));
+  await page.getByRole("link", { name: "fresh" }).waitFor();
+  const took = Date.now() - start;
+  console.log(`# the claim appeared after ${took} ms`);
+  assert.ok(took < 1000, `${took} ms`);
 });
 
 for (const view of ["volumes", "life"] as const) {
