@@ -50,8 +50,9 @@ build_cargo_auditable() {
     cargo-auditable --root "$1"
 }
 
-# released_program ARCH LIBC PROFILE: builds the program and sets `program` to it. It has a list of its
-# crates for scanners, and its bytes do not depend on the folders of the checkout and of cargo.
+# released_program ARCH LIBC PROFILE: builds the program and sets `program` to it. It has the page, which
+# scripts/ui must have made, and a list of its crates for scanners. Its bytes do not depend on the
+# folders of the checkout and of cargo.
 released_program() {
   local target auditable home=${CARGO_HOME:-$HOME/.cargo} folder name flags='' maps=''
   target=$(rust_target "$1" "$2")
@@ -69,7 +70,7 @@ released_program() {
     cd "$ROOT" || exit
     # Of its package alone: with the whole workspace, crates would have the tests' features, too.
     "$auditable" auditable build --quiet --locked --profile "$3" --package hostloop-driver \
-      --bin hostloop --target "$target"
+      --features ui --bin hostloop --target "$target"
   )
   # shellcheck disable=SC2034 # the caller reads it
   program=$(program_at "$3" "$target")

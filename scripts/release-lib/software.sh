@@ -18,6 +18,15 @@ crate_facts() {
     [.name, .version, (.license // "NOASSERTION" | gsub(" */ *"; " OR ")), .manifest_path] | @tsv' "$1"
 }
 
+# page_software: prints name, version, licence and manifest of the packages in the page.
+page_software() {
+  local name manifest
+  jq --raw-output '.dependencies | keys[]' "$ROOT/driver/ui/package.json" | while read -r name; do
+    manifest=$ROOT/driver/ui/node_modules/$name/package.json
+    jq --raw-output --arg manifest "$manifest" '[.name, .version, .license, $manifest] | @tsv' "$manifest"
+  done
+}
+
 # licence_texts FOLDER: prints the files of a crate that have its licence.
 licence_texts() {
   find "$1" -maxdepth 1 -type f -regextype posix-extended \
@@ -36,6 +45,7 @@ third_party_licences() {
   echo
   {
     printf 'std\t%s\t%s\t%s\n' "$(rustc --version | cut -d' ' -f2)" 'MIT OR Apache-2.0' ''
+    page_software
     printf 'musl\t%s\t%s\t%s\n' '(static programs)' MIT ''
     awk -F '\t' 'NR == FNR { used[$0]; next } ($1 " " $2) in used' "$1" "$2"
   } | while IFS=$'\t' read -r name version licence manifest; do
@@ -96,8 +106,10 @@ crate_sums() {
 image_software() {
   debian_packages "$1" >"$work/debian"
   crate_sums >"$work/sums"
+  page_software >"$work/page"
   jq --from-file "$ROOT/scripts/release-lib/sbom.jq" \
     --rawfile crates "$4" --rawfile debian "$work/debian" --rawfile sums "$work/sums" \
+    --rawfile page "$work/page" \
     --arg arch "$1" --arg digest "${2#sha256:}" --arg version "$version" \
     --arg repository "$image_repository" --arg licence "$(workspace license)" \
     --arg rust "$(rustc --version | cut -d' ' -f2)" --arg distro "$(debian_release "$1")" \
