@@ -67,13 +67,25 @@ end_builds() {
 # Without optimization: the release build takes minutes more, and the story is the same. If the tests'
 # build is there, that is brought up to date instead.
 choose_profile() {
-  PROFILE=demo IMAGE=$TARGET/demo/hostloop.tar PROGRAM=$TARGET/demo/hostloop
+  local image=$TARGET/demo/hostloop.tar
+  PROFILE=demo PROGRAM=$TARGET/demo/hostloop
   if [ -x "$TARGET/debug/hostloop" ]; then
-    PROFILE=dev IMAGE=$TARGET/tested/hostloop.tar PROGRAM=$TARGET/debug/hostloop
+    PROFILE=dev image=$TARGET/tested/hostloop.tar PROGRAM=$TARGET/debug/hostloop
   fi
+  IMAGE=${IMAGE:-$image}
+}
+
+# The program that records needs the page.
+demo_program() {
+  local features=()
+  if [ -n "$RECORD" ]; then
+    "$ROOT/scripts/ui" --no-unit || return
+    features=(--features hostloop-driver/ui)
+  fi
+  (cd "$ROOT" && cargo build --locked --profile "$PROFILE" --bin hostloop ${features[@]+"${features[@]}"})
 }
 
 demo_image() {
-  (cd "$ROOT" && cargo build --locked --profile "$PROFILE" --bin hostloop)
+  demo_program || return
   stripped_image "$PROGRAM" "$IMAGE"
 }

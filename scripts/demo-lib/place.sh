@@ -42,16 +42,20 @@ prepare() {
 
 # Builds the programs and the image that are missing.
 build_missing() {
-  local names=()
+  local names=() making=''
   if [ "$OURS" = yes ] && [ -n "$IMAGE" ]; then
     [ -f "$IMAGE" ] || die "--image: there is no file $IMAGE"
   elif [ "$OURS" = yes ]; then
+    making=demo_image
+  fi
+  [ -z "$RECORD" ] || making=${making:-demo_program}
+  if [ -n "$making" ]; then
     need_toolchain
     need_packages strip=binutils
     choose_profile
-    DEBUG_BUILD=' (not optimized: the release build takes less)'
+    [ "$making" != demo_image ] || DEBUG_BUILD=' (not optimized: the release build takes less)'
     names+=("hostloop (three minutes alone, the first time)")
-    begin_build hostloop demo_image
+    begin_build hostloop $making
   fi
   if [ "$MODE" = own ] && ! is_built; then
     names+=("Kubernetes, etcd and containerd (six minutes alone, this once)")
@@ -194,6 +198,7 @@ clean_up() {
   trap '' INT TERM HUP
   if [ -n "$CALLING" ]; then kill "$CALLING" 2>/dev/null || true; fi
   end_builds
+  end_recording || true
   if [ "$FINISHED" = yes ]; then
     cut=false
   elif [ "$STEP" -gt 0 ]; then
