@@ -55,7 +55,7 @@ build_missing() {
     choose_profile
     [ "$making" != demo_image ] || DEBUG_BUILD=' (not optimized: the release build takes less)'
     names+=("hostloop (three minutes alone, the first time)")
-    begin_build hostloop $making
+    begin_build hostloop "$making"
   fi
   if [ "$MODE" = own ] && ! is_built; then
     names+=("Kubernetes, etcd and containerd (six minutes alone, this once)")
