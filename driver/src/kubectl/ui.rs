@@ -199,8 +199,12 @@ impl Join {
         tasks.spawn(metrics::send(cluster.clone(), out.clone()));
         let nodes = Nodes::Cluster(cluster.clone());
         tasks.spawn(reports::send(nodes.clone(), out.clone()));
-        let (cluster, namespace) = (cluster.context.clone(), cluster.namespace.clone());
-        let subject = Subject { cluster, namespace, endpoint: None };
+        let subject = Subject {
+            cluster: cluster.context.clone(),
+            endpoint: None,
+            namespace: cluster.namespace.clone(),
+            driver: cluster.driver_name.clone(),
+        };
         Join { subject, nodes, _tasks: tasks }
     }
 

@@ -132,6 +132,8 @@ pub(super) struct Subject {
     pub(super) endpoint: Option<String>,
     /// The namespace of the person.
     pub(super) namespace: String,
+    /// The name of the driver in the cluster: the page hides claims of others.
+    pub(super) driver: String,
 }
 
 impl Subject {
@@ -139,7 +141,7 @@ impl Subject {
     pub(super) fn hello(&self) -> Arc<str> {
         let hello = json!({"type": "hello", "stream": STREAM, "cluster": self.cluster,
             "version": env!("CARGO_PKG_VERSION"), "endpoint": self.endpoint,
-            "namespace": self.namespace, "now": now(), "t": now()});
+            "namespace": self.namespace, "driver": self.driver, "now": now(), "t": now()});
         hello.to_string().into()
     }
 }

@@ -79,6 +79,7 @@ async fn a_pod_that_goes_is_a_problem_until_its_node_has_another() {
     api.items(PODS, json!([pod("hostloop-a", "n1")]));
     let out = Out::new();
     let join = Join::of_cluster(&api.cluster(), &out);
+    assert!(join.hello().contains("\"driver\":\"hostloop.csi.dev\""), "{}", join.hello());
     until(&out, "the events of node n1").await;
     api.items(PODS, json!([]));
     until(&out, "pod hostloop-a is gone").await;
