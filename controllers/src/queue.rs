@@ -52,6 +52,18 @@ pub enum Outcome {
     RetryAfter(Duration),
 }
 
+impl Outcome {
+    /// When the key comes back, if this is its failure of this number in a row.
+    fn next(self, backoff: &Backoff, failures: u32) -> Next {
+        match self {
+            Outcome::Done => Next::Never,
+            Outcome::RequeueAfter(delay) => Next::Again(delay),
+            Outcome::Failed => Next::Retry(backoff.delay(failures)),
+            Outcome::RetryAfter(delay) => Next::Retry(delay),
+        }
+    }
+}
+
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -212,14 +224,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// When a running key comes back if its work ends with this outcome, unless it is added earlier.
     pub fn next_try(&self, key: &K, outcome: Outcome) -> Next {
-        match outcome {
-            Outcome::Done => Next::Never,
-            Outcome::RequeueAfter(delay) => Next::Again(delay),
-            Outcome::Failed => {
-                Next::Retry(self.backoff.delay(self.failures(key).saturating_add(1)))
-            }
-            Outcome::RetryAfter(delay) => Next::Retry(delay),
-        }
+        outcome.next(&self.backoff, self.failures(key).saturating_add(1))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -323,20 +328,16 @@ impl<K: Clone + Eq + Hash> State<K> {
             Some(Place::Running { again, at }) => (again, at),
             _ => (false, None),
         };
-        let back = match outcome {
-            Outcome::Done => {
+        let failures = match outcome {
+            Outcome::Failed | Outcome::RetryAfter(_) => self.fail(key),
+            Outcome::Done | Outcome::RequeueAfter(_) => {
                 self.failures.remove(key);
-                None
+                0
             }
-            Outcome::RequeueAfter(delay) => {
-                self.failures.remove(key);
-                Some(delay)
-            }
-            Outcome::Failed => Some(backoff.delay(self.fail(key))),
-            Outcome::RetryAfter(delay) => {
-                self.fail(key);
-                Some(delay)
-            }
+        };
+        let back = match outcome.next(backoff, failures) {
+            Next::Never => None,
+            Next::Again(delay) | Next::Retry(delay) => Some(delay),
         };
         if again {
             return self.add(key.clone());

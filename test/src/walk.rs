@@ -8,28 +8,6 @@ use crate::cluster::{Cluster, wait_for};
 /// Time limit of one step.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const ORIGINAL: &str = "\
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: original}
-spec:
-  storageClassName: hostloop-xfs
-  accessModes: [ReadWriteOnce]
-  resources: {requests: {storage: 512Mi}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: original}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers:
-    - name: main
-      image: busybox:1
-      command: [sleep, '1000000']
-      volumeMounts: [{name: data, mountPath: /data}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: original}}]
-";
-
 const SNAPSHOT: &str = "\
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
@@ -37,40 +15,49 @@ metadata: {name: original}
 spec: {volumeSnapshotClassName: hostloop, source: {persistentVolumeClaimName: original}}
 ";
 
-const RESTORED: &str = "\
+/// A claim of this name with these further fields, and a pod that uses it.
+fn claim_and_pod(name: &str, fields: &str) -> String {
+    format!(
+        "\
 apiVersion: v1
 kind: PersistentVolumeClaim
-metadata: {name: restored}
+metadata: {{name: {name}}}
 spec:
   storageClassName: hostloop-xfs
   accessModes: [ReadWriteOnce]
-  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: original}
-  resources: {requests: {storage: 512Mi}}
+  {fields}
+  resources: {{requests: {{storage: 512Mi}}}}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: restored}
+metadata: {{name: {name}}}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
     - name: main
       image: busybox:1
       command: [sleep, '1000000']
-      volumeMounts: [{name: data, mountPath: /data}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: restored}}]
-";
+      volumeMounts: [{{name: data, mountPath: /data}}]
+  volumes: [{{name: data, persistentVolumeClaim: {{claimName: {name}}}}}]
+"
+    )
+}
 
 /// A claim, a pod that writes, a snapshot, a pod with the restored volume, growth under the pod,
 /// deletion. The driver is installed, with its snapshot class. Returns the names of the steps.
 pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     let mut steps = Vec::new();
+    let original = claim_and_pod("original", "");
+    let source =
+        "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: original}";
+    let restored = claim_and_pod("restored", source);
     let write = |words: &str| {
         let command = format!("echo {words} >/data/file && sync /data/file");
         cluster.exec("default", "original", &["sh", "-c", &command]);
     };
     let content = |pod: &str| cluster.exec("default", pod, &["cat", "/data/file"]);
 
-    cluster.apply(ORIGINAL);
+    cluster.apply(&original);
     cluster.pod_ready("default", "original");
     steps.push("a claim with a pod");
     write("before");
@@ -82,7 +69,7 @@ pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     write("after");
     steps.push("a snapshot");
 
-    cluster.apply(RESTORED);
+    cluster.apply(&restored);
     cluster.pod_ready("default", "restored");
     assert_eq!(content("restored"), "before\n");
     assert_eq!(content("original"), "after\n");
@@ -92,7 +79,7 @@ pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     assert_eq!(content("original"), "after\n");
     steps.push("growth");
 
-    cluster.delete(&[ORIGINAL, RESTORED, SNAPSHOT].join("---\n"));
+    cluster.delete(&[&*original, &*restored, SNAPSHOT].join("---\n"));
     until_no_volume(cluster).await;
     steps.push("deletion");
     steps

@@ -128,7 +128,7 @@ impl Event {
 }
 
 /// The time in microseconds since the epoch.
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

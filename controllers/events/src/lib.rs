@@ -20,9 +20,9 @@ mod trace;
 pub mod work;
 
 pub use call::{Call, phase};
-pub use event::{Event, Field, Fields, Kind, MAX_TEXT, State, shorten};
+pub use event::{Event, Field, Fields, Kind, MAX_TEXT, State, now, shorten};
 pub use ring::{Batch, Ring};
-pub use trace::trace_of;
+pub use trace::{is_uid, trace_of};
 
 /// The name and version of the format, in the first line of each stream.
 pub const FORMAT: &str = "hostloop.events/v1";

@@ -12,11 +12,13 @@ pub fn trace_of(name: &str) -> Option<&str> {
     (is_separate && is_uid(uid)).then_some(uid)
 }
 
-fn is_uid(text: &str) -> bool {
-    text.bytes().enumerate().all(|(at, byte)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
-    })
+/// True for the UID of an object: five groups of hexadecimal digits.
+pub fn is_uid(text: &str) -> bool {
+    text.len() == LENGTH
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Derives the names of volumes from the UIDs of their claims.
 
+use hostloop_events::is_uid;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use super::Options;
@@ -45,14 +46,6 @@ impl Naming {
         let uid = name.strip_prefix(&self.prefix)?.strip_prefix('-')?;
         (self.uuid_length < 0 && is_uid(uid)).then_some(uid)
     }
-}
-
-/// True if the text is five groups of hexadecimal digits.
-fn is_uid(text: &str) -> bool {
-    let groups: Vec<&str> = text.split('-').collect();
-    let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-    let is_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-    lengths == [8, 4, 4, 4, 12] && groups.iter().all(|group| group.bytes().all(is_digit))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The messages for the page: one JSON object each.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use hostloop_events::now;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -144,12 +144,6 @@ impl Subject {
             "namespace": self.namespace, "driver": self.driver, "now": now(), "t": now()});
         hello.to_string().into()
     }
-}
-
-/// The time in microseconds since the epoch.
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

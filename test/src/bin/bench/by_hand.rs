@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attached::BYTES;
 use crate::measure::timed;
+use crate::stage::image_beside;
 
 /// A system call that no driver can do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -51,9 +52,7 @@ pub(crate) struct ByHand {
 
 impl ByHand {
     pub(crate) fn new(pool: &PoolFixture, scratch: &Scratch, name: &str) -> ByHand {
-        let path = pool.root().parent().expect("a pool has a parent").join(name);
-        let image = File::create_new(&path).expect("an image can be made");
-        image.set_len(BYTES).expect("an image can be sparse");
+        let path = image_beside(pool.root(), name, BYTES);
         // The loop device has blocks of this size.
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", text(&path)]);
         let image = File::options().read(true).write(true).open(&path);

@@ -64,7 +64,7 @@ fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
 
 /// mkfs with the driver's options, on a device that nothing was written to.
 fn mkfs_by_hand(pool: &Path, fs: &str, bytes: u64) -> f64 {
-    let image = image_beside(pool, bytes);
+    let image = image_beside(pool, "by-hand", bytes);
     let device = losetup(&image);
     let options: &[&str] = match fs {
         "ext4" => &["-q", "-F", "-b", "4096", "-E", "nodiscard"],
@@ -78,8 +78,8 @@ fn mkfs_by_hand(pool: &Path, fs: &str, bytes: u64) -> f64 {
 }
 
 /// A sparse file beside the pool's own folders, on the same filesystem.
-fn image_beside(pool: &Path, bytes: u64) -> PathBuf {
-    let image = pool.parent().expect("a pool has a parent").join("by-hand");
+pub(crate) fn image_beside(pool: &Path, name: &str, bytes: u64) -> PathBuf {
+    let image = pool.parent().expect("a pool has a parent").join(name);
     let made = std::fs::File::create(&image).and_then(|file| file.set_len(bytes));
     made.expect("an image can be made");
     image
@@ -109,7 +109,7 @@ async fn stage_once(driver: &Driver, scratch: &Scratch, round: usize) -> f64 {
 }
 
 fn by_hand(dir: &Path, scratch: &Scratch) -> f64 {
-    let image = image_beside(dir, GIB);
+    let image = image_beside(dir, "by-hand", GIB);
     let at = scratch.dir("by-hand");
     let mut device = String::new();
     let elapsed = timed(|| {
