@@ -45,23 +45,18 @@ const WORKERS: usize = 10;
 pub struct Options {
     /// How often to reconcile all VolumeAttachments again; 0 is never
     #[arg(
-        long = "resync", id = "attacher-resync", env = "HOSTLOOP_RESYNC",
-        value_name = "DURATION", default_value = "10m", value_parser = duration::parse
+        long,
+        id = "attacher-resync",
+        value_name = "DURATION",
+        default_value = "10m",
+        value_parser = duration::parse
     )]
     pub resync: Duration,
     /// How often to compare VolumeAttachments with the attachments that the driver lists
-    #[arg(
-        long = "reconcile-sync", env = "HOSTLOOP_RECONCILE_SYNC",
-        value_name = "DURATION", default_value = "1m", value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     pub reconcile_sync: Duration,
     /// Page size of ListVolumes; 0 is no limit
-    #[arg(
-        long = "max-entries",
-        env = "HOSTLOOP_MAX_ENTRIES",
-        value_name = "N",
-        default_value_t = 0
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_entries: u32,
 }
 

@@ -16,7 +16,7 @@ use kube::Api;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
-use crate::api::{boolean, duration};
+use crate::api::duration;
 use crate::cache::{Change, Store, store};
 use crate::controller::{Context, Controller};
 use crate::queue::{Outcome, Queue};
@@ -39,44 +39,29 @@ const PACE: Duration = Duration::from_secs(20);
 #[command(next_help_heading = "Storage capacity")]
 pub struct Options {
     /// Publish the room for volumes to the scheduler; needs the pod's namespace
-    #[arg(
-        long, env = "HOSTLOOP_ENABLE_CAPACITY", value_name = "BOOL", value_parser = boolean::parse,
-        num_args = 0..=1, default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL")]
     pub enable_capacity: Option<bool>,
 
     /// How often to check for room that others took or freed
-    #[arg(
-        long, env = "HOSTLOOP_CAPACITY_POLL_INTERVAL", value_name = "DURATION",
-        default_value = "1m", value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     pub capacity_poll_interval: Duration,
 
     /// Publish room for classes with Immediate binding, too [default: where every node has a
     /// process: the leader assigns claims by it]
-    #[arg(
-        long, env = "HOSTLOOP_CAPACITY_FOR_IMMEDIATE_BINDING", value_name = "BOOL",
-        value_parser = boolean::parse, num_args = 0..=1, default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL")]
     pub capacity_for_immediate_binding: Option<bool>,
 
     /// Who owns the objects: 0 the pod, 1 the pod's owner (a DaemonSet: the objects outlive its
     /// pods), 2 that owner's owner (a Deployment); -1 no owner
-    #[arg(
-        long,
-        env = "HOSTLOOP_CAPACITY_OWNERREF_LEVEL",
-        value_name = "N",
-        default_value_t = 1,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub capacity_ownerref_level: i32,
 
     /// Requests per second for these objects; 0 leaves limiting to the server
-    #[arg(long, env = "HOSTLOOP_KUBE_API_CAPACITY_QPS", value_name = "N", default_value_t = 1.0)]
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
     pub kube_api_capacity_qps: f64,
 
     /// Burst of requests for these objects after a quiet time
-    #[arg(long, env = "HOSTLOOP_KUBE_API_CAPACITY_BURST", value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub kube_api_capacity_burst: u32,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::api::{boolean, duration};
+use crate::api::duration;
 use crate::capacity;
 use crate::controller::context::Common;
 use crate::provisioner;
@@ -20,21 +20,12 @@ use crate::{
 #[command(next_help_heading = "Controllers")]
 pub struct Args {
     /// Which controllers run: names, * for all except the snapshot-controller, -name to exclude one
-    #[arg(
-        long,
-        env = "HOSTLOOP_CONTROLLERS",
-        value_name = "NAME,...",
-        default_value = "*",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "NAME,...", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Roles,
 
     /// Serve one node's volumes (true) or the whole cluster's (false) [default: true in `run`,
     /// false in `controllers`]
-    #[arg(
-        long, env = "HOSTLOOP_NODE_DEPLOYMENT", value_name = "BOOL", value_parser = boolean::parse,
-        num_args = 0..=1, default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL")]
     pub node_deployment: Option<bool>,
 
     /// The Kubernetes name of this node; NODE_NAME from the environment is used too [default: the
@@ -43,37 +34,27 @@ pub struct Args {
     pub node_name: Option<String>,
 
     /// Timeout of one CSI call [default: 10s; 15s to attach, 1m for snapshots]
-    #[arg(long, env = "HOSTLOOP_TIMEOUT", value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
 
     /// Objects that each controller works on at once [default: 100 claims, 10 of anything else]
-    #[arg(long, env = "HOSTLOOP_WORKER_THREADS", value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub worker_threads: Option<usize>,
 
     /// The wait after the first failure; it doubles after each further one
-    #[arg(
-        long, env = "HOSTLOOP_RETRY_INTERVAL_START", value_name = "DURATION", default_value = "1s",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
     pub retry_interval_start: Duration,
 
     /// The longest wait after a failure
-    #[arg(
-        long, env = "HOSTLOOP_RETRY_INTERVAL_MAX", value_name = "DURATION", default_value = "5m",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
     pub retry_interval_max: Duration,
 
     /// How often to reconcile all objects again [default: 10m to resize, 15m for the rest]
-    #[arg(long, env = "HOSTLOOP_RESYNC_PERIOD", value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub resync_period: Option<Duration>,
 
     /// Pass the names of claims, volumes and snapshots to the driver
-    #[arg(
-        long, env = "HOSTLOOP_EXTRA_CREATE_METADATA", value_name = "BOOL",
-        value_parser = boolean::parse, num_args = 0..=1, default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     pub extra_create_metadata: bool,
 
     /// Flags of the API server's client.
@@ -134,15 +115,15 @@ pub struct Args {
 #[command(next_help_heading = "API server")]
 pub struct ApiArgs {
     /// The kubeconfig file [default: the pod's service account]
-    #[arg(long, env = "HOSTLOOP_KUBECONFIG", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
     /// The limit of requests per second; 0 leaves limiting to the server
-    #[arg(long, env = "HOSTLOOP_KUBE_API_QPS", value_name = "N", default_value_t = 0.0)]
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
     pub kube_api_qps: f64,
 
     /// The burst of requests after a quiet time, if --kube-api-qps is set
-    #[arg(long, env = "HOSTLOOP_KUBE_API_BURST", value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub kube_api_burst: u32,
 }
 
@@ -152,56 +133,36 @@ pub struct ApiArgs {
 pub struct ElectionArgs {
     /// Elect a leader; without an election this process leads [default: true if every node has a
     /// process]
-    #[arg(
-        long, env = "HOSTLOOP_LEADER_ELECTION", value_name = "BOOL", value_parser = boolean::parse,
-        num_args = 0..=1, default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL")]
     pub leader_election: Option<bool>,
 
     /// Where the cluster-wide tasks run: placement, labels, cleanup after deleted nodes, source
     /// protection, the snapshot-controller
-    #[arg(long, env = "HOSTLOOP_LEADER_TASKS", value_name = "WHERE", default_value = "elected")]
+    #[arg(long, value_name = "WHERE", default_value = "elected")]
     pub leader_tasks: LeaderTasks,
 
     /// The namespace of the leases [default: the pod's]
-    #[arg(long, env = "HOSTLOOP_LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub leader_election_namespace: Option<String>,
 
     /// How long other processes wait for a leader that does not renew its lease
-    #[arg(
-        long, env = "HOSTLOOP_LEADER_ELECTION_LEASE_DURATION", value_name = "DURATION",
-        default_value = "15s", value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration::parse)]
     pub leader_election_lease_duration: Duration,
 
     /// How long a leader keeps leading when it can't renew its lease
-    #[arg(
-        long, env = "HOSTLOOP_LEADER_ELECTION_RENEW_DEADLINE", value_name = "DURATION",
-        default_value = "10s", value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub leader_election_renew_deadline: Duration,
 
     /// The wait between attempts to acquire or renew the lease
-    #[arg(
-        long, env = "HOSTLOOP_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION",
-        default_value = "5s", value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
     pub leader_election_retry_period: Duration,
 
     /// Labels of the leases
-    #[arg(
-        long, env = "HOSTLOOP_LEADER_ELECTION_LABELS", value_name = "KEY=VALUE,...", value_delimiter
-        = ',', value_parser = label
-    )]
+    #[arg(long, value_name = "KEY=VALUE,...", value_delimiter = ',', value_parser = label)]
     pub leader_election_labels: Vec<(String, String)>,
 
     /// The namespace of the snapshot-controller's lease
-    #[arg(
-        long,
-        env = "HOSTLOOP_SNAPSHOT_CONTROLLER_NAMESPACE",
-        value_name = "NAME",
-        default_value = "kube-system"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "kube-system")]
     pub snapshot_controller_namespace: String,
 }
 
@@ -224,28 +185,20 @@ pub enum LeaderTasks {
 #[command(next_help_heading = "Kubelet")]
 pub struct KubeletArgs {
     /// The directory in which kubelet looks for plugin sockets
-    #[arg(
-        long,
-        env = "HOSTLOOP_PLUGIN_REGISTRATION_PATH",
-        value_name = "DIR",
-        default_value = "/var/lib/kubelet/plugins_registry"
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins_registry")]
     pub plugin_registration_path: PathBuf,
 
     /// The path of the driver's socket on the host [default: the endpoint in `run`; without it
     /// `controllers` registers nothing]
-    #[arg(long, env = "HOSTLOOP_KUBELET_REGISTRATION_PATH", value_name = "PATH")]
+    #[arg(long, value_name = "PATH")]
     pub kubelet_registration_path: Option<PathBuf>,
 
     /// The port of the liveness endpoint /healthz
-    #[arg(long, env = "HOSTLOOP_HEALTH_PORT", value_name = "PORT", default_value_t = 9808)]
+    #[arg(long, value_name = "PORT", default_value_t = 9808)]
     pub health_port: u16,
 
     /// Timeout of the driver's Probe
-    #[arg(
-        long, env = "HOSTLOOP_PROBE_TIMEOUT", value_name = "DURATION", default_value = "3s",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse)]
     pub probe_timeout: Duration,
 }
 

@@ -19,8 +19,8 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 
+use crate::api::duration;
 use crate::api::scope::Scope;
-use crate::api::{boolean, duration};
 use crate::client::EventKind;
 use crate::controller::Context;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
@@ -41,7 +41,6 @@ pub struct Options {
     /// How often to list all unhealthy volumes, if the driver can list them
     #[arg(
         long = "list-volumes-interval",
-        env = "HOSTLOOP_LIST_VOLUMES_INTERVAL",
         value_name = "DURATION",
         default_value = "5m",
         value_parser = duration::parse
@@ -49,25 +48,11 @@ pub struct Options {
     pub list_interval: Duration,
 
     /// How often to check the storage of this node, and each volume if the driver can't list them
-    #[arg(
-        long,
-        env = "HOSTLOOP_MONITOR_INTERVAL",
-        value_name = "DURATION",
-        default_value = "1m",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     pub monitor_interval: Duration,
 
     /// Emit events on claims if their pods run on a node that is down
-    #[arg(
-        long = "enable-node-watcher",
-        env = "HOSTLOOP_ENABLE_NODE_WATCHER",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        num_args = 0..=1,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long = "enable-node-watcher", value_name = "BOOL", default_value = "false")]
     pub node_watcher: bool,
 }
 

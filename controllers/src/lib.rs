@@ -13,6 +13,7 @@ pub mod cli;
 pub mod client;
 pub mod controller;
 pub mod csi;
+pub mod flags;
 pub mod health;
 pub mod liveness;
 pub mod manager;

@@ -50,13 +50,7 @@ const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 #[command(next_help_heading = "Gone nodes")]
 pub struct Options {
     /// How long a node must be missing before its leftover objects are cleaned up
-    #[arg(
-        long,
-        env = "HOSTLOOP_GONE_NODE_GRACE",
-        value_name = "DURATION",
-        default_value = "5m",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
     pub gone_node_grace: Duration,
 }
 

@@ -60,23 +60,11 @@ const NAMED: usize = 5;
 pub struct Options {
     /// How long no object must name a volume before it is reported, unpublished, or, if it was
     /// never used, deleted
-    #[arg(
-        long,
-        env = "HOSTLOOP_ORPHAN_GRACE",
-        value_name = "DURATION",
-        default_value = "10m",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     pub orphan_grace: Duration,
 
     /// How often the volumes on this node are compared with the cluster's objects
-    #[arg(
-        long,
-        env = "HOSTLOOP_ORPHAN_INTERVAL",
-        value_name = "DURATION",
-        default_value = "10m",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     pub orphan_interval: Duration,
 }
 

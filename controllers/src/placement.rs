@@ -84,7 +84,7 @@ pub struct Flags {
     /// ConfigMap in the pod's namespace in which the leader keeps the nodes for claims with
     /// immediate binding, so that the API server can place them by the policy of
     /// deploy/components/place-claims [default: none; the leader places each claim]
-    #[arg(long, env = "HOSTLOOP_PLACEMENT_TABLE", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub placement_table: Option<String>,
 }
 

@@ -12,13 +12,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use crate::api::scope::Scope;
-use crate::api::{boolean, duration, pvc};
+use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;
 use crate::controller::{Context, Controller};
@@ -62,70 +62,37 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
     /// Prefix of volume names
-    #[arg(long, env = "HOSTLOOP_VOLUME_NAME_PREFIX", value_name = "PREFIX", default_value = "pvc")]
+    #[arg(long, value_name = "PREFIX", default_value = "pvc")]
     pub volume_name_prefix: String,
 
     /// Number of digits of the claim's UID in volume names; if negative, the whole UID with dashes
-    #[arg(
-        long,
-        env = "HOSTLOOP_VOLUME_NAME_UUID_LENGTH",
-        value_name = "N",
-        default_value_t = -1,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub volume_name_uuid_length: i64,
 
     /// Workers that remove the finalizers of claims that are no longer being cloned
-    #[arg(
-        long,
-        env = "HOSTLOOP_CLONING_PROTECTION_THREADS",
-        value_name = "N",
-        default_value_t = 1
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub cloning_protection_threads: usize,
 
     /// How often to check for snapshots with leftover finalizers
-    #[arg(
-        long, env = "HOSTLOOP_SNAPSHOT_ORPHAN_SWEEP_INTERVAL", value_name = "DURATION",
-        default_value = "5m", value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
     pub snapshot_orphan_sweep_interval: Duration,
 
     /// Send only the topology of the selected node in CreateVolume, not those of other nodes as
     /// well
-    #[arg(
-        long, env = "HOSTLOOP_STRICT_TOPOLOGY", value_name = "BOOL", value_parser = boolean::parse,
-        action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "false")]
     pub strict_topology: bool,
 
     /// Send all known topologies to the driver if a volume may be anywhere
-    #[arg(
-        long, env = "HOSTLOOP_IMMEDIATE_TOPOLOGY", value_name = "BOOL",
-        value_parser = boolean::parse, action = ArgAction::Set, num_args = 0..=1,
-        require_equals = true,
-        default_value = "true", default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "true")]
     pub immediate_topology: bool,
 
     /// Mark volumes as read-only if ReadOnlyMany is their only access mode
-    #[arg(
-        long, env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY", value_name = "BOOL",
-        value_parser = boolean::parse, action = ArgAction::Set, num_args = 0..=1,
-        require_equals = true,
-        default_value = "false", default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "false")]
     pub controller_publish_readonly: bool,
 
     /// Reject a restore with another volume mode than the snapshot's source, unless the content
     /// allows it
-    #[arg(
-        long, env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION", value_name = "BOOL",
-        value_parser = boolean::parse, action = ArgAction::Set, num_args = 0..=1,
-        require_equals = true,
-        default_value = "true", default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", require_equals = true, default_value = "true")]
     pub prevent_volume_mode_conversion: bool,
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::api::pv::{self, AccessModesError};
-use crate::api::{boolean, duration, pvc};
+use crate::api::{duration, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller, EventKey};
@@ -50,35 +50,19 @@ const SLOW: Duration = Duration::from_secs(300);
 #[group(skip)]
 pub struct Options {
     /// How many claims the resizer works on at once, unless --worker-threads is given
-    #[arg(long = "workers", env = "HOSTLOOP_WORKERS", value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10)]
     pub workers: usize,
     /// Timeout of a ControllerExpandVolume, unless --timeout is given
-    #[arg(
-        long = "resize-timeout", env = "HOSTLOOP_RESIZE_TIMEOUT",
-        value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse)]
     pub resize_timeout: Duration,
     /// Timeout of a ControllerModifyVolume, unless --timeout is given
-    #[arg(
-        long = "modify-timeout", env = "HOSTLOOP_MODIFY_TIMEOUT",
-        value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse)]
     pub modify_timeout: Duration,
     /// If the driver can't expand a volume in use, wait until no pod uses it
-    #[arg(
-        long = "handle-volume-inuse-error", env = "HOSTLOOP_HANDLE_VOLUME_INUSE_ERROR",
-        value_name = "BOOL", value_parser = boolean::parse,
-        default_value = "true", default_missing_value = "true",
-        num_args = 0..=1
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     pub handle_volume_inuse_error: bool,
     /// Pass the names of claim and volume to the driver when modifying
-    #[arg(
-        long = "extra-modify-metadata", env = "HOSTLOOP_EXTRA_MODIFY_METADATA",
-        value_name = "BOOL", value_parser = boolean::parse,
-        default_value = "false", default_missing_value = "true",
-        num_args = 0..=1
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     pub extra_modify_metadata: bool,
 }
 

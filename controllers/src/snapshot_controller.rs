@@ -16,7 +16,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use crate::api::{boolean, duration};
+use crate::api::duration;
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::{Context, EventKey};
@@ -54,45 +54,21 @@ const DEFINITIONS_RETRY: Duration = Duration::from_secs(30);
 #[command(next_help_heading = "Snapshot controller")]
 pub struct Options {
     /// Interval between resyncs of all snapshots
-    #[arg(
-        long,
-        env = "HOSTLOOP_SNAPSHOT_CONTROLLER_RESYNC_PERIOD",
-        value_name = "DURATION",
-        default_value = "15m",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = duration::parse)]
     pub snapshot_controller_resync_period: Duration,
 
     /// Label snapshot contents with the node of their volume, for drivers that run a snapshotter on
     /// each node
-    #[arg(
-        long,
-        env = "HOSTLOOP_ENABLE_DISTRIBUTED_SNAPSHOTTING",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        num_args = 0..=1,
-        default_value = "true",
-        default_missing_value = "true",
-        action = clap::ArgAction::Set
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     pub enable_distributed_snapshotting: bool,
 
     /// Create missing CustomResourceDefinitions of the snapshot kinds; existing ones stay unchanged
-    #[arg(
-        long,
-        env = "HOSTLOOP_ENSURE_SNAPSHOT_CRDS",
-        value_name = "BOOL",
-        value_parser = boolean::parse,
-        num_args = 0..=1,
-        default_value = "true",
-        default_missing_value = "true",
-        action = clap::ArgAction::Set
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     pub ensure_snapshot_crds: bool,
 
     /// Create a VolumeSnapshotClass and a VolumeGroupSnapshotClass of this name if they are missing,
     /// as default classes of the driver
-    #[arg(long, env = "HOSTLOOP_ENSURE_SNAPSHOT_CLASS", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub ensure_snapshot_class: Option<String>,
 }
 

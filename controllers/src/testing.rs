@@ -14,6 +14,7 @@ use crate::controller::Context;
 use crate::controller::context::Common;
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, Service};
+use crate::flags;
 use crate::metrics::Metrics;
 
 mod api;
@@ -30,9 +31,14 @@ pub(crate) const DRIVER: &str = "csi.example";
 
 /// Returns options with all defaults.
 pub(crate) fn options<T: clap::Args>() -> T {
-    let command = T::augment_args(clap::Command::new("test"));
-    let matches = command.get_matches_from(["test"]);
-    T::from_arg_matches(&matches).expect("defaults")
+    parse(&[])
+}
+
+/// Parses flags.
+pub(crate) fn parse<T: clap::Args>(flags: &[&str]) -> T {
+    let command = flags::complete(T::augment_args(clap::Command::new("test")));
+    let matches = command.get_matches_from(["test"].iter().chain(flags));
+    T::from_arg_matches(&matches).expect("valid flags")
 }
 
 /// The surroundings of a controller under test.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hostloop_controllers::api::duration;
+use hostloop_controllers::flags;
 
 use crate::kernel::FsType;
 use crate::storage::config;
@@ -45,6 +46,7 @@ With a kubeconfig, as `kubectl hostloop` too:
     version,
     max_term_width = 100,
     propagate_version = true,
+    mut_subcommands = flags::complete,
     after_help = CLIENT_COMMANDS
 )]
 pub struct Cli {
@@ -86,12 +88,12 @@ pub struct StatusArgs {
     pub pools: PoolArgs,
 
     /// Print JSON instead of tables
-    #[arg(long, env = "HOSTLOOP_JSON")]
+    #[arg(long)]
     pub json: bool,
 
     /// Print where the blocks of this volume's or snapshot's image are, as JSON, and which of them
     /// other images share
-    #[arg(long, env = "HOSTLOOP_EXTENTS", value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     pub extents: Option<String>,
 }
 
@@ -109,11 +111,11 @@ pub struct FsckArgs {
     pub pools: PoolArgs,
 
     /// Repair what can be repaired without losing anything
-    #[arg(long, env = "HOSTLOOP_REPAIR")]
+    #[arg(long)]
     pub repair: bool,
 
     /// Print JSON instead of sentences
-    #[arg(long, env = "HOSTLOOP_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -137,7 +139,6 @@ pub struct ServeArgs {
     /// The Unix socket to serve on; CSI_ENDPOINT sets it too
     #[arg(
         long,
-        env = "HOSTLOOP_ENDPOINT",
         value_name = "unix:///PATH",
         value_parser = values::endpoint,
         required_unless_present = "csi_endpoint"
@@ -145,16 +146,11 @@ pub struct ServeArgs {
     pub endpoint: Option<PathBuf>,
 
     /// The endpoint under the environment variable of other CSI drivers; the flag is hidden
-    #[arg(
-        long = "csi-endpoint",
-        env = "CSI_ENDPOINT",
-        value_parser = values::endpoint,
-        hide = true
-    )]
+    #[arg(long, env = "CSI_ENDPOINT", value_parser = values::endpoint, hide = true)]
     pub csi_endpoint: Option<PathBuf>,
 
     /// This node's ID [default: the hostname]
-    #[arg(long = "nodeid", env = "HOSTLOOP_NODEID", value_name = "ID")]
+    #[arg(long = "nodeid", value_name = "ID")]
     pub node_id: Option<String>,
 
     /// The pools and their limits.
@@ -165,7 +161,6 @@ pub struct ServeArgs {
     /// pools; calls for the others return UNAVAILABLE until they are open
     #[arg(
         long,
-        env = "HOSTLOOP_POOL_OPEN_TIMEOUT",
         value_name = "DURATION",
         default_value = "30s",
         value_parser = duration::parse,
@@ -190,12 +185,7 @@ pub struct ServeArgs {
     pub watch: WatchArgs,
 
     /// The version in the GetPluginInfo response.
-    #[arg(
-        long,
-        env = "HOSTLOOP_VENDOR_VERSION",
-        default_value = env!("CARGO_PKG_VERSION"),
-        hide = true
-    )]
+    #[arg(long, default_value = env!("CARGO_PKG_VERSION"), hide = true)]
     pub vendor_version: String,
 }
 
@@ -216,7 +206,6 @@ pub struct RunArgs {
     /// registered. Later changes of the labels take effect at the next start
     #[arg(
         long,
-        env = "HOSTLOOP_TOPOLOGY_FROM_NODE_LABELS",
         value_name = "KEY,...",
         value_delimiter = ',',
         value_parser = values::label_key,
@@ -253,7 +242,6 @@ pub struct ControllersArgs {
     /// The driver's Unix socket
     #[arg(
         long,
-        env = "HOSTLOOP_CSI_ADDRESS",
         value_name = "unix:///PATH",
         default_value = "unix:///run/csi/socket",
         value_parser = values::endpoint
@@ -264,7 +252,6 @@ pub struct ControllersArgs {
     /// driver
     #[arg(
         long = "drivername",
-        env = "HOSTLOOP_DRIVERNAME",
         value_name = "NAME",
         value_parser = values::driver_name,
         conflicts_with = "csi_address"
@@ -272,13 +259,7 @@ pub struct ControllersArgs {
     pub driver_name: Option<String>,
 
     /// The filesystem of volumes if their class names none [default: the driver chooses]
-    #[arg(
-        long = "default-fstype",
-        env = "HOSTLOOP_DEFAULT_FSTYPE",
-        value_name = "FS",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "FS", default_value = "", hide_default_value = true)]
     pub default_fstype: String,
 
     /// The flags of the Kubernetes controllers.
@@ -296,50 +277,28 @@ pub struct ControllersArgs {
 pub struct LimitArgs {
     /// Maximum number of volumes that the scheduler places on this node; 0 leaves it to the
     /// scheduler
-    #[arg(
-        long = "maxvolumespernode",
-        env = "HOSTLOOP_MAXVOLUMESPERNODE",
-        value_name = "N",
-        default_value_t = 0
-    )]
+    #[arg(long = "maxvolumespernode", value_name = "N", default_value_t = 0)]
     pub max_volumes_per_node: u64,
 
     /// Maximum number of volumes published to this node at once; 0 means no limit
-    #[arg(long, env = "HOSTLOOP_ATTACH_LIMIT", value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub attach_limit: u64,
 
     /// NodeExpandVolume rejects sizes above this [default: no limit]
-    #[arg(
-        long,
-        env = "HOSTLOOP_MAX_VOLUME_SIZE_NODE",
-        value_name = "SIZE",
-        value_parser = config::size
-    )]
+    #[arg(long, value_name = "SIZE", value_parser = config::size)]
     pub max_volume_size_node: Option<u64>,
 
     /// Maximum size of one inline volume. Any user who may create pods may request inline volumes,
     /// and no Kubernetes quota counts them
-    #[arg(
-        long,
-        env = "HOSTLOOP_MAX_INLINE_SIZE",
-        value_name = "SIZE",
-        default_value = "1Gi",
-        value_parser = config::size
-    )]
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = config::size)]
     pub max_inline_size: u64,
 
     /// Maximum number of inline volumes on this node; 0 rejects all of them
-    #[arg(long, env = "HOSTLOOP_MAX_INLINE_VOLUMES", value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_inline_volumes: usize,
 
     /// Maximum total size of this node's inline volumes
-    #[arg(
-        long,
-        env = "HOSTLOOP_MAX_INLINE_TOTAL",
-        value_name = "SIZE",
-        default_value = "16Gi",
-        value_parser = config::size
-    )]
+    #[arg(long, value_name = "SIZE", default_value = "16Gi", value_parser = config::size)]
     pub max_inline_total: u64,
 }
 
@@ -350,7 +309,6 @@ pub struct VolumeArgs {
     /// The default filesystem of volumes: ext4, xfs or btrfs
     #[arg(
         long = "default-fstype",
-        env = "HOSTLOOP_DEFAULT_FSTYPE",
         value_name = "FS",
         default_value = "ext4",
         value_parser = values::filesystem
@@ -360,7 +318,6 @@ pub struct VolumeArgs {
     /// The topology key for the node's ID
     #[arg(
         long,
-        env = "HOSTLOOP_TOPOLOGY_KEY",
         value_name = "KEY",
         default_value = "topology.hostloop.csi.dev/node",
         value_parser = values::label_key
@@ -370,13 +327,12 @@ pub struct VolumeArgs {
     /// Topology keys and values to add for this node, as rack=r1,zone=z1; repeat the flag, or
     /// separate them by commas. Volumes are tied to all of them, and kubelet labels the node with
     /// them
-    #[arg(long, env = "HOSTLOOP_TOPOLOGY", value_name = "KEY=VALUE,...", value_delimiter = ',')]
+    #[arg(long, value_name = "KEY=VALUE,...", value_delimiter = ',')]
     pub topology: Vec<Segment>,
 
     /// Mutable parameters that the driver accepts [default: all that it knows]
     #[arg(
         long = "accepted-mutable-parameter-names",
-        env = "HOSTLOOP_ACCEPTED_MUTABLE_PARAMETER_NAMES",
         value_name = "NAME,...",
         value_delimiter = ','
     )]
@@ -385,7 +341,6 @@ pub struct VolumeArgs {
     /// The form of changed-block lists
     #[arg(
         long = "snapshot-metadata-block-type",
-        env = "HOSTLOOP_SNAPSHOT_METADATA_BLOCK_TYPE",
         value_name = "TYPE",
         default_value = "FIXED_LENGTH",
         ignore_case = true
@@ -409,30 +364,25 @@ pub enum BlockType {
 #[command(next_help_heading = "Logging and HTTP")]
 pub struct WatchArgs {
     /// The format of log lines
-    #[arg(long, env = "HOSTLOOP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
     /// error, warn, info, debug or trace, optionally per module, as in
     /// info,hostloop_driver::storage=debug
-    #[arg(long, env = "HOSTLOOP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 
     /// The verbosity flag of Go programs, for existing manifests: 5 and above means debug.
-    #[arg(long = "v", env = "HOSTLOOP_V", value_name = "N", hide = true)]
+    #[arg(long = "v", value_name = "N", hide = true)]
     pub verbosity: Option<u8>,
 
     /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: not served]
-    #[arg(long, env = "HOSTLOOP_HTTP_ENDPOINT", value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS")]
     pub http_endpoint: Option<HttpEndpoint>,
 
     /// Serve events to `hostloop events` on this Unix socket, for root alone [default: a file beside
     /// the driver's socket, as csi.events.sock beside csi.sock]
-    #[arg(
-        long,
-        env = "HOSTLOOP_EVENTS_SOCKET",
-        value_name = "unix:///PATH",
-        value_parser = values::endpoint
-    )]
+    #[arg(long, value_name = "unix:///PATH", value_parser = values::endpoint)]
     pub events_socket: Option<PathBuf>,
 }
 

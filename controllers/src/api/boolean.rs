@@ -1,4 +1,4 @@
-//! Parses booleans in flags and annotations the way Go programs do.
+//! Parses booleans in annotations the way Go programs do.
 
 /// Accepts the same values as Go's `strconv.ParseBool`.
 pub fn parse(text: &str) -> Result<bool, String> {

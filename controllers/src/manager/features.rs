@@ -33,12 +33,7 @@ mod tests {
     use super::*;
     use crate::csi::Csi;
     use crate::csi::driver::{GroupCapability, Service};
-
-    #[derive(clap::Parser)]
-    struct Flags {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::testing;
 
     #[tokio::test]
     async fn what_a_process_needs() {
@@ -64,8 +59,7 @@ mod tests {
             (&plain, &["--controllers=*,snapshot-controller"], of_snapshots.clone()),
             (&plain, &["--controllers=*,snapshot-controller", "--leader-tasks=elsewhere"], vec![]),
         ] {
-            use clap::Parser;
-            let args = Flags::parse_from(["controllers"].iter().chain(flags)).args;
+            let args = testing::parse(flags);
             assert_eq!(needed(driver, &args), expected, "{flags:?}");
         }
     }

@@ -88,19 +88,12 @@ impl Setup {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Flags {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::testing;
 
     fn setup(flags: &[&str], known: bool, node: bool) -> Setup {
-        use clap::Parser;
-        let flags = ["controllers"].iter().chain(flags);
         let driver = Driver::with(Csi::none(), "d", &[], &[], &[]);
         Setup {
-            args: Flags::parse_from(flags).args,
+            args: testing::parse(flags),
             default_fstype: String::new(),
             driver: match known {
                 true => Source::Known(Box::new(driver)),

@@ -3,7 +3,7 @@ use tonic::Status;
 
 use super::*;
 use crate::queue::Outcome;
-use crate::testing::{read, with as and};
+use crate::testing::{self, read, with as and};
 use rig::{Rig, class, content, deleted, mark, patch, status};
 
 mod groups;
@@ -42,18 +42,13 @@ fn lengths_of_names() {
 
 #[test]
 fn flags_as_upstream_has_them() {
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-    let flags = "x --snapshot-name-prefix=s --snapshot-name-uuid-length=8 \
+    let flags = "--snapshot-name-prefix=s --snapshot-name-uuid-length=8 \
                  --groupsnapshot-name-prefix=g --groupsnapshot-name-uuid-length -1";
     for (flags, single, group) in
-        [("x", ("snapshot", -1), ("groupsnapshot", -1)), (flags, ("s", 8), ("g", -1))]
+        [("", ("snapshot", -1), ("groupsnapshot", -1)), (flags, ("s", 8), ("g", -1))]
     {
-        let line = <Line as clap::Parser>::parse_from(flags.split_whitespace());
-        let read = &line.options;
+        let words: Vec<&str> = flags.split_whitespace().collect();
+        let read: Options = testing::parse(&words);
         let found = (read.snapshot_name_prefix.as_str(), read.snapshot_name_uuid_length);
         assert_eq!(found, single, "{flags}");
         let prefix = read.groupsnapshot_name_prefix.as_str();

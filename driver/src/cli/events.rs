@@ -16,7 +16,6 @@ pub struct EventsArgs {
     /// The socket of the driver, beside which it serves its events
     #[arg(
         long,
-        env = "HOSTLOOP_ENDPOINT",
         value_name = "unix:///PATH",
         value_parser = values::endpoint,
         required_unless_present = "events_socket"
@@ -24,31 +23,26 @@ pub struct EventsArgs {
     pub endpoint: Option<PathBuf>,
 
     /// The socket with the events, if it is elsewhere
-    #[arg(
-        long,
-        env = "HOSTLOOP_EVENTS_SOCKET",
-        value_name = "unix:///PATH",
-        value_parser = values::endpoint
-    )]
+    #[arg(long, value_name = "unix:///PATH", value_parser = values::endpoint)]
     pub events_socket: Option<PathBuf>,
 
     /// Wait for further events, for up to an hour
-    #[arg(short, long, env = "HOSTLOOP_FOLLOW")]
+    #[arg(short, long)]
     pub follow: bool,
 
     /// Print one JSON object a line
-    #[arg(long, env = "HOSTLOOP_JSON")]
+    #[arg(long)]
     pub json: bool,
 
     /// Begin with the event of this number
-    #[arg(long, env = "HOSTLOOP_FROM", value_name = "NUMBER", default_value_t = 0, hide = true)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, hide = true)]
     pub from: u64,
 
     /// The start of the process that the number is of
-    #[arg(long, env = "HOSTLOOP_BOOT", value_name = "BOOT", default_value = "", hide = true)]
+    #[arg(long, value_name = "BOOT", default_value = "", hide = true)]
     pub boot: String,
 
     /// End when standard input ends, as when the connection to a pod breaks
-    #[arg(long, env = "HOSTLOOP_UNTIL_EOF", hide = true)]
+    #[arg(long, hide = true)]
     pub until_eof: bool,
 }

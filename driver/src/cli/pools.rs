@@ -26,7 +26,6 @@ pub struct PoolArgs {
     /// Kubernetes quantity such as 20Gi, 500M or 1e9
     #[arg(
         long = "pool",
-        env = "HOSTLOOP_POOL",
         value_name = "NAME=PATH[,OPTION...]",
         value_delimiter = ';',
         required = true
@@ -35,18 +34,12 @@ pub struct PoolArgs {
 
     /// Promise at most this much from a pool, whatever space its filesystem has; repeat the flag
     /// for several pools (or separate them by commas)
-    #[arg(
-        long = "capacity",
-        env = "HOSTLOOP_CAPACITY",
-        value_name = "NAME=SIZE",
-        value_delimiter = ','
-    )]
+    #[arg(long = "capacity", value_name = "NAME=SIZE", value_delimiter = ',')]
     pub caps: Vec<Cap>,
 
     /// The driver's name in Kubernetes
     #[arg(
         long = "drivername",
-        env = "HOSTLOOP_DRIVERNAME",
         value_name = "NAME",
         default_value = "hostloop.csi.dev",
         value_parser = values::driver_name
@@ -55,41 +48,24 @@ pub struct PoolArgs {
 
     /// Directory for the registry of known pools and the mounts of pools that are devices or images
     /// [default: /var/lib/kubelet/plugins/<drivername>]
-    #[arg(long = "statedir", env = "HOSTLOOP_STATEDIR", value_name = "DIR")]
+    #[arg(long = "statedir", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
     /// Promise this many times the available space to thin volumes
-    #[arg(
-        long,
-        env = "HOSTLOOP_OVERCOMMIT",
-        value_name = "FACTOR",
-        default_value = "1.0",
-        value_parser = values::overcommit
-    )]
+    #[arg(long, value_name = "FACTOR", default_value = "1.0", value_parser = values::overcommit)]
     pub overcommit: f64,
 
     /// Part of each pool that is never promised: a percentage or a size
-    #[arg(long, env = "HOSTLOOP_RESERVE", value_name = "PART", default_value = "5%")]
+    #[arg(long, value_name = "PART", default_value = "5%")]
     pub reserve: Reserve,
 
     /// Maximum size of a volume [default: no limit but the pool's]
-    #[arg(
-        long,
-        env = "HOSTLOOP_MAX_VOLUME_SIZE",
-        value_name = "SIZE",
-        value_parser = config::size
-    )]
+    #[arg(long, value_name = "SIZE", value_parser = config::size)]
     pub max_volume_size: Option<u64>,
 
     /// Maximum time that a filesystem may stay frozen while its snapshot is copied (pools without
     /// reflinks)
-    #[arg(
-        long,
-        env = "HOSTLOOP_MAX_FREEZE",
-        value_name = "DURATION",
-        default_value = "10s",
-        value_parser = duration::parse
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub max_freeze: Duration,
 }
 
