@@ -20,7 +20,8 @@ mod pools;
 mod probe;
 mod values;
 
-pub use events::EventsArgs;
+pub(crate) use events::events_beside;
+pub use events::{EventsArgs, EventsSocket};
 pub use feature_flags::Switches;
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
@@ -380,10 +381,9 @@ pub struct WatchArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub http_endpoint: Option<HttpEndpoint>,
 
-    /// Serve events to `hostloop events` on this Unix socket, for root alone [default: a file beside
-    /// the driver's socket, as csi.events.sock beside csi.sock]
-    #[arg(long, value_name = "unix:///PATH", value_parser = values::endpoint)]
-    pub events_socket: Option<PathBuf>,
+    /// Where events are served.
+    #[command(flatten)]
+    pub events: EventsSocket,
 }
 
 /// The format of log lines.

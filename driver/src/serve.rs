@@ -39,7 +39,6 @@ mod preflight;
 
 use config::{Settings, SettingsError};
 use controllers::Loops;
-pub(crate) use events::beside as events_beside;
 
 /// How long calls under way may take at the end; Kubernetes kills after 30 s.
 const GRACE: Duration = Duration::from_secs(25);
@@ -183,7 +182,7 @@ async fn work(
         node: Some(settings.node_id.clone()),
         version: identity.vendor_version.clone(),
     };
-    let events = events::start(watch, Some(&settings.endpoint), process, &stop, &mut roles)?;
+    let events = events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
 
     let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)

@@ -1,10 +1,31 @@
 //! The arguments of `hostloop events`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::values;
+
+/// The socket for events, which a driver serves and `hostloop events` reads.
+#[derive(Clone, Debug, Args)]
+pub struct EventsSocket {
+    /// The Unix socket for events, for root alone [default: a file beside the driver's socket, as
+    /// csi.events.sock beside csi.sock]
+    #[arg(long, value_name = "unix:///PATH", value_parser = values::endpoint)]
+    pub events_socket: Option<PathBuf>,
+}
+
+impl EventsSocket {
+    /// The socket for the events of a driver with this endpoint. `None` without flag and endpoint.
+    pub fn path(&self, endpoint: Option<&Path>) -> Option<PathBuf> {
+        self.events_socket.clone().or_else(|| endpoint.map(events_beside))
+    }
+}
+
+/// The socket for events beside the CSI socket of a driver.
+pub(crate) fn events_beside(endpoint: &Path) -> PathBuf {
+    endpoint.with_extension("events.sock")
+}
 
 /// Arguments of `hostloop events`.
 #[derive(Clone, Debug, Args)]
@@ -22,9 +43,9 @@ pub struct EventsArgs {
     )]
     pub endpoint: Option<PathBuf>,
 
-    /// The socket with the events, if it is elsewhere
-    #[arg(long, value_name = "unix:///PATH", value_parser = values::endpoint)]
-    pub events_socket: Option<PathBuf>,
+    /// Where the events are.
+    #[command(flatten)]
+    pub socket: EventsSocket,
 
     /// Wait for further events, for up to an hour
     #[arg(short, long)]
@@ -45,4 +66,19 @@ pub struct EventsArgs {
     /// End when standard input ends, as when the connection to a pod breaks
     #[arg(long, hide = true)]
     pub until_eof: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_csi_socket_has_its_own() {
+        for (endpoint, events) in [
+            ("/run/hostloop/csi.sock", "/run/hostloop/csi.events.sock"),
+            ("/run/a.b/socket", "/run/a.b/socket.events.sock"),
+        ] {
+            assert_eq!(events_beside(Path::new(endpoint)), Path::new(events));
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! `hostloop events`: what the driver did last, and what it does.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hostloop_events::read::{self, Said, Stream};
@@ -11,7 +10,6 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cli::EventsArgs;
-use crate::serve::events_beside;
 
 /// Why the events can't be printed.
 #[derive(Debug, thiserror::Error)]
@@ -44,15 +42,10 @@ pub fn run(args: &EventsArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The socket with the events.
-fn socket(args: &EventsArgs) -> PathBuf {
-    let beside = || args.endpoint.as_deref().map(events_beside);
-    args.events_socket.clone().or_else(beside).unwrap_or_default()
-}
-
 async fn print(args: &EventsArgs) -> Result<(), Error> {
     let request = Request { from: args.from, boot: args.boot.clone(), follow: args.follow };
-    let mut stream = Stream::open(&socket(args), &request).await?;
+    let socket = args.socket.path(args.endpoint.as_deref()).unwrap_or_default();
+    let mut stream = Stream::open(&socket, &request).await?;
     let mut out = io::stdout().lock();
     if args.json {
         let header = serde_json::to_string(&stream.header).map_err(io::Error::from)?;

@@ -17,7 +17,6 @@ use tokio::task::JoinSet;
 
 use super::cluster::{self, Cluster, ClusterArgs};
 use crate::cli;
-use crate::serve::events_beside;
 use crate::storage::PoolSpec;
 
 mod browser;
@@ -183,7 +182,7 @@ impl Join {
             }),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(streams::of_socket(events_beside(endpoint), out.clone()));
+        tasks.spawn(streams::of_socket(cli::events_beside(endpoint), out.clone()));
         tasks.spawn(reports::send(nodes.clone(), out.clone()));
         let endpoint = Some(format!("unix://{}", endpoint.display()));
         let subject = Subject { endpoint, ..Subject::default() };

@@ -202,7 +202,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         node: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let _events = events::start(&args.watch, None, process, &stop, &mut roles)?;
+    let _events = events::start(&args.watch.events, None, process, &stop, &mut roles)?;
     let socket = args.driver_name.is_none().then(|| args.csi_address.display());
     tracing::info!(csi = socket.map(tracing::field::display), "starting the controllers");
     let mut loops = Some(loops.start());

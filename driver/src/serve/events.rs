@@ -1,36 +1,31 @@
 //! Serves the events of this process on a Unix socket.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop_events::serve::{Process, serve};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Roles};
-use crate::cli::WatchArgs;
+use crate::cli::EventsSocket;
 use crate::grpc::socket::{self, Name, Socket};
-
-/// The socket for events beside the CSI socket of a driver.
-pub(crate) fn beside(endpoint: &Path) -> PathBuf {
-    endpoint.with_extension("events.sock")
-}
 
 /// Starts serving, on the socket of the flag or else beside the CSI socket. Without the flag, a
 /// socket that can't be served is only logged: volumes matter more than events. Dropping the
 /// returned name removes the socket.
 pub(super) fn start(
-    args: &WatchArgs,
+    flag: &EventsSocket,
     endpoint: Option<&Path>,
     process: Process,
     stop: &CancellationToken,
     roles: &mut Roles,
 ) -> Result<Option<Name>, Error> {
-    let Some(path) = args.events_socket.clone().or_else(|| endpoint.map(beside)) else {
+    let Some(path) = flag.path(endpoint) else {
         return Ok(None);
     };
     let (listener, name) = match bind(&path) {
         Ok(bound) => bound,
-        Err(error) if args.events_socket.is_none() => {
+        Err(error) if flag.events_socket.is_none() => {
             tracing::warn!(%error, "events are not served");
             return Ok(None);
         }
@@ -51,19 +46,4 @@ fn bind(path: &Path) -> Result<(UnixListener, Name), Error> {
         Error::Socket(socket::Error::Io { op: "watch", path: path.to_owned(), source })
     })?;
     Ok((listener, name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_csi_socket_has_its_own() {
-        for (endpoint, events) in [
-            ("/run/hostloop/csi.sock", "/run/hostloop/csi.events.sock"),
-            ("/run/a.b/socket", "/run/a.b/socket.events.sock"),
-        ] {
-            assert_eq!(beside(Path::new(endpoint)), Path::new(events));
-        }
-    }
 }
