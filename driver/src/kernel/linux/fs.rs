@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::superblock::{self, ext4};
 use super::{ioctl, mount, open, read_attribute};
 use crate::kernel::failpoint::effect;
 use crate::kernel::file::{self, name_of};
@@ -25,30 +26,11 @@ pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> 
 
 /// Size of the ext4 on a device, mounted or not, in bytes.
 pub(super) fn ext4_size_on(device: &Path) -> Result<u64> {
-    let mut block = [0; 4096];
-    open(device)?.read_exact_at(&mut block, 0).map_err(|e| Error::io("read", device, e))?;
-    ext4_size(&block).ok_or_else(|| {
+    let block = superblock::block_at(device, ext4::START)?;
+    block.as_ref().and_then(ext4::size).ok_or_else(|| {
         let e = io::Error::other("no ext4 superblock");
         Error::io("read", device, e)
     })
-}
-
-/// Size from the first 4096 bytes of an ext4 device; `None` for other content.
-fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
-    const SUPERBLOCK: usize = 1024;
-    const INCOMPAT_64BIT: u32 = 0x80;
-    let u32_at = |at: usize| {
-        let bytes = block[SUPERBLOCK + at..][..4].try_into();
-        bytes.map(u32::from_le_bytes).unwrap_or_default()
-    };
-    let found = [block[SUPERBLOCK + 0x38], block[SUPERBLOCK + 0x39]];
-    if i64::from(u16::from_le_bytes(found)) != magic::EXT4 {
-        return None;
-    }
-    let low = u64::from(u32_at(0x04));
-    let high = if u32_at(0x60) & INCOMPAT_64BIT == 0 { 0 } else { u64::from(u32_at(0x150)) };
-    let block_size = 1024u64.checked_shl(u32_at(0x18)).filter(|s| *s <= 65536 && *s > 0)?;
-    (high << 32 | low).checked_mul(block_size)
 }
 
 pub(super) fn freeze(on: &File) -> Result<Freeze> {
@@ -143,37 +125,6 @@ fn btrfs_words(counts: &[u64; 5]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn superblock(blocks: u64, log: u32, wide: bool) -> [u8; 4096] {
-        let mut block = [0; 4096];
-        let mut put = |at: usize, bytes: &[u8]| {
-            block[1024 + at..][..bytes.len()].copy_from_slice(bytes);
-        };
-        put(0x04, &(blocks as u32).to_le_bytes());
-        put(0x18, &log.to_le_bytes());
-        put(0x38, &0xef53u16.to_le_bytes());
-        put(0x60, &(if wide { 0x2c2u32 } else { 0x42 }).to_le_bytes());
-        put(0x150, &((blocks >> 32) as u32).to_le_bytes());
-        block
-    }
-
-    #[test]
-    fn ext4_sizes() {
-        for (blocks, log, wide, size) in [
-            (256, 2, true, Some(1 << 20)),
-            (25600, 2, false, Some(100 << 20)),
-            (1 << 33, 2, true, Some(1 << 45)),
-            // Without the 64-bit feature, the field of the high half has another meaning.
-            (5 << 32 | 8, 0, false, Some(8192)),
-            (1, 7, true, None),
-            (1, u32::MAX, true, None),
-            (u64::MAX, 6, true, None),
-        ] {
-            let found = ext4_size(&superblock(blocks, log, wide));
-            assert_eq!(found, size, "{blocks} {log}");
-        }
-        assert_eq!(ext4_size(&[0; 4096]), None);
-    }
 
     #[test]
     fn btrfs_counts_in_words() {

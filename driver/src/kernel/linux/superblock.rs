@@ -7,25 +7,32 @@ use std::path::Path;
 use uuid::Uuid;
 
 use super::{device_size, open};
-use crate::kernel::{Error, FsType, Result, Superblock, magic};
+use crate::kernel::{Error, FsType, Result, Superblock};
+
+pub(super) mod ext4;
 
 pub(super) fn read(device: &Path, fs: FsType) -> Result<Option<Superblock>> {
     let (offset, parse): (u64, fn(&Block) -> Option<Superblock>) = match fs {
-        FsType::Ext4 => (1024, ext4),
+        FsType::Ext4 => (ext4::START, ext4::parse),
         FsType::Xfs => (0, xfs),
         FsType::Btrfs => (64 << 10, btrfs),
     };
+    Ok(block_at(device, offset)?.and_then(|block| parse(&block)))
+}
+
+/// The bytes from the start of a superblock on. `None` if the device is shorter.
+pub(super) fn block_at(device: &Path, offset: u64) -> Result<Option<Block>> {
     let file = open(device)?;
     let mut block = Block([0; 4096]);
     if device_size(&file, device)? < offset + block.0.len() as u64 {
         return Ok(None);
     }
     file.read_exact_at(&mut block.0, offset).map_err(|e| Error::io("read", device, e))?;
-    Ok(parse(&block))
+    Ok(Some(block))
 }
 
 /// The bytes from the start of a superblock on.
-struct Block([u8; 4096]);
+pub(super) struct Block([u8; 4096]);
 
 impl Block {
     fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
@@ -43,32 +50,6 @@ impl Block {
     fn uuid(&self, at: usize) -> String {
         Uuid::from_bytes(self.bytes(at)).to_string()
     }
-}
-
-/// `struct ext4_super_block`. Clean means that `e2fsck -p` would do nothing: it skips a filesystem
-/// that was unmounted, has no errors and is not due for a periodic check.
-fn ext4(block: &Block) -> Option<Superblock> {
-    const VALID: u16 = 1;
-    const INCOMPAT_RECOVER: u32 = 0x4;
-    const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
-    const RO_COMPAT_ORPHAN_PRESENT: u32 = 0x1_0000;
-    const CHECKSUM: usize = 0x3fc;
-    let (incompat, ro_compat) = (block.le32(0x60), block.le32(0x64));
-    let intact = i64::from(block.le16(0x38)) == magic::EXT4
-        && ro_compat & RO_COMPAT_METADATA_CSUM != 0
-        && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
-    let (max_mount_count, check_interval) = (block.le16(0x36).cast_signed(), block.le32(0x44));
-    let (last_orphan, error_count) = (block.le32(0xe8), block.le32(0x194));
-    intact.then(|| Superblock {
-        uuid: block.uuid(0x68),
-        clean: block.le16(0x3a) == VALID
-            && incompat & INCOMPAT_RECOVER == 0
-            && ro_compat & RO_COMPAT_ORPHAN_PRESENT == 0
-            && last_orphan == 0
-            && error_count == 0
-            && max_mount_count <= 0
-            && check_interval == 0,
-    })
 }
 
 /// `struct xfs_dsb`. The mount replays the log.

@@ -15,6 +15,10 @@ use uuid::Uuid;
 
 use crate::kernel::linux::lock;
 use crate::kernel::linux::superblock::crc32c;
+use crate::kernel::linux::superblock::ext4::{
+    BYTES as SUPERBLOCK, CHECKED, CHECKSUM, HASH_SEED, INCOMPATIBLE, MADE, MAGIC, START, UUID,
+    WRITTEN,
+};
 use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic};
 
 /// The feature that makes this possible, for mke2fs. It is not added if a class chooses features,
@@ -114,7 +118,7 @@ impl Template {
         }
         let mut primary = [0; SUPERBLOCK];
         let failed = |e| Error::io("read", spec.device, e);
-        image.read_exact_at(&mut primary, SUPERBLOCK as u64).map_err(failed)?;
+        image.read_exact_at(&mut primary, START).map_err(failed)?;
         if !has_checksum_seed(&primary) {
             return Ok(None);
         }
@@ -166,7 +170,7 @@ impl Template {
 impl Chunk {
     fn of(at: u64, content: &[u8], primary: &[u8]) -> Chunk {
         let superblocks = match at {
-            0 => vec![SUPERBLOCK],
+            0 => vec![START as usize],
             _ => Vec::new(),
         };
         // A copy is at the start of a block, and has the same UUID.
@@ -207,17 +211,6 @@ impl Identity {
         superblock[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
     }
 }
-
-// `struct ext4_super_block`: its size, and the offsets of its fields.
-const SUPERBLOCK: usize = 1024;
-const WRITTEN: usize = 0x30;
-const MAGIC: usize = 0x38;
-const CHECKED: usize = 0x40;
-const INCOMPATIBLE: usize = 0x60;
-const UUID: usize = 0x68;
-const HASH_SEED: usize = 0xec;
-const MADE: usize = 0x108;
-const CHECKSUM: usize = 0x3fc;
 
 /// True if this is a superblock, and the checksums of other blocks do not depend on its UUID.
 fn has_checksum_seed(superblock: &[u8; SUPERBLOCK]) -> bool {

@@ -1,0 +1,101 @@
+//! `struct ext4_super_block`: where its fields are, and what they mean.
+
+use super::{Block, crc32c};
+use crate::kernel::{Superblock, magic};
+
+/// Offset of the superblock on its device.
+pub(in crate::kernel::linux) const START: u64 = 1024;
+/// Size of the superblock.
+pub(in crate::kernel::linux) const BYTES: usize = 1024;
+
+// Offsets of fields.
+const BLOCKS_LOW: usize = 0x04;
+const LOG_BLOCK_SIZE: usize = 0x18;
+pub(in crate::kernel::linux) const WRITTEN: usize = 0x30;
+const MAX_MOUNT_COUNT: usize = 0x36;
+pub(in crate::kernel::linux) const MAGIC: usize = 0x38;
+const STATE: usize = 0x3a;
+pub(in crate::kernel::linux) const CHECKED: usize = 0x40;
+const CHECK_INTERVAL: usize = 0x44;
+pub(in crate::kernel::linux) const INCOMPATIBLE: usize = 0x60;
+const RO_COMPATIBLE: usize = 0x64;
+pub(in crate::kernel::linux) const UUID: usize = 0x68;
+const LAST_ORPHAN: usize = 0xe8;
+pub(in crate::kernel::linux) const HASH_SEED: usize = 0xec;
+pub(in crate::kernel::linux) const MADE: usize = 0x108;
+const BLOCKS_HIGH: usize = 0x150;
+const ERROR_COUNT: usize = 0x194;
+pub(in crate::kernel::linux) const CHECKSUM: usize = 0x3fc;
+
+fn is_ext4(block: &Block) -> bool {
+    i64::from(block.le16(MAGIC)) == magic::EXT4
+}
+
+/// Size of the filesystem in bytes; `None` for other content.
+pub(in crate::kernel::linux) fn size(block: &Block) -> Option<u64> {
+    const INCOMPAT_64BIT: u32 = 0x80;
+    if !is_ext4(block) {
+        return None;
+    }
+    let low = u64::from(block.le32(BLOCKS_LOW));
+    let is_wide = block.le32(INCOMPATIBLE) & INCOMPAT_64BIT != 0;
+    let high = if is_wide { u64::from(block.le32(BLOCKS_HIGH)) } else { 0 };
+    let block_size = 1024u64.checked_shl(block.le32(LOG_BLOCK_SIZE));
+    (high << 32 | low).checked_mul(block_size.filter(|s| *s <= 65536 && *s > 0)?)
+}
+
+/// Clean means that `e2fsck -p` would do nothing: it skips a filesystem that was unmounted, has no
+/// errors and is not due for a periodic check.
+pub(super) fn parse(block: &Block) -> Option<Superblock> {
+    const VALID: u16 = 1;
+    const INCOMPAT_RECOVER: u32 = 0x4;
+    const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+    const RO_COMPAT_ORPHAN_PRESENT: u32 = 0x1_0000;
+    let ro_compatible = block.le32(RO_COMPATIBLE);
+    let intact = is_ext4(block)
+        && ro_compatible & RO_COMPAT_METADATA_CSUM != 0
+        && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
+    intact.then(|| Superblock {
+        uuid: block.uuid(UUID),
+        clean: block.le16(STATE) == VALID
+            && block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER == 0
+            && ro_compatible & RO_COMPAT_ORPHAN_PRESENT == 0
+            && block.le32(LAST_ORPHAN) == 0
+            && block.le32(ERROR_COUNT) == 0
+            && block.le16(MAX_MOUNT_COUNT).cast_signed() <= 0
+            && block.le32(CHECK_INTERVAL) == 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(blocks: u64, log: u32, wide: bool) -> Block {
+        let mut block = [0; 4096];
+        let mut put = |at: usize, bytes: &[u8]| block[at..][..bytes.len()].copy_from_slice(bytes);
+        put(0x04, &(blocks as u32).to_le_bytes());
+        put(0x18, &log.to_le_bytes());
+        put(0x38, &0xef53u16.to_le_bytes());
+        put(0x60, &(if wide { 0x2c2u32 } else { 0x42 }).to_le_bytes());
+        put(0x150, &((blocks >> 32) as u32).to_le_bytes());
+        Block(block)
+    }
+
+    #[test]
+    fn sizes() {
+        for (blocks, log, wide, expected) in [
+            (256, 2, true, Some(1 << 20)),
+            (25600, 2, false, Some(100 << 20)),
+            (1 << 33, 2, true, Some(1 << 45)),
+            // Without the 64-bit feature, the field of the high half has another meaning.
+            (5 << 32 | 8, 0, false, Some(8192)),
+            (1, 7, true, None),
+            (1, u32::MAX, true, None),
+            (u64::MAX, 6, true, None),
+        ] {
+            assert_eq!(size(&superblock(blocks, log, wide)), expected, "{blocks} {log}");
+        }
+        assert_eq!(size(&Block([0; 4096])), None);
+    }
+}
