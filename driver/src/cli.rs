@@ -23,6 +23,7 @@ mod values;
 pub(crate) use events::events_beside;
 pub use events::{EventsArgs, EventsSocket};
 pub use feature_flags::Switches;
+pub(crate) use pools::{DRIVER_NAME, default_state_dir};
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
 pub use values::{Cap, HttpEndpoint, Segment};

@@ -9,6 +9,14 @@ use hostloop_controllers::api::duration;
 use super::values::{self, Cap};
 use crate::storage::{PoolOptions, PoolSpec, Reserve, config};
 
+/// The default name of the driver in Kubernetes.
+pub(crate) const DRIVER_NAME: &str = "hostloop.csi.dev";
+
+/// The default state directory of a driver.
+pub(crate) fn default_state_dir(driver_name: &str) -> PathBuf {
+    PathBuf::from("/var/lib/kubelet/plugins").join(driver_name)
+}
+
 /// The pools, and the limits on what they promise.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Pools")]
@@ -41,7 +49,7 @@ pub struct PoolArgs {
     #[arg(
         long = "drivername",
         value_name = "NAME",
-        default_value = "hostloop.csi.dev",
+        default_value = DRIVER_NAME,
         value_parser = values::driver_name
     )]
     pub driver_name: String,
@@ -113,8 +121,7 @@ impl PoolArgs {
 
     /// The state directory: `--statedir`, or the default for the driver's name.
     pub fn state_dir(&self) -> PathBuf {
-        let default = || PathBuf::from("/var/lib/kubelet/plugins").join(&self.driver_name);
-        self.state_dir.clone().unwrap_or_else(default)
+        self.state_dir.clone().unwrap_or_else(|| default_state_dir(&self.driver_name))
     }
 
     /// The options that apply to all pools.

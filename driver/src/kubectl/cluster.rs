@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
+use crate::cli::DRIVER_NAME;
+
 /// Flags about the cluster, with kubectl's names.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
@@ -36,7 +38,7 @@ pub struct ClusterArgs {
         long = "driver-name",
         env = "HOSTLOOP_DRIVERNAME",
         value_name = "NAME",
-        default_value = "hostloop.csi.dev",
+        default_value = DRIVER_NAME,
         global = true
     )]
     pub driver_name: String,

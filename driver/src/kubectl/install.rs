@@ -8,6 +8,7 @@ use hostloop_controllers::api::duration;
 use super::api::{ApiError, Objects};
 use super::manifests::{self, Class, Pool};
 use super::{Cluster, ClusterArgs, cluster};
+use crate::cli::DRIVER_NAME;
 
 mod apply;
 mod decide;
@@ -225,7 +226,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
 fn check_names(flags: &ClusterArgs) -> Result<(), Error> {
     for (flag, value, fixed) in [
         ("--system-namespace", &flags.system_namespace, "hostloop"),
-        ("--driver-name", &flags.driver_name, "hostloop.csi.dev"),
+        ("--driver-name", &flags.driver_name, DRIVER_NAME),
     ] {
         if value != fixed {
             return Err(Error::FixedName { flag, fixed });

@@ -173,7 +173,7 @@ impl Join {
     }
 
     fn of_driver(args: &Args, endpoint: &std::path::Path, out: &Out) -> Join {
-        let default_state_dir = || PathBuf::from("/var/lib/kubelet/plugins/hostloop.csi.dev");
+        let default_state_dir = || cli::default_state_dir(cli::DRIVER_NAME);
         let nodes = match args.pools.is_empty() {
             true => Nodes::None,
             false => Nodes::Local(LocalPools {
