@@ -25,7 +25,6 @@ mod call_log;
 mod controller;
 mod deadline;
 mod dispatch;
-mod escape;
 mod event_fields;
 mod group;
 pub mod grpc_status;

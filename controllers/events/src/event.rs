@@ -1,5 +1,6 @@
 //! One event, and its JSON.
 
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -133,24 +134,34 @@ pub fn now() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The text with control characters escaped, cut at [`MAX_TEXT`] characters.
-pub fn shorten(text: &str) -> Box<str> {
-    let plain = text.len() <= MAX_TEXT && !text.contains(char::is_control);
-    if plain {
-        return text.into();
-    }
-    let mut short = String::new();
-    let mut left = text.chars();
-    for c in left.by_ref().take(MAX_TEXT) {
-        match c.is_control() {
-            true => short.extend(c.escape_debug()),
-            false => short.push(c),
+/// Displays a text of another program, cut to this many characters. Characters that a line can't show
+/// are escaped, such as line feeds. Quotes and backslashes stay.
+#[derive(Clone, Copy, Debug)]
+pub struct Shortened<'a>(pub &'a str, pub usize);
+
+impl fmt::Display for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left = self.0.chars();
+        for c in left.by_ref().take(self.1) {
+            match c {
+                '"' | '\'' | '\\' => f.write_char(c)?,
+                c => write!(f, "{}", c.escape_debug())?,
+            }
+        }
+        match left.next() {
+            Some(_) => f.write_char('…'),
+            None => Ok(()),
         }
     }
-    if left.next().is_some() {
-        short.push('…');
+}
+
+/// The text as an event has it.
+pub(crate) fn shorten(text: &str) -> Box<str> {
+    let plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    match text.len() <= MAX_TEXT && text.bytes().all(plain) {
+        true => text.into(),
+        false => Shortened(text, MAX_TEXT).to_string().into(),
     }
-    short.into()
 }
 
 /// A value in a request or an answer.
@@ -284,12 +295,16 @@ mod tests {
         for (text, short) in [
             ("pvc-1", "pvc-1".to_owned()),
             ("a\n\u{1b}[31m", "a\\n\\u{1b}[31m".to_owned()),
-            ("größe", "größe".to_owned()),
+            ("größe \"x\" in 'a\\b'", "größe \"x\" in 'a\\b'".to_owned()),
+            ("a\u{202e}b", "a\\u{202e}b".to_owned()),
+            ("", String::new()),
             (&"ä".repeat(MAX_TEXT), "ä".repeat(MAX_TEXT)),
             (&"ä".repeat(MAX_TEXT + 1), "ä".repeat(MAX_TEXT) + "…"),
         ] {
             assert_eq!(*shorten(text), *short);
         }
+        let cut = Shortened("a\tbcd", 3);
+        assert_eq!(cut.to_string(), "a\\tb…");
         let many = vec![String::new(); 1000];
         assert_eq!(Field::from(&many), Field::List(vec!["".into(); MAX_LIST].into()));
     }

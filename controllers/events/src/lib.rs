@@ -20,7 +20,7 @@ mod trace;
 pub mod work;
 
 pub use call::{Call, phase};
-pub use event::{Event, Field, Fields, Kind, MAX_TEXT, State, now, shorten};
+pub use event::{Event, Field, Fields, Kind, MAX_TEXT, Shortened, State, now};
 pub use ring::{Batch, Ring};
 pub use trace::{is_uid, trace_of};
 

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use hostloop_events::{Call, Fields};
+use hostloop_events::{Call, Fields, Shortened};
 use hostloop_proto::calls::{code_name, spec_name};
 use tonic::{Code, Status};
 
-use super::escape::Shown;
 use super::metrics::Calls;
+use crate::csi::validate::MAX_STRING;
 
 /// The target of the log lines, for filters in `--log-level`.
 const TARGET: &str = "hostloop::call";
@@ -51,7 +51,7 @@ impl Report {
         Report {
             calls: calls.clone(),
             method,
-            about: Shown(about).to_string(),
+            about: Shortened(about, MAX_STRING).to_string(),
             interest,
             started: Instant::now(),
             event: None,

@@ -23,12 +23,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hostloop_events::Shortened;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
-use super::escape::Shown;
+use crate::csi::validate::MAX_STRING;
 
 /// An object that only one RPC at a time may change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,13 +79,14 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = Shortened(self.text(), MAX_STRING);
         match self {
-            Key::VolumeName(name) => write!(f, "volume \"{}\"", Shown(name)),
-            Key::Volume(id) => write!(f, "volume {}", Shown(id)),
-            Key::SnapshotName(name) => write!(f, "snapshot \"{}\"", Shown(name)),
-            Key::Snapshot(id) => write!(f, "snapshot {}", Shown(id)),
-            Key::GroupName(name) => write!(f, "group snapshot \"{}\"", Shown(name)),
-            Key::Group(id) => write!(f, "group snapshot {}", Shown(id)),
+            Key::VolumeName(_) => write!(f, "volume \"{text}\""),
+            Key::Volume(_) => write!(f, "volume {text}"),
+            Key::SnapshotName(_) => write!(f, "snapshot \"{text}\""),
+            Key::Snapshot(_) => write!(f, "snapshot {text}"),
+            Key::GroupName(_) => write!(f, "group snapshot \"{text}\""),
+            Key::Group(_) => write!(f, "group snapshot {text}"),
         }
     }
 }
