@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use hostloop_controllers::api::duration;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::cluster::{self, Cluster, ClusterArgs};
@@ -25,6 +26,7 @@ mod kinds;
 mod message;
 mod metrics;
 mod page;
+mod pods;
 mod problems;
 mod recording;
 mod reports;
@@ -194,8 +196,10 @@ impl Join {
         for kind in kinds::KINDS {
             tasks.spawn(watches::watch(cluster.clone(), kind, out.clone()));
         }
-        tasks.spawn(streams::of_pods(cluster.clone(), out.clone()));
-        tasks.spawn(metrics::send(cluster.clone(), out.clone()));
+        let (found, pods) = watch::channel(Vec::new());
+        tasks.spawn(pods::list(cluster.clone(), out.clone(), found));
+        tasks.spawn(streams::of_pods(cluster.clone(), pods.clone(), out.clone()));
+        tasks.spawn(metrics::send(cluster.clone(), pods, out.clone()));
         let nodes = Nodes::Cluster(cluster.clone());
         tasks.spawn(reports::send(nodes.clone(), out.clone()));
         let subject = Subject {

@@ -9,9 +9,10 @@ use tokio::time::{sleep, timeout};
 
 use super::Out;
 use super::message::{Message, Source};
+use super::pods::Pods;
 use crate::kubectl::api::{ApiError, Call};
 use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods::{self, EventPod};
+use crate::kubectl::node_pods::EventPod;
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -33,11 +34,12 @@ const CHOSEN: [&str; 7] = [
 
 /// Sends metrics until the task is dropped. Charts are worth no line about a pod that can't be
 /// reached; a missing right is one.
-pub(super) async fn send(cluster: Cluster, out: Out) {
+pub(super) async fn send(cluster: Cluster, mut pods: Pods, out: Out) {
     const ABOUT: &str = "the metrics of hostloop's pods";
     let mut known: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
     loop {
-        let pods = node_pods::event_pods(&cluster).await.unwrap_or_default();
+        let found = pods.wait_for(|pods| !pods.is_empty()).await.map(|pods| pods.clone());
+        let Ok(pods) = found else { return };
         let reads: Vec<_> = pods.iter().map(|pod| read(&cluster, pod)).collect();
         let found: Vec<_> = futures::stream::iter(reads).buffered(AT_ONCE).collect().await;
         for (pod, values) in pods.iter().zip(found) {

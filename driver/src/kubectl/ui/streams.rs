@@ -14,11 +14,12 @@ use tokio::time::{sleep, timeout};
 
 use super::Out;
 use super::message::{Message, Source};
+use super::pods::Pods;
 use crate::kubectl::api::ApiError;
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::node_pods::{self, EventPod};
 
-/// The pause before a stream that ended is opened again, and between two looks for pods.
+/// The pause before a stream that ended is opened again.
 const PAUSE: Duration = Duration::from_secs(3);
 /// How long a stream may be silent; a process writes an empty line every 10 s.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -109,31 +110,12 @@ async fn follow_socket(socket: &Path, follower: &mut Follower, about: &str) -> R
 }
 
 /// Follows all pods of a cluster, also those that come later.
-pub(super) async fn of_pods(cluster: Cluster, out: Out) {
-    const ABOUT: &str = "hostloop's pods";
-    let problems = out.problems.clone();
+pub(super) async fn of_pods(cluster: Cluster, mut pods: Pods, out: Out) {
     let mut tasks = Tasks::default();
-    loop {
-        match node_pods::event_pods(&cluster).await {
-            Ok(pods) => {
-                match pods.is_empty() {
-                    true => problems.found(ABOUT, &no_pods(&cluster)),
-                    false => problems.solved(ABOUT),
-                }
-                tasks.set(&cluster, pods, &out);
-            }
-            Err(error) => problems.found(ABOUT, &error.to_string()),
-        }
-        sleep(PAUSE).await;
+    while pods.changed().await.is_ok() {
+        let found = pods.borrow_and_update().clone();
+        tasks.set(&cluster, found, &out);
     }
-}
-
-fn no_pods(cluster: &Cluster) -> String {
-    let namespace = &cluster.system_namespace;
-    format!(
-        "there are no pods of hostloop in namespace {namespace}; set --system-namespace, or install \
-         hostloop with `kubectl hostloop install`"
-    )
 }
 
 /// The tasks that follow pods, by pod. Dropping them ends them.
