@@ -9,7 +9,6 @@ pub mod capabilities;
 mod capability;
 mod capacity;
 mod capacity_range;
-pub mod error;
 mod expand;
 mod groups;
 mod health;
@@ -26,7 +25,7 @@ mod volumes;
 #[cfg(test)]
 mod tests;
 
-pub use error::{Error, Result};
+pub use crate::csi::error::{Error, Result};
 
 use crate::csi::topology::{Segments, Topology};
 use crate::csi::validate::CapabilityRules;

@@ -8,7 +8,6 @@ use hostloop_proto::csi;
 
 mod capability;
 mod ephemeral;
-pub mod error;
 mod expand;
 mod format;
 mod fs_group;
@@ -27,7 +26,7 @@ mod unpublish;
 mod unstage;
 mod volume_lookup;
 
-pub use error::{Error, Result};
+pub use crate::csi::error::{Error, Result};
 pub use inline_limits::InlineLimits;
 
 use self::inline_limits::Making;

@@ -9,21 +9,16 @@ use std::error::Error as StdError;
 
 use tonic::{Code, Status};
 
+use crate::csi::error::Error;
 use crate::csi::validate::Invalid;
-use crate::{controller, kernel, node, storage};
+use crate::{kernel, storage};
 
 /// The maximum length of a message, in bytes. HTTP/2 headers carry it, and clients limit those.
 const MAX_MESSAGE: usize = 4096;
 
-impl From<controller::Error> for Status {
-    fn from(error: controller::Error) -> Status {
-        Status::new(of_controller(&error), message(&error))
-    }
-}
-
-impl From<node::Error> for Status {
-    fn from(error: node::Error) -> Status {
-        Status::new(of_node(&error), message(&error))
+impl From<Error> for Status {
+    fn from(error: Error) -> Status {
+        Status::new(of_call(&error), message(&error))
     }
 }
 
@@ -45,8 +40,8 @@ impl From<Invalid> for Status {
     }
 }
 
-fn of_controller(error: &controller::Error) -> Code {
-    use controller::Error::*;
+fn of_call(error: &Error) -> Code {
+    use Error::*;
     match error {
         Invalid(_) => Code::InvalidArgument,
         NotFound(_) => Code::NotFound,
@@ -55,26 +50,10 @@ fn of_controller(error: &controller::Error) -> Code {
         ResourceExhausted(_) => Code::ResourceExhausted,
         FailedPrecondition(_) => Code::FailedPrecondition,
         BadToken(_) => Code::Aborted,
-        Place(_) => Code::Unavailable,
-        Off(_) => Code::Unimplemented,
-        Pool(error) => of_pool(error),
-        Kernel(error) => of_kernel(error),
-    }
-}
-
-fn of_node(error: &node::Error) -> Code {
-    use node::Error::*;
-    match error {
-        Invalid(_) => Code::InvalidArgument,
-        NotFound(_) => Code::NotFound,
-        AlreadyExists(_) => Code::AlreadyExists,
-        OutOfRange(_) => Code::OutOfRange,
-        ResourceExhausted(_) => Code::ResourceExhausted,
-        FailedPrecondition(_) => Code::FailedPrecondition,
-        Off(_) => Code::Unimplemented,
         Path { .. } => Code::Internal,
-        Place(_) => Code::Unavailable,
         DataLoss(_) => Code::DataLoss,
+        Place(_) => Code::Unavailable,
+        Off(_) => Code::Unimplemented,
         Pool(error) => of_pool(error),
         Kernel(error) => of_kernel(error),
     }

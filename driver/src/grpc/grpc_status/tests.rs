@@ -87,8 +87,9 @@ fn every_pool_error_has_its_code() {
 }
 
 #[test]
-fn every_controller_error_has_its_code() {
-    use controller::Error::*;
+fn every_error_of_a_call_has_its_code() {
+    use Error::*;
+    let path = Path { path: "/t".into(), why: "is a symlink".into() };
     assert_codes(vec![
         (invalid("name", "is required").into(), Code::InvalidArgument),
         (NotFound("volume x".into()), Code::NotFound),
@@ -99,29 +100,11 @@ fn every_controller_error_has_its_code() {
         (BadToken("x".into()), Code::Aborted),
         (Place(nowhere()), Code::Unavailable),
         (Off("ControllerPublishVolume"), Code::Unimplemented),
-    ]);
-    assert_codes::<controller::Error>(pool_errors());
-    assert_codes::<controller::Error>(kernel_errors());
-}
-
-#[test]
-fn every_node_error_has_its_code() {
-    use node::Error::*;
-    let path = Path { path: "/t".into(), why: "is a symlink".into() };
-    assert_codes(vec![
-        (invalid("path", "is required").into(), Code::InvalidArgument),
-        (NotFound("volume x".into()), Code::NotFound),
-        (AlreadyExists("x".into()), Code::AlreadyExists),
-        (OutOfRange("x".into()), Code::OutOfRange),
-        (ResourceExhausted("x".into()), Code::ResourceExhausted),
-        (FailedPrecondition("x".into()), Code::FailedPrecondition),
-        (Off("NodeExpandVolume"), Code::Unimplemented),
         (path, Code::Internal),
         (DataLoss("x".into()), Code::DataLoss),
-        (Place(nowhere()), Code::Unavailable),
     ]);
-    assert_codes::<node::Error>(pool_errors());
-    assert_codes::<node::Error>(kernel_errors());
+    assert_codes::<Error>(pool_errors());
+    assert_codes::<Error>(kernel_errors());
 }
 
 #[test]

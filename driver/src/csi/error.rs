@@ -1,25 +1,27 @@
-//! The errors of controller calls, in the words of the specification's tables.
+//! The errors of calls, in the words of the specification's tables.
 
-use crate::csi::topology;
-use crate::csi::validate::Invalid;
+use std::path::PathBuf;
+
+use super::topology;
+use super::validate::Invalid;
 use crate::kernel;
 use crate::storage;
 
-/// Result of a controller call.
+/// Result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A refused or failed controller call. [`crate::grpc::grpc_status`] maps each error to a gRPC
-/// code.
+/// A refused or failed call. [`crate::grpc::grpc_status`] maps each error to a gRPC code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// INVALID_ARGUMENT.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// NOT_FOUND: the named object does not exist (volume, snapshot, group, node, source).
+    /// NOT_FOUND: the named object does not exist (volume, snapshot, group, node, source), or is not
+    /// at the path.
     #[error("{0} not found")]
     NotFound(String),
-    /// ALREADY_EXISTS: an incompatible object has the name, or the volume is published
-    /// incompatibly.
+    /// ALREADY_EXISTS: an incompatible object has the name, or the volume is published or staged for
+    /// another use.
     #[error("{0}")]
     AlreadyExists(String),
     /// OUT_OF_RANGE.
@@ -28,7 +30,8 @@ pub enum Error {
     /// RESOURCE_EXHAUSTED: no space, no attach slot, or no suitable topology.
     #[error("{0}")]
     ResourceExhausted(String),
-    /// FAILED_PRECONDITION: impossible at present; the message says what to do.
+    /// FAILED_PRECONDITION: impossible at present, for example not staged; the message says what to
+    /// do.
     #[error("{0}")]
     FailedPrecondition(String),
     /// ABORTED: an invalid starting token.
@@ -37,6 +40,18 @@ pub enum Error {
     /// UNIMPLEMENTED: switched off on the command line.
     #[error("{0} is switched off")]
     Off(&'static str),
+    /// INTERNAL: a path is unusable, for example a symlink or the mount of another program.
+    #[error("{path}: {why}")]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// INTERNAL, data lost: the record says formatted, but the device is blank. The driver leaves
+    /// it as it is.
+    #[error("{0}")]
+    DataLoss(String),
     /// UNAVAILABLE: the topology of this node is not known yet.
     #[error(transparent)]
     Place(#[from] topology::Unknown),
