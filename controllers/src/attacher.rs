@@ -8,12 +8,13 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::api::duration;
@@ -224,16 +225,16 @@ impl Attacher {
     async fn attachment(&self, name: &str) -> Outcome {
         let attachment = self.attachments.get(name);
         let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
-            self.forced().remove(name);
+            self.forced.lock().remove(name);
             return Outcome::Done;
         };
         if !self.context.acts() {
             return Outcome::Done;
         }
-        let forced = self.forced().contains(name);
+        let forced = self.forced.lock().contains(name);
         match self.sync(&attachment, forced).await {
             Ok(()) => {
-                self.forced().remove(name);
+                self.forced.lock().remove(name);
                 Outcome::Done
             }
             Err(PublishError::NotOurs) => Outcome::Done,
@@ -280,9 +281,5 @@ impl Attacher {
                 Outcome::Failed
             }
         }
-    }
-
-    fn forced(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.forced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -17,6 +17,7 @@ use axum::routing::get;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use hostloop_proto::csi;
+use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +51,7 @@ pub struct Checks(Arc<RwLock<Vec<(String, Check)>>>);
 
 impl fmt::Debug for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let checks = self.0.read();
         f.debug_set().entries(checks.iter().map(|(name, _)| name)).finish()
     }
 }
@@ -62,13 +63,13 @@ impl Checks {
         name: impl Into<String>,
         check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) {
-        let mut checks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut checks = self.0.write();
         checks.push((name.into(), Box::new(check)));
     }
 
     /// The failed checks, one line each.
     pub fn failures(&self) -> Vec<String> {
-        let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let checks = self.0.read();
         let failures = checks
             .iter()
             .filter_map(|(name, check)| check().err().map(|why| format!("{name}: {why}")));
@@ -157,7 +158,7 @@ impl Liveness {
     /// a hanging driver add no load and do not block kubelet. The call is cancelled when its last
     /// waiter is dropped.
     fn probe(&self) -> Shared<Probing> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         let joined = running.as_ref().and_then(WeakShared::upgrade);
         if let Some(joined) = joined.filter(|probe| probe.peek().is_none()) {
             return joined;

@@ -1,10 +1,11 @@
 //! Metrics of the controllers, with upstream's names.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hostloop_proto::calls::{self, code_name};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -172,7 +173,7 @@ impl Metrics {
 
     /// Adds a queue to the metrics.
     pub fn watch_queue(&self, name: &'static str, read: ReadQueue) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         // A controller that restarts, as after losing and regaining the lead, has a new queue.
         queues.retain(|(known, _)| *known != name);
         queues.push((name, read));
@@ -211,7 +212,7 @@ struct Queues(Arc<Metrics>);
 
 impl Collector for Queues {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.0.queues.lock();
         let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();
         drop(queues);
         let depths = read.iter().map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));

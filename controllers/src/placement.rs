@@ -25,13 +25,14 @@
 //! | the selected node was removed | it had no room: select another node, retry that one later |
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -286,10 +287,6 @@ impl Placement {
             clones: driver.can(ControllerCapability::CloneVolume),
         }
     }
-
-    fn reservations(&self) -> MutexGuard<'_, Reservations> {
-        lock(&self.reservations)
-    }
 }
 
 /// Counts changes that affect where claims may go: nodes (except heartbeats), CSINodes,
@@ -329,10 +326,6 @@ pub(crate) fn takes_groups(driver: &Driver) -> bool {
 /// True if the driver has VolumeSnapshotContents. Members of groups have contents of their own.
 pub(crate) fn takes_snapshots(driver: &Driver) -> bool {
     driver.can(ControllerCapability::CreateDeleteSnapshot) || takes_groups(driver)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

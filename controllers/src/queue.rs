@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_events::work::Next;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -134,13 +135,13 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Queues a key for the next free worker.
     pub fn add(&self, key: K) {
-        self.lock().add(key);
+        self.state.lock().add(key);
         self.changed.notify_one();
     }
 
     /// Queues a key after a delay, unless it becomes ready earlier.
     pub fn add_after(&self, key: K, delay: Duration) {
-        self.lock().add_at(key, Instant::now() + delay);
+        self.state.lock().add_at(key, Instant::now() + delay);
         self.changed.notify_one();
     }
 
@@ -149,7 +150,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         loop {
             let changed = self.changed.notified();
             let wake = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if state.closed {
                     // Wake the next worker, so that it sees the close too.
                     self.changed.notify_one();
@@ -201,7 +202,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Closes the queue: it neither hands out nor accepts keys.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_one();
     }
 
@@ -212,23 +213,19 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// The queue's statistics.
     pub fn stats(&self) -> Stats {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.advance(Instant::now());
         Stats { ready: state.ready.len(), adds: state.adds }
     }
 
     /// The number of failures in a row of a key.
     pub fn failures(&self, key: &K) -> u32 {
-        self.lock().failures.get(key).copied().unwrap_or(0)
+        self.state.lock().failures.get(key).copied().unwrap_or(0)
     }
 
     /// When a running key comes back if its work ends with this outcome, unless it is added earlier.
     pub fn next_try(&self, key: &K, outcome: Outcome) -> Next {
         outcome.next(&self.backoff, self.failures(key).saturating_add(1))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -246,7 +243,7 @@ impl<K: Clone + Eq + Hash> Item<K> {
     fn give_back(&mut self, outcome: Outcome) {
         self.ended = true;
         let backoff = self.queue.backoff;
-        self.queue.lock().end(&self.key, outcome, &backoff, Instant::now());
+        self.queue.state.lock().end(&self.key, outcome, &backoff, Instant::now());
         self.queue.changed.notify_one();
     }
 }

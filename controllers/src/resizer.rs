@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -203,7 +204,7 @@ impl Resizer {
                     asks.then(|| key_of(new))
                 }
                 Change::Deleted(old) => {
-                    lock(&memory).remove(&key_of(old));
+                    memory.lock().remove(&key_of(old));
                     None
                 }
             })
@@ -288,11 +289,11 @@ impl Resizer {
     }
 
     fn recall(&self, key: &Key) -> Memory {
-        lock(&self.memory).get(key).copied().unwrap_or_default()
+        self.memory.lock().get(key).copied().unwrap_or_default()
     }
 
     fn remember(&self, key: &Key, change: impl FnOnce(&mut Memory)) {
-        change(lock(&self.memory).entry(key.clone()).or_default());
+        change(self.memory.lock().entry(key.clone()).or_default());
     }
 
     /// Returns a callback that queues released claims, if their expansion failed because a pod used
@@ -300,7 +301,7 @@ impl Resizer {
     fn awaited(&self) -> impl Fn(BTreeSet<Key>) + Send + Sync + 'static {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
-            let memory = lock(&memory);
+            let memory = memory.lock();
             for key in left {
                 if memory.get(&key).is_some_and(|memory| memory.in_use) {
                     queue.add(key);
@@ -308,10 +309,6 @@ impl Resizer {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn key_of(claim: &PersistentVolumeClaim) -> Key {

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
 
 mod boot_state;
 mod capacity;
@@ -36,7 +38,6 @@ pub mod scan;
 mod slots;
 mod snapshots;
 mod space;
-mod sync;
 mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
@@ -57,7 +58,6 @@ use self::issue::{Holds, Noted};
 use self::joined::Joined;
 use self::recovery::Unfinished;
 use self::space::{Filesystems, Space};
-use self::sync::{lock, read};
 use crate::kernel::{FsUsage, Kernel, file};
 
 /// Properties of a new volume; the pool adds ID, time and format state.
@@ -171,7 +171,7 @@ impl Pools {
 
     /// The configured pools in order, open or missing.
     pub fn slots(&self) -> Vec<Slot> {
-        read(&self.slots).clone()
+        self.slots.read().clone()
     }
 
     /// Checks all pools in parallel: all hanging pools together take only as long as one.
@@ -189,13 +189,13 @@ impl Pools {
 
     /// The open pools, in order.
     fn pools(&self) -> Vec<Arc<Pool>> {
-        let slots = read(&self.slots);
+        let slots = self.slots.read();
         slots.iter().filter_map(|s| s.state.clone().ok()).collect()
     }
 
     /// [`Error::Unavailable`] while a pool is missing for which `may_hold` is true.
     fn none_missing(&self, may_hold: impl Fn(&Slot) -> bool) -> Result<()> {
-        let slots = read(&self.slots);
+        let slots = self.slots.read();
         let mut slots = slots.iter().filter(|slot| may_hold(slot));
         slots.try_for_each(|slot| slot.pool().map(drop))
     }
@@ -203,7 +203,7 @@ impl Pools {
     /// Finds a pool by name; `None` means the first configured pool. Fails with
     /// [`Error::UnknownPool`], or with [`Error::Unavailable`] if the pool is missing.
     pub fn named(&self, name: Option<&str>) -> Result<Arc<Pool>> {
-        let slots = read(&self.slots);
+        let slots = self.slots.read();
         let slot = match name {
             None => slots.first(),
             Some(name) => slots.iter().find(|s| s.spec.name == name),
@@ -214,7 +214,7 @@ impl Pools {
     /// The names of the pools that allow inline volumes: those with the option `inline`, or the
     /// first pool if none has it.
     pub fn inline_pools(&self) -> Vec<String> {
-        let slots = read(&self.slots);
+        let slots = self.slots.read();
         let opened = slots.iter().filter(|slot| slot.spec.inline);
         let mut names: Vec<String> = opened.map(|slot| slot.spec.name.clone()).collect();
         if names.is_empty() {
@@ -245,7 +245,7 @@ impl Pools {
         match handle {
             VolumeHandle::Id(id) => {
                 let pool = self.with_id(id.pool())?;
-                read(&pool.index).volumes.get(*id)?.ok_or_else(none)
+                pool.index.read().volumes.get(*id)?.ok_or_else(none)
             }
             VolumeHandle::Inline(name) => {
                 let found = self.find(|index| index.inline(name));
@@ -275,7 +275,7 @@ impl Pools {
     /// Finds a snapshot. Errors are those of [`Pools::volume`], with [`Error::NoSnapshot`].
     pub fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
         let pool = self.with_id(id.pool())?;
-        let found = read(&pool.index).snapshots.get(*id)?;
+        let found = pool.index.read().snapshots.get(*id)?;
         found.ok_or(Error::NoSnapshot(*id))
     }
 
@@ -294,7 +294,7 @@ impl Pools {
     /// Finds a group. Errors are those of [`Pools::volume`], with [`Error::NoGroup`].
     pub fn group(&self, id: &GroupId) -> Result<Arc<GroupRecord>> {
         let pool = self.with_id(id.pool())?;
-        let found = read(&pool.index).groups.get(*id)?;
+        let found = pool.index.read().groups.get(*id)?;
         found.ok_or(Error::NoGroup(*id))
     }
 
@@ -311,17 +311,17 @@ impl Pools {
     }
 
     fn find<T>(&self, look: impl Fn(&Index) -> Option<T>) -> Option<T> {
-        self.pools().iter().find_map(|pool| look(&read(&pool.index)))
+        self.pools().iter().find_map(|pool| look(&pool.index.read()))
     }
 
     fn all<T>(&self, list: impl Fn(&Index) -> Vec<T>) -> Vec<T> {
         let pools = self.pools();
-        pools.iter().flat_map(|pool| list(&read(&pool.index))).collect()
+        pools.iter().flat_map(|pool| list(&pool.index.read())).collect()
     }
 
     /// The configured name of the pool with this identity, for messages to people.
     pub fn name_of(&self, id: PoolId) -> Option<String> {
-        let slots = read(&self.slots);
+        let slots = self.slots.read();
         let slot = slots.iter().find(|s| s.id == Some(id))?;
         Some(slot.spec.name.clone())
     }
@@ -405,18 +405,18 @@ impl Pool {
 
     /// Problems in this pool that an operator should know about.
     pub fn findings(&self) -> Vec<Issue> {
-        let noted = lock(&self.findings);
+        let noted = self.findings.lock();
         noted.iter().map(|n| n.finding.clone()).collect()
     }
 
     fn note(&self, about: About, holds: Holds, what: impl Into<String>) {
         let finding = Issue { pool: self.name().to_owned(), about, what: what.into() };
         tracing::warn!(pool = %finding.pool, about = %finding.about, "{}", finding.what);
-        lock(&self.findings).push(Noted { finding, holds });
+        self.findings.lock().push(Noted { finding, holds });
     }
 
     /// Removes all issues about an object, because they no longer apply.
     fn forget(&self, about: &About) {
-        lock(&self.findings).retain(|n| n.finding.about != *about);
+        self.findings.lock().retain(|n| n.finding.about != *about);
     }
 }

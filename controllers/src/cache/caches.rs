@@ -8,13 +8,14 @@
 //! share while any of them runs ([`Caches::wide`]).
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
 use kube::Client;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -277,7 +278,7 @@ impl Caches {
     /// Returns cluster-wide caches for work that one process does for all nodes. All concurrent
     /// users share the watches.
     pub fn wide(&self) -> Wide {
-        let mut known = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.wide.lock();
         let shared = known.upgrade().unwrap_or_else(|| {
             let shared = Shared::until(&self.stop);
             *known = Arc::downgrade(&shared);
@@ -322,7 +323,7 @@ impl Caches {
     /// server serves count. A missing kind stops the loops that need it, and restarting this
     /// process would not help.
     pub fn troubles(&self) -> Vec<(&'static str, WatchError)> {
-        let wide = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
+        let wide = self.wide.lock();
         let wide = wide.upgrade().map(|wide| wide.watches.troubles());
         let own = self.shared.watches.troubles();
         let all = own.into_iter().chain(wide.unwrap_or_default());

@@ -11,10 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -280,11 +281,11 @@ impl<K: Resource> Store<K> {
 
     /// Returns the watch's current error, if any.
     pub fn trouble(&self) -> Option<WatchError> {
-        self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.trouble.lock().clone()
     }
 
     fn note(&self, error: Option<String>) {
-        let mut trouble = self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = self.inner.trouble.lock();
         *trouble = error.map(|error| WatchError {
             since: trouble.as_ref().map_or_else(Instant::now, |known| known.since),
             error,
@@ -343,7 +344,7 @@ impl<K: Resource> Store<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock()
     }
 }
 

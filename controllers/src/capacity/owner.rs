@@ -1,12 +1,11 @@
 //! Finds the owner of the capacity objects. They should live until the driver is uninstalled, and
 //! no longer.
 
-use std::sync::{Mutex, PoisonError};
-
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 
 use crate::client::{ApiError, Kube, Resource};
 
@@ -56,7 +55,7 @@ impl Owner {
         let Some(pod) = &self.pod else {
             return Ok(None);
         };
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.known.lock();
         let before = known().clone();
         if before.is_some() {
             return Ok(before);

@@ -1,12 +1,13 @@
 //! One pass over all capacity objects: asks the driver for its room, then writes what changed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi;
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use kube::ResourceExt;
+use parking_lot::Mutex;
 
 use super::owner::{Owner, OwnerError};
 use super::plan::{Action, Item, Marks, Precision, Room, Wanted, Writer, plan};
@@ -189,13 +190,13 @@ impl Pass {
 
     /// The index of the segment that a pass asks for first, for this class.
     fn first(&self, class: &StorageClass) -> usize {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = self.first.lock();
         first.get(&class.name_any()).copied().unwrap_or_default()
     }
 
     /// Sets the segment that the next pass begins with for this class.
     fn begin_at(&self, class: &StorageClass, segment: usize) {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.first.lock();
         first.insert(class.name_any(), segment);
     }
 
@@ -227,7 +228,7 @@ impl Pass {
     fn complain(&self, class: &StorageClass, failure: &Failure) {
         let uid = class.uid().unwrap_or_default();
         let message = failure.status.message().to_owned();
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         if refused.get(&uid) == Some(&message) {
             return;
         }

@@ -5,7 +5,7 @@
 //! these types. It only creates, patches and deletes objects.
 
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
@@ -18,6 +18,7 @@ use k8s_openapi::api::storage::v1::{
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -250,7 +251,7 @@ impl Kube {
 
     /// True if the API server has answered a call within the last `time`.
     pub fn answered_within(&self, time: Duration) -> bool {
-        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = *self.answered.lock();
         answered.is_some_and(|at| at.elapsed() <= time)
     }
 
@@ -392,7 +393,7 @@ impl Kube {
             answer.as_ref().err().map_or("ok", ApiError::word),
         );
         if !matches!(answer, Err(ApiError::Timeout { .. } | ApiError::Failed { .. })) {
-            let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answered = self.answered.lock();
             *answered = Some(Instant::now());
         }
         answer

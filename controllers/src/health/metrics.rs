@@ -1,8 +1,9 @@
 //! Metrics of the current health conditions.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
@@ -28,25 +29,21 @@ impl Conditions {
     }
 
     pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
-        work(&mut self.lock().volumes)
+        work(&mut self.0.lock().volumes)
     }
 
     pub(super) fn storage<T>(&self, work: impl FnOnce(&mut Option<Condition>) -> T) -> T {
-        work(&mut self.lock().storage)
+        work(&mut self.0.lock().storage)
     }
 
     pub(super) fn forget_volumes(&self) {
-        self.lock().volumes.clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().volumes.clear();
     }
 }
 
 impl Collector for Conditions {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let state = self.lock();
+        let state = self.0.lock();
         let one = ConstGauge::new(1_i64);
         let help = "Conditions of volumes that are not well, by what is wrong";
         let name = "hostloop_volume_health_abnormal";

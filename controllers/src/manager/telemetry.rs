@@ -1,9 +1,10 @@
 //! Exposes metrics of the controllers, and whether their leases are renewed.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
@@ -71,7 +72,7 @@ impl Telemetry {
 
     /// Fails if a leader did not renew its lease in time.
     pub fn leaders(&self) -> Result<(), String> {
-        for (lease, leader) in self.lock().iter() {
+        for (lease, leader) in self.0.leaders.lock().iter() {
             if leader.overdue(LEASE_GRACE) {
                 return Err(format!("lease {lease} is held but was not renewed in time"));
             }
@@ -80,7 +81,7 @@ impl Telemetry {
     }
 
     pub(super) fn add_leader(&self, lease: &str, leader: &Leadership) {
-        self.lock().push((lease.to_owned(), leader.clone()));
+        self.0.leaders.lock().push((lease.to_owned(), leader.clone()));
     }
 
     pub(super) fn common(&self) -> &Arc<Metrics> {
@@ -89,11 +90,6 @@ impl Telemetry {
 
     pub(super) fn counts(&self) -> Counts {
         self.0.counts.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(String, Leadership)>> {
-        let leaders = &self.0.leaders;
-        leaders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

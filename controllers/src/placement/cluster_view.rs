@@ -14,7 +14,7 @@ use super::node_fitness::{self, Unfit};
 use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
-use super::{Candidates, Placement, lock};
+use super::{Candidates, Placement};
 use crate::api::pvc::{self, DataSource};
 use crate::api::{pv, topology};
 use crate::snapshots::VolumeSnapshotContent;
@@ -170,7 +170,7 @@ impl Placement {
         let Some(of_class) = &self.of_class else {
             return Publication::No;
         };
-        let mut unpublished = lock(&self.unpublished);
+        let mut unpublished = self.unpublished.lock();
         if of_class.first(class).is_some() {
             unpublished.remove(class);
             return Publication::Yes;
@@ -200,7 +200,7 @@ impl Placement {
         // Read this first: changes made while collecting must outdate the result.
         let at = self.changes.load(Ordering::SeqCst);
         let name = class.name_any();
-        if let Some(known) = lock(&self.candidates).get(&name)
+        if let Some(known) = self.candidates.lock().get(&name)
             && known.at == at
         {
             return known.nodes.clone();
@@ -212,7 +212,7 @@ impl Placement {
         };
         let there = self.context.caches.nodes().all();
         let nodes: Arc<[Candidate]> = there.iter().map(candidate).collect();
-        let mut known = lock(&self.candidates);
+        let mut known = self.candidates.lock();
         known.retain(|_, known| known.at == at);
         let found = Candidates { at, nodes: nodes.clone() };
         known.insert(name, found);

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::labels::of_attachment;
-use super::{LABELLERS, Placement, RESYNC, WORKERS, lock, node_fitness, room};
+use super::{LABELLERS, Placement, RESYNC, WORKERS, node_fitness, room};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::cache::Change;
@@ -142,7 +142,7 @@ impl Placement {
     /// True if a node has reservations: its new capacity object may settle some of them.
     fn has_reservations(&self, keeper: &str) -> bool {
         let node = self.keepers.get(keeper).pop();
-        node.is_some_and(|node| self.reservations().has_reservations(&node.name_any()))
+        node.is_some_and(|node| self.reservations.lock().has_reservations(&node.name_any()))
     }
 
     /// Runs the workers until `context.stop`.
@@ -236,7 +236,7 @@ impl Placement {
     }
 
     fn add_all(&self) {
-        self.reservations().settle(Instant::now());
+        self.reservations.lock().settle(Instant::now());
         let caches = &self.context.caches;
         for uid in self.claims.keys() {
             self.queues.claims.add(uid);
@@ -260,8 +260,8 @@ impl Placement {
     async fn wake_waiting(&self) {
         loop {
             self.wake.notified().await;
-            self.reservations().settle(Instant::now());
-            let unschedulable = lock(&self.unschedulable).clone();
+            self.reservations.lock().settle(Instant::now());
+            let unschedulable = self.unschedulable.lock().clone();
             // Many waiting claims must not keep the process busy.
             let pause = PACE
                 .max(EACH.saturating_mul(u32::try_from(unschedulable.len()).unwrap_or(u32::MAX)));

@@ -95,7 +95,7 @@ impl Placement {
             }
             let name = class.name_any();
             let candidates = self.candidates(&class);
-            let left = left(&candidates, &self.reservations(), now);
+            let left = left(&candidates, &self.reservations.lock(), now);
             let known = tables.remove(&name).filter(|(table, since)| {
                 now.saturating_duration_since(*since) < KEPT && table.holds(&left)
             });

@@ -16,7 +16,7 @@ use super::metrics::Outcome as Count;
 use super::node_fitness::Unfit;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
-use super::{Placement, lock, room};
+use super::{Placement, room};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::{ApiError, EventKind};
@@ -125,10 +125,10 @@ impl Placement {
         let now = Instant::now();
         let claim = facts.claim;
         let class = pvc::class_name(claim).unwrap_or_default();
-        let known = self.reservations().node(uid).map(str::to_owned);
+        let known = self.reservations.lock().node(uid).map(str::to_owned);
         let version = known.and_then(|node| self.room(&node, class));
         let version = version.map_or(0, |room| room.version);
-        let mut reservations = self.reservations();
+        let mut reservations = self.reservations.lock();
         match (facts.volume, pvc::selected_node(claim)) {
             (Some(volume), _) => reservations.made(uid, room::version(volume), now),
             // The claim is bound to a volume that is not in the cache yet.
@@ -200,7 +200,7 @@ impl Placement {
         }
         let version = self.room(node, &class.name_any());
         let version = version.map_or(0, |room| room.version);
-        let passed_over = self.reservations().passes_over(&uid, node, version, Instant::now());
+        let passed_over = self.reservations.lock().passes_over(&uid, node, version, Instant::now());
         if let Some(left) = passed_over {
             let message = format!(
                 "the source of the claim is on node {node} alone, and that node {}: make room \
@@ -211,7 +211,7 @@ impl Placement {
             return Outcome::RetryAfter(left);
         }
         let bytes = pvc::requested(claim).unwrap_or_default();
-        self.reservations().assign(&uid, node, bytes, Instant::now());
+        self.reservations.lock().assign(&uid, node, bytes, Instant::now());
         self.assign(claim, node).await
     }
 
@@ -238,7 +238,7 @@ impl Placement {
         let ask = Request { uid: &uid, bytes, among, is_published };
         let chosen = {
             // Choose and reserve under one lock, so that the next claim sees this reservation.
-            let mut reservations = self.reservations();
+            let mut reservations = self.reservations.lock();
             let chosen = choose(ask, &candidates, &reservations, now);
             if let Ok(node) = &chosen {
                 reservations.assign(&uid, node, bytes, now);
@@ -264,7 +264,7 @@ impl Placement {
     async fn assign(&self, claim: &Arc<PersistentVolumeClaim>, node: &str) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
         if !self.context.leader.leads() {
-            self.reservations().release(&uid);
+            self.reservations.lock().release(&uid);
             return Outcome::Done;
         }
         let (name, namespace) = (claim.name_any(), claim.namespace());
@@ -291,7 +291,7 @@ impl Placement {
                 Outcome::Done
             }
             Err(error) => {
-                self.reservations().release(&uid);
+                self.reservations.lock().release(&uid);
                 let count = match &error {
                     ApiError::NotFound { .. } => return Outcome::Done,
                     ApiError::Conflict { .. } => Count::Conflict,
@@ -332,7 +332,7 @@ impl Placement {
         self.mark_unschedulable(&uid);
         self.options.metrics.assigned(count);
         let now = Instant::now();
-        let mut last_events = lock(&self.last_events);
+        let mut last_events = self.last_events.lock();
         match due(last_events.get(&uid), count, &message, now) {
             Due::Known => return Outcome::Failed,
             // Without a retry, the claim might stay unqueued for long, with an outdated event.
@@ -352,16 +352,16 @@ impl Placement {
     }
 
     pub(super) fn mark_unschedulable(&self, uid: &str) {
-        lock(&self.unschedulable).insert(uid.to_owned());
+        self.unschedulable.lock().insert(uid.to_owned());
     }
 
     fn mark_schedulable(&self, uid: &str) {
-        lock(&self.unschedulable).remove(uid);
-        lock(&self.last_events).remove(uid);
+        self.unschedulable.lock().remove(uid);
+        self.last_events.lock().remove(uid);
     }
 
     fn forget(&self, uid: &str) {
-        self.reservations().forget(uid);
+        self.reservations.lock().forget(uid);
         self.mark_schedulable(uid);
     }
 }

@@ -155,7 +155,7 @@ impl Rig {
     }
 
     fn reserved(&self, node: &str) -> i64 {
-        self.at_work.reservations().sum(node, None, Instant::now()).bytes
+        self.at_work.reservations.lock().sum(node, None, Instant::now()).bytes
     }
 }
 

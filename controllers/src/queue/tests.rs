@@ -48,7 +48,7 @@ async fn keys_come_in_order_and_once() {
         assert_eq!(key_now(&queue).await, Some(key));
     }
     assert_eq!(key_now(&queue).await, None);
-    assert!(queue.lock().places.is_empty());
+    assert!(queue.state.lock().places.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +91,7 @@ async fn news_bring_a_failed_key_forward_but_its_failures_count_on() {
     now(&queue).await.unwrap().end(Outcome::Failed);
     queue.add("a");
     let item = now(&queue).await.unwrap();
-    assert!(queue.lock().waiting.is_empty(), "it does not come twice");
+    assert!(queue.state.lock().waiting.is_empty(), "it does not come twice");
     item.end(Outcome::Failed);
     assert_eq!(queue.failures(&"a"), 2);
 
@@ -266,6 +266,6 @@ fn when_a_key_comes_back() {
     ] {
         assert_eq!(queue.next_try(&"a", outcome), next, "{outcome:?}");
     }
-    queue.lock().failures.insert("a", 2);
+    queue.state.lock().failures.insert("a", 2);
     assert_eq!(queue.next_try(&"a", Outcome::Failed), Next::Retry(4 * START));
 }

@@ -1,7 +1,9 @@
 //! The state of the registration, for health checks.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::socket::{Id, Name, id_at};
 
@@ -89,6 +91,6 @@ impl Health {
 
     fn lock<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         // An update under the lock is never left half done.
-        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.state.lock())
     }
 }

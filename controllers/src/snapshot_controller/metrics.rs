@@ -1,8 +1,9 @@
 //! Metrics of the duration of snapshot operations, with the names of the upstream controller.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -104,7 +105,7 @@ impl Metrics {
         driver: Option<&str>,
         beforehand: bool,
     ) {
-        let mut begun = self.lock();
+        let mut begun = self.begun.lock();
         let entry = begun.entry((of, operation, uid.to_owned()));
         let known = entry.or_insert_with(|| Begun { at: Instant::now(), driver: None, beforehand });
         if known.driver.is_none() {
@@ -125,20 +126,20 @@ impl Metrics {
             if deleted {
                 self.finish(of, operation, uid, "cancel");
             } else {
-                self.lock().remove(&(of, operation, uid.to_owned()));
+                self.begun.lock().remove(&(of, operation, uid.to_owned()));
             }
         }
-        self.show(&self.lock());
+        self.show(&self.begun.lock());
     }
 
     /// Forgets all operations, because another process leads now.
     pub(super) fn forget(&self) {
-        self.lock().clear();
+        self.begun.lock().clear();
         self.in_flight.set(0);
     }
 
     fn finish(&self, of: Of, operation: Operation, uid: &str, status: &'static str) -> bool {
-        let mut begun = self.lock();
+        let mut begun = self.begun.lock();
         let Some(done) = begun.remove(&(of, operation, uid.to_owned())) else {
             return false;
         };
@@ -156,10 +157,6 @@ impl Metrics {
 
     fn show(&self, begun: &HashMap<Key, Begun>) {
         self.in_flight.set(i64::try_from(begun.len()).unwrap_or(i64::MAX));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Begun>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

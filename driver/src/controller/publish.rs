@@ -2,9 +2,9 @@
 //! The Node service does the actual attach.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use hostloop_proto::csi;
+use parking_lot::Mutex;
 
 use super::capability::of_volume;
 use super::{Controller, Error, Result, lookup};
@@ -69,7 +69,7 @@ impl Slots {
         limit: u64,
         published: impl FnOnce() -> Result<BTreeSet<VolumeId>>,
     ) -> Result<Slot<'_>> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         // In this order, a publication recorded meanwhile still counts as taken.
         let mut used = taken.clone();
         used.extend(published()?);
@@ -87,8 +87,7 @@ impl Slots {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        let taken = self.slots.taken.lock();
-        taken.unwrap_or_else(PoisonError::into_inner).remove(&self.volume);
+        self.slots.taken.lock().remove(&self.volume);
     }
 }
 

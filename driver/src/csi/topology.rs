@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, file};
@@ -114,16 +115,15 @@ impl Topology {
 
     /// All segments.
     pub fn segments(&self) -> Result<Arc<Segments>, Unknown> {
-        self.current_segments(self.lock())
+        self.current_segments(self.0.state.lock())
     }
 
     /// All segments, after a short wait for current labels. Registration uses this, because kubelet
     /// refuses segments that contradict the labels.
     pub fn settled(&self) -> Result<Arc<Segments>, Unknown> {
-        let state = self.lock();
+        let mut state = self.0.state.lock();
         let waits = |state: &mut State| !self.0.labels.is_empty() && !state.is_read;
-        let waited = self.0.read.wait_timeout_while(state, PATIENCE, waits);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.0.read.wait_while_for(&mut state, waits, PATIENCE);
         self.current_segments(state)
     }
 
@@ -146,7 +146,7 @@ impl Topology {
         let there = |key: &String| labels.get(key).filter(|value| !value.is_empty());
         let keys = || self.0.labels.iter();
         let missing: Vec<_> = keys().filter(|key| there(key).is_none()).cloned().collect();
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         let before = state.known.clone().unwrap_or_default();
         let value = |key: &String| there(key).or(before.get(key)).cloned();
         let of_label = |key: &String| Some((key.clone(), value(key)?));
@@ -180,10 +180,6 @@ impl Topology {
         if let Err(error) = memory.write(labels) {
             tracing::warn!(%error, "the node's labels could not be stored");
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,9 +7,10 @@
 //! retries.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
@@ -111,7 +112,7 @@ pub(crate) struct Lanes(Arc<Mutex<Threads>>);
 impl Lanes {
     /// The threads for this kind of work in a lane.
     pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Semaphore> {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.0.lock();
         let threads = match work {
             Work::Change => CHANGES,
             Work::Stream => STREAMS,

@@ -20,10 +20,11 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_events::Shortened;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
@@ -268,7 +269,7 @@ impl Turn {
     async fn comes(&self) -> bool {
         loop {
             {
-                let table = lock(&self.table);
+                let table = self.table.lock();
                 if table.obstacle(&self.job).is_none() {
                     return true;
                 }
@@ -283,13 +284,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        lock(&self.table).remove(&self.job);
+        self.table.lock().remove(&self.job);
     }
-}
-
-/// Every statement leaves the table consistent, so a panic elsewhere can't have broken it.
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OperationLocks {
@@ -333,7 +329,7 @@ impl OperationLocks {
         let until = Instant::now() + patience;
         if timeout_at(until, answer.wait_for(Option::is_some)).await.is_err()
             && let Some(job) = job.upgrade()
-            && let Some((key, other)) = lock(&self.table).obstacle(&job)
+            && let Some((key, other)) = self.table.lock().obstacle(&job)
         {
             return Err(Status::aborted(format!(
                 "{}, and has not ended within {} s",
@@ -373,7 +369,7 @@ impl OperationLocks {
 
     /// Refuses all further requests, and those that wait for earlier ones.
     pub fn close(&self) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.closed = true;
         table.queues.values().flatten().for_each(|(_, job)| job.wake.notify_one());
         self.work.close();
@@ -390,7 +386,7 @@ impl OperationLocks {
     }
 
     fn take(&self, operation: Operation) -> Result<Ticket, Status> {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table.closed {
             return Err(shutting_down());
         }

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::Result;
 use super::failpoint::effect;
@@ -59,10 +61,10 @@ type Round = OnceLock<std::result::Result<(), i32>>;
 
 impl Shared {
     fn run(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let round = state.next.clone();
         while state.running && round.get().is_none() {
-            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.ended.wait(&mut state);
         }
         if round.get().is_none() {
             // No round runs and this one has not: the first thread to get here runs it.
@@ -70,7 +72,7 @@ impl Shared {
             state.next = Arc::default();
             drop(state);
             let result = work().map_err(|e| e.raw_os_error().unwrap_or(libc::EIO));
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let _ = round.set(result);
             state.running = false;
             drop(state);
@@ -78,9 +80,5 @@ impl Shared {
         }
         let result = round.get().copied().unwrap_or(Err(libc::EIO));
         result.map_err(io::Error::from_raw_os_error)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

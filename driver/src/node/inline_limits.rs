@@ -3,7 +3,9 @@
 //! Any user who may create a pod may request inline volumes, and no Kubernetes quota counts them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{Error, Result};
 use crate::storage::VolumeRecord;
@@ -62,15 +64,11 @@ pub(super) struct Admitted<'a> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.making.lock().remove(&self.handle);
+        self.making.0.lock().remove(&self.handle);
     }
 }
 
 impl Making {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Admits one more volume, besides those being created and those that `existing` finds.
     /// `existing` runs under the lock. A volume enters the index before it leaves this table, so
     /// each one is counted. Handles show duplicates.
@@ -81,7 +79,7 @@ impl Making {
         bytes: u64,
         existing: impl FnOnce() -> Vec<Arc<VolumeRecord>>,
     ) -> Result<Admitted<'_>> {
-        let mut making = self.lock();
+        let mut making = self.0.lock();
         let existing = existing();
         let sizes: HashMap<&str, u64> = existing
             .iter()

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::freeze::longer_than;
-use super::sync::lock;
 use super::{Error, PoolId, Result};
 use crate::kernel;
 use crate::kernel::file::{self, Copied};
@@ -50,7 +50,7 @@ pub(super) struct CopyRates {
 impl CopyRates {
     /// The measurement that counts now.
     pub(super) fn known(&self, route: Route) -> Option<Measured> {
-        let (measured, at) = *lock(&self.latest).get(&route)?;
+        let (measured, at) = *self.latest.lock().get(&route)?;
         (at.elapsed() < KEPT).then_some(measured)
     }
 
@@ -78,7 +78,7 @@ impl CopyRates {
     /// Remembers a copy, if it says more than the one that counts now.
     fn note(&self, route: Route, measured: Measured) {
         if says_more(measured, self.known(route)) {
-            lock(&self.latest).insert(route, (measured, Instant::now()));
+            self.latest.lock().insert(route, (measured, Instant::now()));
         }
     }
 }

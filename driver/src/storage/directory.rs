@@ -9,9 +9,9 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use hostloop_events::phase;
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, OFlags};
 
 use super::boot_state;
@@ -19,7 +19,6 @@ use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, TRASH};
 use super::image_file::Image;
 use super::record_io::Record;
-use super::sync::lock;
 use super::{GroupId, Result, VolumeRecord};
 use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, file};
@@ -220,12 +219,12 @@ impl Layout {
     /// Retries failed removals. A full filesystem may refuse even a removal, and callers do not
     /// repeat calls for deleted entries.
     pub(super) fn remove_left(&self) {
-        let left = std::mem::take(&mut *lock(&self.left));
+        let left = std::mem::take(&mut *self.left.lock());
         let mut stuck = false;
         for (from, entry) in left {
             // A group's record must stay until the snapshots in it are moved to `trash/`.
             if stuck && entry.parse::<GroupId>().is_ok() {
-                lock(&self.left).push((from, entry));
+                self.left.lock().push((from, entry));
                 continue;
             }
             stuck |= !self.try_remove(from, entry) && matches!(from, Left::On(_));
@@ -234,7 +233,7 @@ impl Layout {
 
     /// Queues an entry that could not be removed, for a later try.
     pub(super) fn remove_later(&self, from: Left, entry: String) {
-        lock(&self.left).push((from, entry));
+        self.left.lock().push((from, entry));
     }
 
     /// Moves an unreferenced entry to `trash/` and frees it, now or later. False if even the move

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use super::directory::Left;
 use super::file_names::EntryKind;
 use super::snapshots::{Committed, Facts, Shot};
-use super::sync::{read, write};
 use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, VolumeId};
 use crate::record::SCHEMA;
 
@@ -31,7 +30,7 @@ impl Pools {
         let pools = pools.collect::<Result<Vec<_>>>()?;
         let home =
             pools.first().ok_or_else(|| Error::Refused("a group of no volumes".to_owned()))?;
-        read(&home.index).groups.check_unused(name)?;
+        home.index.read().groups.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, volumes)?;
         let id = GroupId::generate(home.id);
         let record = GroupRecord {
@@ -46,7 +45,7 @@ impl Pools {
         let members = commit(shots, &record, home)?;
         let record = Arc::new(record);
         // The group before its members: a member of a missing group would look like a leftover.
-        write(&home.index).groups.put(record.clone());
+        home.index.write().groups.put(record.clone());
         for member in members {
             member.publish();
         }
@@ -61,7 +60,7 @@ impl Pools {
         let pools = pools.collect::<Result<Vec<_>>>()?;
         let entry = id.to_string();
         home.layout.discard(EntryKind::Groups, &entry)?;
-        write(&home.index).groups.take(*id);
+        home.index.write().groups.take(*id);
         home.forget(&About::Group(*id));
         // The snapshots no longer exist; those that can't be freed now are freed later.
         let mut all_away = true;

@@ -4,10 +4,10 @@
 //! the running read, wait for a limited time, and return; the thread stays.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::sync::lock;
+use parking_lot::{Condvar, Mutex};
 
 /// A kind of read with the result `T`.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct State<T> {
 impl<T: Clone + Send + 'static> Joined<T> {
     /// Starts a read on its own thread, unless one is running.
     pub(super) fn begin(self: &Arc<Self>, read: impl FnOnce() -> T + Send + 'static) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.began.is_some() {
             return;
         }
@@ -55,7 +55,7 @@ impl<T: Clone + Send + 'static> Joined<T> {
     }
 
     fn end(&self, answer: Option<T>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.began = None;
         state.rounds += 1;
         state.last = answer;
@@ -66,14 +66,13 @@ impl<T: Clone + Send + 'static> Joined<T> {
     /// The result of the running read, or of the last read if none is running. `None` if the read
     /// has been running for longer than `limit`, or panicked.
     pub(super) fn answer(&self, limit: Duration) -> Option<T> {
-        let state = lock(&self.state);
+        let mut state = self.state.lock();
         let Some(began) = state.began else {
             return state.last.clone();
         };
         let round = state.rounds;
         let left = limit.saturating_sub(began.elapsed());
-        let waited = self.done.wait_timeout_while(state, left, |state| state.rounds == round);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.done.wait_while_for(&mut state, |state| state.rounds == round, left);
         match state.rounds == round {
             true => None,
             false => state.last.clone(),

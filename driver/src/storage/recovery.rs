@@ -19,7 +19,6 @@ use super::index::{Index, Named, Table};
 use super::issue::Holds;
 use super::load;
 use super::record_io::{self, Broken, Record};
-use super::sync::{lock, read, write};
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
     VolumeId, VolumeRecord,
@@ -37,7 +36,7 @@ pub(super) use recheck::recheck;
 /// Reads a pool's records, and repairs the effects of a crash, a reboot or outside changes.
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
     sweep(pool)?;
-    *write(&pool.index) = read_records(pool)?;
+    *pool.index.write() = read_records(pool)?;
     split_old_records(pool);
     let images = look_at_images(pool);
     thaw(pool, kernel, options, &images);
@@ -103,7 +102,7 @@ fn sweep(pool: &Pool) -> Result<()> {
             let id = id.filter(|id| id.pool() == pool.id);
             let group = id.and_then(|id| group_in(dir, id));
             match group {
-                Some(group) => lock(&pool.unfinished).push(Unfinished { left, group }),
+                Some(group) => pool.unfinished.lock().push(Unfinished { left, group }),
                 None => remove(pool, left, what, entry),
             }
         }
@@ -174,7 +173,7 @@ fn read_shelf<R: Record>(
 /// Moves the state that version 0.1.0 kept in `volume.json` to `state.json`. If that fails, the
 /// state in `volume.json` counts again at the next start.
 fn split_old_records(pool: &Pool) {
-    let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
+    let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     for volume in volumes.iter().filter(|volume| volume.durable() != ***volume) {
         let split = || {
             let stored: VolumeRecord = load::read_one(&pool.layout, volume.id)?;
@@ -201,7 +200,7 @@ struct Found {
 /// comes from an interrupted expansion: the record adopts its length, because the filesystem in it
 /// may have grown already.
 fn look_at_images(pool: &Pool) -> Vec<Found> {
-    let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
+    let volumes: Vec<_> = pool.index.read().volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
     for volume in volumes {
         let what = match pool.stat_image(&volume.id) {
@@ -274,9 +273,9 @@ fn scratch(options: &PoolOptions, id: &VolumeId) -> Result<PathBuf> {
 /// that can't be found are kept and become findings, and so do groups with missing members.
 pub(super) fn settle_groups(pools: &Pools) {
     for pool in pools.pools() {
-        let mut unfinished = std::mem::take(&mut *lock(&pool.unfinished));
+        let mut unfinished = std::mem::take(&mut *pool.unfinished.lock());
         unfinished.retain(|unfinished| !finish(pools, &pool, unfinished));
-        lock(&pool.unfinished).append(&mut unfinished);
+        pool.unfinished.lock().append(&mut unfinished);
     }
     for pool in pools.pools() {
         note_lone_members(pools, &pool);
@@ -327,12 +326,12 @@ fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
 /// needed; a damaged record, or a lost group record, must not destroy a snapshot.
 fn note_lone_members(pools: &Pools, pool: &Pool) {
     let members: Vec<(SnapshotId, GroupId)> = {
-        let index = read(&pool.index);
+        let index = pool.index.read();
         let members = index.snapshots.all().filter_map(|s| Some((s.id, s.group?)));
         members.collect()
     };
     let unfinished = |pool: &Arc<Pool>| -> Vec<GroupId> {
-        let unfinished = lock(&pool.unfinished);
+        let unfinished = pool.unfinished.lock();
         unfinished.iter().map(|u| u.group.id).collect()
     };
     let waiting: Vec<GroupId> = pools.pools().iter().flat_map(unfinished).collect();
@@ -351,7 +350,7 @@ fn note_lone_members(pools: &Pools, pool: &Pool) {
 }
 
 fn note_missing_members(pools: &Pools, pool: &Pool) {
-    let groups: Vec<_> = read(&pool.index).groups.all().cloned().collect();
+    let groups: Vec<_> = pool.index.read().groups.all().cloned().collect();
     for group in groups {
         for member in &group.snapshots {
             if let Err(e @ Error::NoSnapshot(_)) = pools.snapshot(member) {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::capacity::{self, SpaceRequest};
-use super::sync::lock;
 use super::{Error, Pool, Result};
 
 /// Space reserved for a running operation. Dropping it releases the space, because the index then
@@ -16,7 +15,7 @@ pub(super) struct Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut under_way = lock(&self.pool.under_way);
+        let mut under_way = self.pool.under_way.lock();
         under_way.promise -= self.need.promise;
         under_way.take -= self.need.take;
     }
@@ -31,7 +30,7 @@ impl Pool {
             wanted: need.promise.max(need.take),
             available,
         })?;
-        let mut under_way = lock(&self.under_way);
+        let mut under_way = self.under_way.lock();
         under_way.promise += need.promise;
         under_way.take += need.take;
         Ok(Reservation { pool: self, need })

@@ -4,13 +4,14 @@
 //! no other. Until a pool is open, its slot says why it is missing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, TryLockError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::copy_rate::CopyRates;
 use super::open::registry::Known;
-use super::sync::{lock, read, write};
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};
 
@@ -44,7 +45,7 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            lock(&self.opening.claimed).remove(&self.id);
+            self.opening.claimed.lock().remove(&self.id);
         }
     }
 }
@@ -60,7 +61,7 @@ impl Opening {
 
     /// Claims a pool ID for a slot; `None` if another slot has it.
     pub(super) fn claim(&self, id: PoolId, slot: usize) -> Option<Claim<'_>> {
-        let mut claimed = lock(&self.claimed);
+        let mut claimed = self.claimed.lock();
         if *claimed.entry(id).or_insert(slot) != slot {
             return None;
         }
@@ -69,11 +70,7 @@ impl Opening {
 
     /// Takes the lock to open a slot's pool; `None` while another thread holds it.
     fn turn(&self, slot: usize) -> Option<MutexGuard<'_, ()>> {
-        match self.turns[slot].try_lock() {
-            Ok(turn) => Some(turn),
-            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.turns[slot].try_lock()
     }
 }
 
@@ -132,7 +129,7 @@ impl Pools {
     fn open_all(self: &Arc<Self>, limit: Duration) -> Result<()> {
         let began = Instant::now();
         let (ended, openings) = channel();
-        let count = read(&self.slots).len();
+        let count = self.slots.read().len();
         for i in 0..count {
             let (pools, ended) = (self.clone(), ended.clone());
             let work = move || {
@@ -175,14 +172,14 @@ impl Pools {
 
     /// Number of configured pools.
     pub fn count(&self) -> usize {
-        read(&self.slots).len()
+        self.slots.read().len()
     }
 
     /// Maintains one pool; called periodically. Opens and recovers a missing pool once it is
     /// available. In an open pool, it retries failed removals and drops findings that no longer
     /// hold.
     pub fn tend(&self, slot: usize) {
-        let state = read(&self.slots)[slot].state.clone();
+        let state = self.slots.read()[slot].state.clone();
         match state {
             Ok(pool) => {
                 pool.layout.remove_left();
@@ -202,7 +199,7 @@ impl Pools {
         let Some(_turn) = self.opening.turn(i) else {
             return Ok(());
         };
-        let slot = read(&self.slots)[i].clone();
+        let slot = self.slots.read()[i].clone();
         if slot.state.is_ok() {
             return Ok(());
         }
@@ -227,7 +224,7 @@ impl Pools {
         let found = state.is_ok();
         self.settle_slot(i, state, id);
         if found {
-            let _one_at_a_time = lock(&self.opening.settling);
+            let _one_at_a_time = self.opening.settling.lock();
             recovery::settle_groups(self);
         }
         Ok(())
@@ -239,7 +236,7 @@ impl Pools {
         state: std::result::Result<Arc<Pool>, String>,
         id: Option<PoolId>,
     ) {
-        let mut slots = write(&self.slots);
+        let mut slots = self.slots.write();
         let name = slots[i].spec.name.clone();
         match &state {
             Ok(pool) => {

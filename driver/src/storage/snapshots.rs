@@ -11,7 +11,6 @@ use super::content_source::{CopyJob, Origin};
 use super::directory::Incoming;
 use super::file_names::EntryKind;
 use super::reservation::Reservation;
-use super::sync::{read, write};
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId, SnapshotRecord};
 use super::{VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file;
@@ -69,7 +68,7 @@ pub(super) struct Committed<'a> {
 impl Committed<'_> {
     /// Adds the record to the index.
     pub(super) fn publish(self) -> Arc<SnapshotRecord> {
-        write(&self.pool.index).snapshots.put(self.record.clone());
+        self.pool.index.write().snapshots.put(self.record.clone());
         self.record
     }
 }
@@ -91,7 +90,7 @@ impl Pools {
         parameters: &BTreeMap<String, String>,
     ) -> Result<Arc<SnapshotRecord>> {
         let pools = [self.with_id(volume.pool())?];
-        read(&pools[0].index).snapshots.check_unused(name)?;
+        pools[0].index.read().snapshots.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, &[*volume])?;
         let facts = Facts { name: name.to_owned(), parameters, group: None, taken_ns };
         let mut record = None;
@@ -161,7 +160,7 @@ impl Pool {
     pub(super) fn drop_snapshot(&self, id: SnapshotId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Snapshots, &entry)?;
-        write(&self.index).snapshots.take(id);
+        self.index.write().snapshots.take(id);
         self.forget(&About::Snapshot(id));
         self.layout.free(&entry);
         Ok(())
@@ -170,7 +169,7 @@ impl Pool {
     /// Deletes a snapshot of a group that does not exist, and frees it now or later. False if even
     /// the move to `trash/` failed.
     pub(super) fn abandon_snapshot(&self, id: SnapshotId) -> bool {
-        write(&self.index).snapshots.take(id);
+        self.index.write().snapshots.take(id);
         self.forget(&About::Snapshot(id));
         self.layout.abandon(EntryKind::Snapshots, id.to_string())
     }

@@ -5,14 +5,14 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
 use super::capacity::{self, Image, SpaceRequest, SpaceUsage};
 use super::file_names::EntryKind;
-use super::sync::{lock, read};
 use super::{Pool, PoolKind, PoolSpec, Result, Source, scan};
 use crate::kernel::{self, FsUsage, Kernel, file};
 
@@ -105,7 +105,7 @@ impl Filesystems {
     /// Finds or adds the filesystem of an open directory.
     fn of(&self, root: File) -> Result<Arc<Filesystem>> {
         let dev = kernel::file_id(&root)?.dev;
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.retain(|filesystem| filesystem.strong_count() > 0);
         let found = known.iter().filter_map(Weak::upgrade).find(|f| f.dev == dev);
         Ok(found.unwrap_or_else(|| {
@@ -123,22 +123,22 @@ impl Filesystems {
 
 impl Filesystem {
     fn add(&self, tenant: Tenant) {
-        let mut tenants = lock(&self.tenants);
+        let mut tenants = self.tenants.lock();
         tenants.retain(|tenant| tenant.pool.strong_count() > 0);
         tenants.push(tenant);
         // The cached value does not count this tenant.
-        *lock(&self.room) = None;
+        *self.room.lock() = None;
     }
 
     fn tenants(&self) -> Vec<(Arc<Pool>, Option<Arc<File>>)> {
-        let tenants = lock(&self.tenants).clone().into_iter();
+        let tenants = self.tenants.lock().clone().into_iter();
         tenants.filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.image))).collect()
     }
 
     /// Reads the usage, and the part of it that the driver's images certainly hold.
     fn measure(&self) -> Result<(FsUsage, u64)> {
         let usage = file::usage(self.root.as_fd())?;
-        let known = *lock(&self.room);
+        let known = *self.room.lock();
         let room = match known {
             Some(room) if room.at.elapsed() < COUNT_FOR => room,
             _ => {
@@ -150,7 +150,7 @@ impl Filesystem {
                     at: Instant::now(),
                     bytes: usage.available_bytes.saturating_add(ours.min(used(&usage))),
                 };
-                *lock(&self.room) = Some(room);
+                *self.room.lock() = Some(room);
                 room
             }
         };
@@ -162,7 +162,7 @@ impl Filesystem {
     fn books(&self, pool: &Arc<Pool>, (usage, ours): (FsUsage, u64)) -> SpaceUsage {
         let (mut others, mut taking) = (0_u64, 0_u64);
         for (tenant, _) in self.tenants() {
-            taking = taking.saturating_add(lock(&tenant.under_way).take);
+            taking = taking.saturating_add(tenant.under_way.lock().take);
             if !Arc::ptr_eq(&tenant, pool) {
                 others = others.saturating_add(tenant.promised());
             }
@@ -249,7 +249,7 @@ impl Pool {
                 Some((host, (usage, ours.saturating_sub(twice))))
             }
         };
-        let guard = lock(&space.all.admission);
+        let guard = space.all.admission.lock();
         let own = space.own.books(self, own);
         let host = host.map(|(host, measured)| host.books(self, measured));
         Ok((std::iter::once(own).chain(host).collect(), Some(guard)))
@@ -257,15 +257,15 @@ impl Pool {
 
     /// Space promised to volumes, snapshots and running operations.
     fn promised(&self) -> u64 {
-        let SpaceRequest { promise, .. } = *lock(&self.under_way);
-        read(&self.index).promised().saturating_add(promise)
+        let SpaceRequest { promise, .. } = *self.under_way.lock();
+        self.index.read().promised().saturating_add(promise)
     }
 
     /// All images with their allocated space and their sources.
     fn images(&self) -> Result<Vec<Image>> {
         let mut images = Vec::new();
         {
-            let index = read(&self.index);
+            let index = self.index.read();
             for volume in index.volumes.all() {
                 let source = volume.source.map(|source| match source {
                     Source::Snapshot(id) => id.uuid(),

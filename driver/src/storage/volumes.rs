@@ -13,7 +13,6 @@ use super::copy_image;
 use super::file_names::{EntryKind, IMAGE};
 use super::image_file::Image;
 use super::load;
-use super::sync::{read, write};
 use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::KernelState;
@@ -30,7 +29,7 @@ impl Pools {
     /// the copy. A volume without a source gets its filesystem here, where no user and no loop
     /// device has the image yet. Fails with [`Error::NoRoom`] if the pool can't promise the space.
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
-        read(&pool.index).volumes.check_unused(&new.name)?;
+        pool.index.read().volumes.check_unused(&new.name)?;
         pool.limit(new.capacity_bytes)?;
         let origin = match &new.source {
             Some(source) => Some(self.origin(source)?),
@@ -68,10 +67,10 @@ impl Pools {
         }
         phase("sync", || file::sync(&image, &incoming.image_path()))?;
         let mut record = record_of(new, id, format);
-        write(&pool.index).share(&mut record);
+        pool.index.write().share(&mut record);
         let record = Arc::new(record);
         incoming.commit(&*record)?;
-        write(&pool.index).put_volume(record.clone());
+        pool.index.write().put_volume(record.clone());
         Ok(record)
     }
 
@@ -166,7 +165,7 @@ impl Pools {
         match (updated, cleared) {
             (Err(Error::Kernel(error)), Some(record)) => {
                 tracing::warn!(volume = %id, %error, "can't write the record; on disk it claims more than there is");
-                write(&pool.index).put_volume(Arc::new(record));
+                pool.index.write().put_volume(Arc::new(record));
                 Ok(())
             }
             (updated, _) => updated.map(drop),
@@ -244,7 +243,7 @@ impl Pool {
     pub(super) fn drop_volume(&self, id: VolumeId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Volumes, &entry)?;
-        write(&self.index).take_volume(id);
+        self.index.write().take_volume(id);
         self.forget(&About::Volume(id));
         self.layout.free(&entry);
         Ok(())
@@ -258,7 +257,7 @@ impl Pool {
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<Arc<VolumeRecord>> {
-        let found = read(&self.index).volumes.get(*id)?;
+        let found = self.index.read().volumes.get(*id)?;
         let before = found.ok_or(Error::NoVolume(VolumeHandle::Id(*id)))?;
         let mut record = (*before).clone();
         change(&mut record);
@@ -274,7 +273,7 @@ impl Pool {
         let record = Arc::new(record);
         if !record.same_boot_state(&before) {
             self.layout.replace_state(&record, state.as_deref())?;
-            write(&self.index).put_volume(record.clone());
+            self.index.write().put_volume(record.clone());
         }
         Ok(record)
     }
@@ -289,7 +288,7 @@ impl Pool {
                 _ => return replaced,
             }
         }
-        write(&self.index).put_volume(Arc::new(record));
+        self.index.write().put_volume(Arc::new(record));
         replaced
     }
 

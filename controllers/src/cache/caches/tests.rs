@@ -202,7 +202,7 @@ async fn parts_that_see_everything_share_what_they_see() {
     // Dropping the last caches ends the watch. The next subscriber starts a new one.
     assert!(api.lists().is_empty());
     drop((other, again, claims, by_name));
-    assert!(caches.wide.lock().unwrap().upgrade().is_none());
+    assert!(caches.wide.lock().upgrade().is_none());
     let late = caches.wide();
     late.caches().claims().synced().await;
     assert_eq!(api.lists(), ["persistentvolumeclaims"]);

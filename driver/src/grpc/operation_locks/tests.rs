@@ -1,7 +1,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
+use parking_lot::Condvar;
 use rstest::rstest;
 
 use super::*;
@@ -50,14 +51,14 @@ struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
 impl Gate {
     fn wait(&self) {
-        let mut open = self.0.0.lock().unwrap();
+        let mut open = self.0.0.lock();
         while !*open {
-            open = self.0.1.wait(open).unwrap();
+            self.0.1.wait(&mut open);
         }
     }
 
     fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
+        *self.0.0.lock() = true;
         self.0.1.notify_all();
     }
 }
@@ -90,7 +91,7 @@ async fn queue(locks: &OperationLocks, holds: Vec<Hold>, number: u8, done: &Orde
     let before = locks.in_flight();
     let (theirs, done) = (locks.clone(), done.clone());
     let work = move || {
-        done.lock().unwrap().push(number);
+        done.lock().push(number);
         Ok(number.into())
     };
     let call = tokio::spawn(async move { run(&theirs, B, holds, number, work).await });
@@ -105,7 +106,7 @@ type Order = Arc<Mutex<Vec<u8>>>;
 
 /// Waits until this many callers wait for the answer of the work on volume "v".
 async fn joined_by(locks: &OperationLocks, callers: usize) {
-    let job = lock(&locks.table).queues[&volume("v")[0].key][0].1.clone();
+    let job = locks.table.lock().queues[&volume("v")[0].key][0].1.clone();
     while job.answer.receiver_count() < callers {
         tokio::task::yield_now().await;
     }
@@ -155,7 +156,7 @@ async fn a_key_named_twice_is_taken_once_and_released() {
         let done = run(&locks, A, keys, 1, || Ok(1)).await;
         assert_eq!(done.unwrap(), 1);
     }
-    assert!(lock(&locks.table).queues.is_empty());
+    assert!(locks.table.lock().queues.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,7 +267,7 @@ async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
     let second = run(&locks, B, vec![snapshot("s").changed()], 103, never).await;
     let second = second.unwrap_err();
     assert_eq!(second.message(), format!("an operation on snapshot s is in progress ({B})"));
-    assert!(done.lock().unwrap().is_empty());
+    assert!(done.lock().is_empty());
 
     gate.open();
     for call in calls {
@@ -274,7 +275,7 @@ async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
     }
     delete.await.unwrap().unwrap();
     late.await.unwrap().unwrap();
-    assert_eq!(*done.lock().unwrap(), [100, 101]);
+    assert_eq!(*done.lock(), [100, 101]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -294,7 +295,7 @@ async fn copies_of_a_volume_and_its_changes_run_in_the_order_of_their_arrival() 
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    assert_eq!(*done.lock().unwrap(), Vec::from_iter(0..10));
+    assert_eq!(*done.lock(), Vec::from_iter(0..10));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,7 +311,7 @@ async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place()
     };
     let ours = done.clone();
     let work = move || {
-        ours.lock().unwrap().push(1);
+        ours.lock().push(1);
         Ok::<u32, Status>(1)
     };
     let aborted = locks.run(many(), hasty, work).await.unwrap_err();
@@ -323,7 +324,7 @@ async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place()
         let locks = locks.clone();
         async move { run(&locks, B, copied(), 1, never).await }
     });
-    let waiting = lock(&locks.table).queues[&volume("v")[0].key][1].1.clone();
+    let waiting = locks.table.lock().queues[&volume("v")[0].key][1].1.clone();
     while waiting.answer.receiver_count() == 0 {
         tokio::task::yield_now().await;
     }
@@ -332,7 +333,7 @@ async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place()
     first.await.unwrap().unwrap();
     assert_eq!(retry.await.unwrap().unwrap(), 1);
     assert_eq!(other.await.unwrap().unwrap(), 2);
-    assert_eq!(*done.lock().unwrap(), [1, 2]);
+    assert_eq!(*done.lock(), [1, 2]);
 }
 
 /// Patience limits only the time to wait for others, not the time of the work.
@@ -362,7 +363,7 @@ async fn closing_sends_those_that_wait_away() {
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     locks.drained().await;
-    assert!(done.lock().unwrap().is_empty());
+    assert!(done.lock().is_empty());
 }
 
 /// A job that waits holds no thread: the only one is free for other volumes.
@@ -462,7 +463,7 @@ async fn only_copies_of_a_snapshot_share_it() {
     for count in [ran, shared, aborted] {
         assert!(count.load(Ordering::SeqCst) > 0);
     }
-    assert!(lock(&locks.table).queues.is_empty());
+    assert!(locks.table.lock().queues.is_empty());
     locks.close();
     locks.drained().await;
 }
@@ -500,7 +501,7 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
     gate.open();
     let emptied = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        lock(&locks.table).queues.is_empty()
+        locks.table.lock().queues.is_empty()
     });
     assert!(emptied);
 }

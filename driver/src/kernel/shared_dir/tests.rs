@@ -33,7 +33,7 @@ fn callers_share_a_run_that_starts_after_their_call() {
         };
         let others: Vec<_> = (0..CALLERS).map(|_| scope.spawn(run)).collect();
         // Each waiting caller holds the next round.
-        while Arc::strong_count(&shared.lock().next) <= CALLERS {
+        while Arc::strong_count(&shared.state.lock().next) <= CALLERS {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(runs.load(Ordering::SeqCst), 0, "one run at a time");

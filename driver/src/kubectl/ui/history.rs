@@ -1,8 +1,9 @@
 //! The messages for the page, of a bounded size. A page that is loaded later gets them first.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -44,7 +45,7 @@ impl History {
     /// Adds a message, and drops the oldest ones if there is no room.
     pub(super) fn add(&self, message: Message) {
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.bytes += message.text.len();
             state.messages.push_back(message);
             while state.bytes > self.limit
@@ -60,7 +61,7 @@ impl History {
 
     /// All messages, after the state that dropped ones left.
     pub(super) fn all(&self) -> Batch {
-        let state = self.lock();
+        let state = self.state.lock();
         let messages = state.messages.iter().map(|message| &message.text);
         let texts = state.base.values().chain(messages).cloned().collect();
         Batch { texts, next: state.end() }
@@ -68,7 +69,7 @@ impl History {
 
     /// The messages from this number on. `None` if some of them are dropped.
     pub(super) fn since(&self, from: u64) -> Option<Batch> {
-        let state = self.lock();
+        let state = self.state.lock();
         let skip = usize::try_from(from.checked_sub(state.first)?).ok()?;
         let messages = state.messages.iter().skip(skip);
         let texts = messages.map(|message| message.text.clone()).collect();
@@ -78,10 +79,6 @@ impl History {
     /// Resolves at the next message after this call, once it is enabled or polled.
     pub(super) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

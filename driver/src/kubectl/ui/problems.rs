@@ -1,7 +1,9 @@
 //! What does not work, for the page: each problem once, until it is solved.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::history::History;
 use super::message::Message;
@@ -20,7 +22,7 @@ impl Problems {
 
     /// Reports a problem, unless it is known in these words.
     pub(super) fn found(&self, about: &str, text: &str) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if open.get(about).is_none_or(|known| known != text) {
             open.insert(about.to_owned(), text.to_owned());
             self.history.add(Message::problem(about, text));
@@ -29,7 +31,7 @@ impl Problems {
 
     /// Reports that a problem is solved, if there was one.
     pub(super) fn solved(&self, about: &str) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if open.remove(about).is_some() {
             self.history.add(Message::solved(about));
         }

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostloop_events::{Call, phase};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::kernel::{self, FileId, Freeze, Kernel};
-use crate::storage::sync::lock;
 
 /// The latest request to the freeze thread.
 #[derive(Clone, Copy)]
@@ -73,23 +73,23 @@ struct Shared {
 impl Shared {
     /// Waits while `wait` returns true, without limit if `until` is `None`. Returns the state.
     fn wait(&self, until: Option<Instant>, wait: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let state = lock(&self.state);
-        let Some(until) = until else {
-            let waited = self.changed.wait_while(state, |state| wait(state));
-            return waited.unwrap_or_else(PoisonError::into_inner);
-        };
-        let left = until.saturating_duration_since(Instant::now());
-        let waited = (self.changed).wait_timeout_while(state, left, |state| wait(state));
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut state = self.state.lock();
+        match until {
+            Some(until) => {
+                self.changed.wait_while_until(&mut state, |state| wait(state), until);
+            }
+            None => self.changed.wait_while(&mut state, |state| wait(state)),
+        }
+        state
     }
 
     fn set(&self, phase: Phase) {
-        lock(&self.state).phase = phase;
+        self.state.lock().phase = phase;
         self.changed.notify_all();
     }
 
     fn order(&self, order: Order) {
-        lock(&self.state).order = order;
+        self.state.lock().order = order;
         self.changed.notify_all();
     }
 }
@@ -214,12 +214,12 @@ struct UnderWay((FileId, u32));
 
 impl UnderWay {
     fn enter(device: (FileId, u32)) -> Option<UnderWay> {
-        lock(&UNDER_WAY).insert(device).then(|| UnderWay(device))
+        UNDER_WAY.lock().insert(device).then(|| UnderWay(device))
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        lock(&UNDER_WAY).remove(&self.0);
+        UNDER_WAY.lock().remove(&self.0);
     }
 }

@@ -75,6 +75,6 @@ fn a_name_is_taken_once() {
 fn a_member_whose_group_is_gone_can_be_deleted() {
     let site = Site::fake(&["a"]);
     let made = group(&site, &[site.make("one").id]).unwrap();
-    write(&site.pool().index).groups.take(made.id);
+    site.pool().index.write().groups.take(made.id);
     site.pools().delete_snapshot(&made.snapshots[0]).unwrap();
 }

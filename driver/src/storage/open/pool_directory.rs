@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, RwLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,6 @@ use crate::diagnose::KernelState;
 use crate::diagnose::volume::{Length, length};
 use crate::kernel::Kernel;
 use crate::storage::issue::Holds;
-use crate::storage::sync::{lock, read};
 use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
 
 use super::reconcile_loops;
@@ -14,7 +13,7 @@ use super::reconcile_loops;
 /// check.
 pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
     let holds: Vec<Holds> = {
-        let noted = lock(&pool.findings);
+        let noted = pool.findings.lock();
         let mut all: Vec<Holds> = noted.iter().map(|n| n.holds.clone()).collect();
         all.retain(|holds| *holds != Holds::Open);
         all
@@ -38,7 +37,7 @@ pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
 }
 
 fn over(pool: &Pool, check: &Holds) {
-    lock(&pool.findings).retain(|noted| {
+    pool.findings.lock().retain(|noted| {
         let gone = noted.holds == *check;
         if gone {
             let (about, what) = (&noted.finding.about, &noted.finding.what);
@@ -70,7 +69,7 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
             let mut devices = view.over(*backing);
             devices.any(|device| device.minor == *minor)
         })),
-        Holds::Snapshot(id) => Ok(read(&pool.index).snapshots.get(*id)?.is_some()),
+        Holds::Snapshot(id) => Ok(pool.index.read().snapshots.get(*id)?.is_some()),
     }
 }
 
@@ -80,6 +79,6 @@ fn of_volume(
     id: VolumeId,
     holds: impl FnOnce(&VolumeRecord) -> Result<bool>,
 ) -> Result<bool> {
-    let volume = read(&pool.index).volumes.get(id)?;
+    let volume = pool.index.read().volumes.get(id)?;
     volume.map_or(Ok(false), |volume| holds(&volume))
 }

@@ -2,7 +2,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rstest::rstest;
 
-use super::super::sync::lock;
 use super::super::{Capability, Source};
 use super::*;
 use crate::kernel::FsType;
@@ -267,7 +266,7 @@ fn a_failed_creation_leaves_nothing() {
     assert!(failed.is_err(), "{failed:?}");
     assert!(site.entries().is_empty());
     assert_eq!(site.pools().volume_named("one"), None);
-    assert_eq!(*lock(&site.named("a").under_way), SpaceRequest::default());
+    assert_eq!(*site.named("a").under_way.lock(), SpaceRequest::default());
 }
 
 #[test]
