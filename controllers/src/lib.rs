@@ -30,6 +30,7 @@ mod secrets;
 pub mod snapshot_controller;
 pub mod snapshots;
 pub mod snapshotter;
+pub mod socket;
 #[cfg(test)]
 mod testing;
 mod watch_scope;

@@ -24,14 +24,15 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, async_trait};
 
 use crate::csi::Csi;
+use crate::socket;
 
 mod authority_rewrite;
 mod health;
-mod socket;
+mod registration_socket;
 mod stream;
 
 pub use health::{Health, Verdict};
-use socket::Bound;
+use registration_socket::Bound;
 use stream::AuthorityRewrite;
 
 /// The plugin type of CSI drivers.
@@ -74,14 +75,9 @@ pub struct Options {
 /// Why a driver is not registered, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket can't have this path.
-    #[error("registration socket {path}: {why}")]
-    Path {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    /// The socket can't be served.
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
     /// The driver's name can't be used.
     #[error("the driver calls itself {name:?}: {why}")]
     Name {
@@ -89,22 +85,6 @@ pub enum Error {
         name: String,
         /// The reason.
         why: String,
-    },
-    /// Another process serves the socket.
-    #[error("registration socket {0} is served by another process; stop that one first")]
-    Served(PathBuf),
-    /// The path exists, but is not a socket.
-    #[error("{0} exists and is no socket; it is left as it is")]
-    NotASocket(PathBuf),
-    /// A system call failed.
-    #[error("{op} {path}: {source}")]
-    Io {
-        /// The name of the system call.
-        op: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
     },
     /// Kubelet rejected the driver.
     #[error("kubelet refused to register driver {driver}: {message}")]
@@ -194,11 +174,11 @@ fn check_name(name: &str, expected: Option<&str>) -> Result<(), Error> {
 }
 
 /// Creates the socket, after waiting for a predecessor that may be ending.
-async fn first(path: &Path) -> Result<Bound, Error> {
+async fn first(path: &Path) -> Result<Bound, socket::Error> {
     let patience = tokio::time::Instant::now() + PREDECESSOR;
     loop {
-        match Bound::new(path).await {
-            Err(Error::Served(_)) if tokio::time::Instant::now() < patience => {
+        match Bound::new(path) {
+            Err(socket::Error::Served(_)) if tokio::time::Instant::now() < patience => {
                 tracing::info!(socket = %path.display(), "another process still serves the socket");
                 tokio::time::sleep(ASK_AGAIN).await;
             }
@@ -279,13 +259,13 @@ async fn accept(
                     continue;
                 }
                 let path = bound.name().path().to_owned();
-                match Bound::new(&path).await {
+                match Bound::new(&path) {
                     Ok(again) => {
                         tracing::warn!(socket = %path.display(), "the registration socket was gone; it is made again");
                         health.listens(again.name());
                         bound = again;
                     }
-                    Err(served @ Error::Served(_)) => return served,
+                    Err(served @ socket::Error::Served(_)) => return served.into(),
                     Err(error) => tracing::warn!(%error, "the registration socket is gone"),
                 }
             }

@@ -25,7 +25,7 @@ use hostloop_events::serve::Process;
 
 use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
 use crate::controller::Controller;
-use crate::grpc::socket::{self, Socket};
+use crate::grpc::socket;
 use crate::grpc::{Server, http};
 use crate::kernel::linux::Linux;
 use crate::node::Node;
@@ -184,7 +184,7 @@ async fn work(
     };
     let events = events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
 
-    let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
+    let (listener, name) = socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)
         .map_err(|error| Error::Start("watching the socket", error))?;
     let services = {

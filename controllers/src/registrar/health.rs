@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::socket::{Id, Name, id_at};
+use crate::socket::{Id, Name, id_at};
 
 /// The state of the registration. Clones share it.
 #[derive(Clone, Debug, Default)]

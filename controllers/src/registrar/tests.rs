@@ -248,7 +248,7 @@ async fn one_that_took_the_place_is_left_alone() {
     assert_eq!(run.health.verdict().status(), 500);
     assert!(run.health.check().is_err());
     let (dir, ended) = run.ended().await;
-    assert!(matches!(ended, Err(Error::Served(_))), "{ended:?}");
+    assert!(matches!(ended, Err(Error::Socket(socket::Error::Served(_)))), "{ended:?}");
     assert_eq!(names(dir.path()), [SOCKET]);
 }
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Roles};
 use crate::cli::EventsSocket;
-use crate::grpc::socket::{self, Name, Socket};
+use crate::grpc::socket::{self, Name};
 
 /// Starts serving, on the socket of the flag or else beside the CSI socket. Without the flag, a
 /// socket that can't be served is only logged: volumes matter more than events. Dropping the
@@ -40,7 +40,7 @@ pub(super) fn start(
 }
 
 fn bind(path: &Path) -> Result<(UnixListener, Name), Error> {
-    let (listener, name) = Socket::bind(path).map_err(Error::Socket)?.into_parts();
+    let (listener, name) = socket::bind(path).map_err(Error::Socket)?.into_parts();
     let listener = UnixListener::from_std(listener);
     let listener = listener.map_err(|source| {
         Error::Socket(socket::Error::Io { op: "watch", path: path.to_owned(), source })

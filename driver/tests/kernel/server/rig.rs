@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hostloop_driver::controller::Controller;
 use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::grpc::Server;
-use hostloop_driver::grpc::socket::Socket;
+use hostloop_driver::grpc::socket;
 use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::node::Node;
 use hostloop_driver::storage::{NewVolume, Pools};
@@ -62,7 +62,7 @@ impl<K: TestKernel> Rig<K> {
         let pools = site.start();
         let server = server(&pools, configs);
         let socket = site.root().join("csi.sock");
-        let (listener, name) = Socket::bind(&socket).unwrap().into_parts();
+        let (listener, name) = socket::bind(&socket).unwrap().into_parts();
         let connections = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
         let (stop, stopped) = oneshot::channel();
         let serving = {

@@ -11,6 +11,10 @@ fn place() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
+fn bind_here(path: &Path) -> Result<Socket, Error> {
+    Socket::bind(path, &fs::DirBuilder::new())
+}
+
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
@@ -19,7 +23,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn listens_for_the_owner_alone_and_goes_when_dropped() {
     let (dir, path) = place();
-    let socket = Socket::bind(&path).unwrap();
+    let socket = bind_here(&path).unwrap();
     assert_eq!(names(dir.path()), ["csi.sock"], "the private name is gone");
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
@@ -31,12 +35,12 @@ fn listens_for_the_owner_alone_and_goes_when_dropped() {
 #[test]
 fn a_stale_socket_is_replaced() {
     let (_dir, path) = place();
-    let (listener, name) = Socket::bind(&path).unwrap().into_parts();
+    let (listener, name) = bind_here(&path).unwrap().into_parts();
     drop(listener);
     std::mem::forget(name); // as if killed
     assert!(UnixStream::connect(&path).is_err());
 
-    let (listener, _name) = Socket::bind(&path).unwrap().into_parts();
+    let (listener, _name) = bind_here(&path).unwrap().into_parts();
     let mut client = UnixStream::connect(&path).unwrap();
     drop(listener.accept().unwrap());
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
@@ -45,8 +49,8 @@ fn a_stale_socket_is_replaced() {
 #[test]
 fn a_served_socket_is_refused_even_when_its_process_hangs() {
     let (dir, path) = place();
-    let _serving = Socket::bind(&path).unwrap();
-    let refused = Socket::bind(&path).unwrap_err();
+    let _serving = bind_here(&path).unwrap();
+    let refused = bind_here(&path).unwrap_err();
     assert!(matches!(&refused, Error::Served(p) if *p == path), "{refused}");
 
     // No process accepts: fill the backlog until the kernel refuses connections.
@@ -59,7 +63,7 @@ fn a_served_socket_is_refused_even_when_its_process_hangs() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(matches!(Socket::bind(&path), Err(Error::Served(_))));
+    assert!(matches!(bind_here(&path), Err(Error::Served(_))));
     assert_eq!(names(dir.path()), ["csi.sock"]);
 }
 
@@ -67,20 +71,21 @@ fn a_served_socket_is_refused_even_when_its_process_hangs() {
 fn a_file_that_is_not_a_socket_is_left_alone() {
     let (dir, path) = place();
     fs::write(&path, "data").unwrap();
-    assert!(matches!(Socket::bind(&path), Err(Error::NotASocket(_))));
+    assert!(matches!(bind_here(&path), Err(Error::NotASocket(_))));
     assert_eq!(fs::read(&path).unwrap(), b"data");
 
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    assert!(matches!(Socket::bind(&link), Err(Error::NotASocket(_))));
+    assert!(matches!(bind_here(&link), Err(Error::NotASocket(_))));
 }
 
 #[test]
 fn the_socket_of_another_process_is_not_removed() {
     let (_dir, path) = place();
-    let old = Socket::bind(&path).unwrap();
+    let old = bind_here(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    let _new = Socket::bind(&path).unwrap();
+    let new = bind_here(&path).unwrap();
+    assert!(!old.name.is_there() && new.name.is_there());
     drop(old);
     UnixStream::connect(&path).unwrap();
 }
@@ -92,25 +97,29 @@ fn paths_are_checked() {
     let long = |n: usize| dir.path().join("s".repeat(n - base - 1));
     assert_eq!(long(MAX_PATH).as_os_str().len(), MAX_PATH);
     // The longest name is served, although the private one is longer still.
-    let longest = Socket::bind(&long(MAX_PATH)).unwrap();
+    let longest = bind_here(&long(MAX_PATH)).unwrap();
     UnixStream::connect(long(MAX_PATH)).unwrap();
     drop(longest);
-    let refused = Socket::bind(&long(MAX_PATH + 1)).unwrap_err().to_string();
+    let refused = bind_here(&long(MAX_PATH + 1)).unwrap_err().to_string();
     assert!(refused.contains("108 bytes") && refused.contains("at most 107"), "{refused}");
 
     for (path, why) in [("csi.sock", "not absolute"), ("/", "no file name")] {
-        let refused = Socket::bind(Path::new(path)).unwrap_err().to_string();
+        let refused = bind_here(Path::new(path)).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
     }
 }
 
 #[test]
-fn the_directory_is_made_if_it_can_be() {
+fn directories_are_made_as_the_builder_says() {
     let (dir, _) = place();
     let path = dir.path().join("plugins/hostloop/csi.sock");
-    let _socket = Socket::bind(&path).unwrap();
+    let error = bind_here(&path).unwrap_err();
+    assert!(matches!(error, Error::Io { op: "mkdir", .. }), "{error}");
+    let above = dir.path().join("registry/csi.sock");
+    drop(bind_here(&above).unwrap());
+    let _socket = Socket::bind(&path, fs::DirBuilder::new().recursive(true)).unwrap();
     UnixStream::connect(&path).unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
-    let refused = Socket::bind(&dir.path().join("file/csi.sock")).unwrap_err();
+    let refused = bind_here(&dir.path().join("file/csi.sock")).unwrap_err();
     assert!(refused.to_string().contains("Not a directory"), "{refused}");
 }
