@@ -5,5 +5,5 @@ pub mod kube;
 pub mod lease;
 
 pub use events::{Events, Kind as EventKind};
-pub use kube::{ApiError, Kube, Resource};
+pub use kube::{ApiError, Kube, Resource, unless_gone};
 pub use lease::Leadership;

@@ -7,5 +7,6 @@ pub mod event_key;
 pub mod owner;
 
 pub use builder::Controller;
+pub(crate) use builder::pause;
 pub use context::Context;
 pub use event_key::EventKey;

@@ -21,7 +21,7 @@ use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::Kube;
-use crate::controller::{Context, Controller};
+use crate::controller::{Context, Controller, pause};
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
 
@@ -286,12 +286,6 @@ impl Provisioner {
         let every = self.context.common.resync_period.unwrap_or(RESYNC);
         loop {
             let led = leader.leads();
-            let again = async {
-                match every.is_zero() {
-                    true => std::future::pending().await,
-                    false => tokio::time::sleep(every).await,
-                }
-            };
             let turned = async {
                 if led {
                     leader.lost().await;
@@ -304,7 +298,7 @@ impl Provisioner {
             };
             tokio::select! {
                 () = turned => {}
-                () = again => {}
+                () = pause(every) => {}
             }
             if !led && leader.leads() {
                 // The previous leader may have created volumes for these claims.

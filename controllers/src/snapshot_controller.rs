@@ -19,7 +19,7 @@ use kube::ResourceExt;
 use crate::api::duration;
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
-use crate::controller::{Context, EventKey};
+use crate::controller::{Context, EventKey, pause};
 use crate::queue::{Outcome, Queue};
 use crate::snapshot_controller::classes::ensure_classes;
 use crate::snapshot_controller::crds::ensure_crds;
@@ -276,10 +276,7 @@ impl Controller {
                 let namespace = claim.namespace().unwrap_or_default();
                 self.queue.add(Key::Release(namespace, claim.name_any()));
             }
-            match period.is_zero() {
-                true => std::future::pending().await,
-                false => tokio::time::sleep(period).await,
-            }
+            pause(period).await;
         }
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, expected_name, is_attached};
 use crate::api::pv;
-use crate::client::ApiError;
+use crate::client::{ApiError, unless_gone};
 use crate::csi::Failure;
 use crate::secrets::{self, SecretError};
 
@@ -222,26 +222,20 @@ impl Attacher {
         let mut current = attachment.clone();
         if let Some(patch) = self.rules.release(attachment) {
             self.ours()?;
-            match self.kube.merge(attachment, patch).await {
-                Ok(written) => current = written,
-                Err(error) if error.is_not_found() => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-            if current.finalizers().is_empty() {
-                // The object was deleted with its last finalizer.
+            let written = unless_gone(self.kube.merge(attachment, patch).await)?;
+            // The object is deleted with its last finalizer.
+            let Some(written) = written.filter(|written| !written.finalizers().is_empty()) else {
                 return Ok(());
-            }
-            self.attachments.apply_write(current.clone());
+            };
+            self.attachments.apply_write(written.clone());
+            current = written;
         }
         let Some(patch) = detached_patch(&current) else {
             return Ok(());
         };
         self.ours()?;
-        match self.kube.merge_status(&current, patch).await {
-            Ok(written) => self.attachments.apply_write(written),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
+        let written = unless_gone(self.kube.merge_status(&current, patch).await)?;
+        written.into_iter().for_each(|written| self.attachments.apply_write(written));
         Ok(())
     }
 
@@ -253,11 +247,8 @@ impl Attacher {
     ) -> Result<(), PublishError> {
         self.ours()?;
         let patch = error_patch(attachment, error, deleting, Timestamp::now());
-        match self.kube.merge_status(attachment, patch).await {
-            Ok(written) => self.attachments.apply_write(written),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
+        let written = unless_gone(self.kube.merge_status(attachment, patch).await)?;
+        written.into_iter().for_each(|written| self.attachments.apply_write(written));
         Ok(())
     }
 

@@ -15,8 +15,8 @@ use super::segments::segments;
 use super::{Metrics, Options};
 use crate::api::pvc;
 use crate::cache::Store;
-use crate::client::Kube;
 use crate::client::kube::{ApiError, Limit};
+use crate::client::{Kube, unless_gone};
 use crate::controller::Context;
 use crate::csi::Failure;
 
@@ -250,12 +250,9 @@ impl Pass {
             }
             Action::Update(object, room) => {
                 let patch = marks.patch(&object, room);
-                match self.kube.merge(object.as_ref(), patch).await {
-                    Ok(written) => self.objects.apply_write(written),
-                    // The watch will report the deletion, which queues another pass.
-                    Err(error) if error.is_not_found() => {}
-                    Err(error) => return Err(error),
-                }
+                // The watch reports a deletion, which queues another pass.
+                let written = unless_gone(self.kube.merge(object.as_ref(), patch).await)?;
+                written.into_iter().for_each(|written| self.objects.apply_write(written));
             }
             Action::Delete(object) => self.kube.delete(object.as_ref()).await?,
         }

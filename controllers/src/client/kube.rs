@@ -152,6 +152,15 @@ pub enum ApiError {
     },
 }
 
+/// The answer of a request; `None` if the object does not exist any more.
+pub fn unless_gone<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(ApiError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 impl ApiError {
     /// True if the object does not exist.
     pub fn is_not_found(&self) -> bool {
@@ -278,11 +287,7 @@ impl Kube {
     ) -> Result<Option<K>, ApiError> {
         let api = K::api(self.client.clone(), namespace);
         let call = Call::new::<K>("get", namespace, name);
-        match self.timely(call, api.get(name)).await {
-            Ok(object) => Ok(Some(object)),
-            Err(ApiError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        unless_gone(self.timely(call, api.get(name)).await)
     }
 
     /// Creates an object with the name in its metadata.
@@ -368,10 +373,7 @@ impl Kube {
         let api = K::api(self.client.clone(), &namespace);
         let params = DeleteParams::default().preconditions(preconditions);
         let call = Call::new::<K>("delete", &namespace, &name);
-        match self.timely(call, api.delete(&name, &params)).await {
-            Ok(_) | Err(ApiError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        unless_gone(self.timely(call, api.delete(&name, &params)).await).map(drop)
     }
 
     async fn timely<T>(

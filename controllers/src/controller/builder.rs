@@ -182,6 +182,14 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 }
 
+/// Waits for a period, or forever if it is zero: then a flag switches the work off.
+pub(crate) async fn pause(period: Duration) {
+    match period.is_zero() {
+        true => std::future::pending().await,
+        false => sleep(period).await,
+    }
+}
+
 /// Works on a queue until the stop. Counts the outcomes, and records them as events.
 async fn work<K, F>(
     context: &Context,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Tidier;
 use super::decide::{Action, Leftover, is_out_of_service};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
-use crate::client::{ApiError, EventKind, Resource};
+use crate::client::{ApiError, EventKind, Resource, unless_gone};
 use crate::provisioner::finalizers;
 use crate::snapshots::content::Content;
 
@@ -139,15 +139,11 @@ impl Tidier {
         if !self.context.leader.leads() {
             return Ok(());
         }
-        match self.kube.json(volume, patch).await {
-            Ok(written) if written.finalizers().is_empty() => Ok(()),
-            Ok(written) => {
-                self.context.caches.volumes().apply_write(written);
-                Ok(())
-            }
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
+        let written = unless_gone(self.kube.json(volume, patch).await)?;
+        if let Some(written) = written.filter(|written| !written.finalizers().is_empty()) {
+            self.context.caches.volumes().apply_write(written);
         }
+        Ok(())
     }
 
     async fn release_snapshot<K: Content>(

@@ -14,7 +14,7 @@ use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::cache::Change;
 use crate::client::Resource;
-use crate::controller::{Context, Controller};
+use crate::controller::{Context, Controller, pause};
 use crate::provisioner::source_protection;
 use crate::queue::{Outcome, Queue};
 
@@ -220,15 +220,9 @@ impl Placement {
     async fn refresh(&self) {
         let period = self.context.common.resync_period.unwrap_or(RESYNC);
         loop {
-            let again = async {
-                match period.is_zero() {
-                    true => std::future::pending().await,
-                    false => tokio::time::sleep(period).await,
-                }
-            };
             tokio::select! {
                 () = self.resync.notified() => {}
-                () = again => {}
+                () = pause(period) => {}
             }
             self.add_all();
             tokio::time::sleep(PACE).await;

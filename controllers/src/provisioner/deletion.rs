@@ -53,7 +53,7 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
         return Work::Nothing;
     }
     let spec = volume.spec.clone().unwrap_or_default();
-    let kept = finalizers::has(volume, VOLUME_FINALIZER);
+    let kept = volume.has_finalizer(VOLUME_FINALIZER);
     let going = volume.metadata.deletion_timestamp.is_some();
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     match (spec.persistent_volume_reclaim_policy.as_deref(), phase) {

@@ -9,11 +9,6 @@ use crate::client::{ApiError, Kube, Resource};
 /// How often a write is tried while its object keeps changing.
 const TRIES: usize = 5;
 
-/// True if an object has a finalizer.
-pub(crate) fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
-    object.finalizers().iter().any(|one| one == finalizer)
-}
-
 /// Adds a finalizer; writes nothing if the object has it. Fails if the object is gone.
 pub(crate) async fn add<K: Resource>(
     kube: &Kube,
@@ -24,7 +19,7 @@ pub(crate) async fn add<K: Resource>(
     let mut object = object.clone();
     let mut tries = 1;
     loop {
-        if has(&object, finalizer) {
+        if object.has_finalizer(finalizer) {
             return Ok(());
         }
         let mut all = object.finalizers().to_vec();
@@ -66,7 +61,9 @@ pub(crate) async fn remove<K: Resource>(
         ]);
         match kube.json(&object, patch).await {
             // Removing the last finalizer of an object that is being deleted deletes it.
-            Ok(written) if written.finalizers().is_empty() && is_going(&written) => return Ok(()),
+            Ok(written) if written.finalizers().is_empty() && written.is_deleting() => {
+                return Ok(());
+            }
             Ok(written) => return note(watch, written),
             Err(ApiError::NotFound { .. }) => return Ok(()),
             // The API server has several errors for a JSON patch that does not apply.
@@ -83,10 +80,6 @@ pub(crate) async fn remove<K: Resource>(
             Err(error) => return Err(error),
         }
     }
-}
-
-fn is_going<K: Resource>(object: &K) -> bool {
-    object.meta().deletion_timestamp.is_some()
 }
 
 fn note<K: Resource>(watch: Option<&Store<K>>, written: K) -> Result<(), ApiError> {

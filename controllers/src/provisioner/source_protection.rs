@@ -58,7 +58,7 @@ pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
 fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     let namespace = claim.namespace().unwrap_or_default();
     let mut touched = Vec::new();
-    if claim.metadata.deletion_timestamp.is_some() && finalizers::has(claim, CLONE_FINALIZER) {
+    if claim.metadata.deletion_timestamp.is_some() && claim.has_finalizer(CLONE_FINALIZER) {
         touched.push((namespace.clone(), claim.name_any()));
     }
     if let Ok(DataSource::Claim(source)) = pvc::data_source(claim) {
@@ -81,9 +81,7 @@ fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
 
 /// True if only the finalizer keeps a deleted claim, and no clone waits for the claim.
 fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
-    claim.metadata.deletion_timestamp.is_some()
-        && finalizers::has(claim, CLONE_FINALIZER)
-        && !awaited
+    claim.metadata.deletion_timestamp.is_some() && claim.has_finalizer(CLONE_FINALIZER) && !awaited
 }
 
 /// Source protection, which uses caches of all claims and volumes.
@@ -218,7 +216,7 @@ impl Protection {
 
     fn is_left_over(&self, snapshot: &VolumeSnapshot) -> bool {
         let namespace = snapshot.namespace().unwrap_or_default();
-        finalizers::has(snapshot, SNAPSHOT_FINALIZER)
+        snapshot.has_finalizer(SNAPSHOT_FINALIZER)
             && !self.is_awaited(&namespace, &DataSource::Snapshot(snapshot.name_any()), None)
     }
 

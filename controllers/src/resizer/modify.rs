@@ -15,6 +15,7 @@ use tonic::Code;
 
 use super::claim::{Claim, StatusPatch};
 use super::now;
+use crate::api::names::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
 use crate::csi::{Call, Class, Failure, class};
 
 mod apply;
@@ -30,11 +31,6 @@ pub const INFEASIBLE: &str = "Infeasible";
 const MODIFYING: &str = "ModifyingVolume";
 /// The last attempt failed.
 const MODIFY_ERROR: &str = "ModifyVolumeError";
-
-/// Annotation of a PV: the name of the secret for modifications.
-const SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-/// Annotation of a PV: the namespace of that secret.
-const SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
 
 /// The next step for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +111,9 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
         let value = volume.annotations().get(key).cloned();
         value.filter(|value| !value.is_empty())
     };
-    if let (Some(name), Some(namespace)) = (annotation(SECRET_NAME), annotation(SECRET_NAMESPACE)) {
+    if let (Some(name), Some(namespace)) =
+        (annotation(MODIFY_SECRET_NAME), annotation(MODIFY_SECRET_NAMESPACE))
+    {
         return Some(SecretReference { name: Some(name), namespace: Some(namespace) });
     }
     let csi = volume.spec.as_ref()?.csi.as_ref()?;

@@ -19,6 +19,7 @@ use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
+use crate::provisioner::finalizers;
 use crate::queue::Outcome;
 use crate::secrets::{SecretError, TemplateError};
 use crate::snapshots::content::Content;
@@ -256,21 +257,7 @@ impl<K: Content> ContentClient<K> {
 
     /// Removes the finalizer.
     pub(super) async fn release(&self, content: &K) -> Result<(), ApiError> {
-        let finalizers = content.finalizers();
-        let Some(place) = finalizers.iter().position(|one| one == K::KEYS.finalizer) else {
-            return Ok(());
-        };
-        let path = format!("/metadata/finalizers/{place}");
-        let operations = json!([
-            {"op": "test", "path": path, "value": K::KEYS.finalizer},
-            {"op": "remove", "path": path},
-        ]);
-        match self.kube.json(content, operations).await {
-            Ok(written) => self.watch.apply_write(written),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
+        finalizers::remove(&self.kube, Some(&self.watch), content, K::KEYS.finalizer).await
     }
 
     async fn merge(&self, content: &K, patch: Value) -> Result<K, ApiError> {

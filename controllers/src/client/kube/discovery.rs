@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ApiError, Call, Kube};
+use super::{ApiError, Call, Kube, unless_gone};
 
 impl Kube {
     /// The plurals of the kinds in an API group version, such as `storage.k8s.io/v1`. Empty if the
@@ -10,10 +10,8 @@ impl Kube {
     pub async fn served(&self, api: &str) -> Result<BTreeSet<String>, ApiError> {
         let kind = "APIResourceList".to_owned();
         let call = Call { verb: "list", kind, name: api.to_owned() };
-        match self.timely(call, self.client.list_api_group_resources(api)).await {
-            Ok(list) => Ok(list.resources.into_iter().map(|one| one.name).collect()),
-            Err(ApiError::NotFound { .. }) => Ok(BTreeSet::new()),
-            Err(error) => Err(error),
-        }
+        let listed = self.timely(call, self.client.list_api_group_resources(api)).await;
+        let resources = unless_gone(listed)?.into_iter().flat_map(|list| list.resources);
+        Ok(resources.map(|one| one.name).collect())
     }
 }

@@ -160,11 +160,11 @@ fn secrets() {
             }},
         }))
     };
-    let both = json!({SECRET_NAME: "modify", SECRET_NAMESPACE: "ns"});
+    let both = json!({MODIFY_SECRET_NAME: "modify", MODIFY_SECRET_NAMESPACE: "ns"});
     for (annotations, expected) in [
         (both, "modify"),
-        (json!({SECRET_NAME: "modify"}), "expand"),
-        (json!({SECRET_NAME: "", SECRET_NAMESPACE: ""}), "expand"),
+        (json!({MODIFY_SECRET_NAME: "modify"}), "expand"),
+        (json!({MODIFY_SECRET_NAME: "", MODIFY_SECRET_NAMESPACE: ""}), "expand"),
         (json!({}), "expand"),
     ] {
         let secret = secret_of(&volume(annotations)).unwrap();

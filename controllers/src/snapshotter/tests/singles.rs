@@ -232,10 +232,10 @@ async fn a_snapshot_is_deleted() {
     let event = "Warning SnapshotDeleteError: Failed to delete snapshot: \
                  DeleteSnapshot: FailedPrecondition: in use";
     assert_eq!(rig.world.events(), [event]);
+    let (uid, path) = (rig.content()["metadata"]["uid"].clone(), "/metadata/finalizers/0");
     assert_eq!(rig.reconcile().await, Outcome::Done);
-    let path = "/metadata/finalizers/0";
-    let release = json!([{"op": "test", "path": path, "value": SINGLE.finalizer},
-        {"op": "remove", "path": path}]);
+    let release = json!([{"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": path, "value": SINGLE.finalizer}, {"op": "remove", "path": path}]);
     let cleared = json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null,
         "restoreSize": null});
     let expected = [GET_SECRET, delete, &status::<Singles>(cleared), &patch::<Singles>(release)];
