@@ -14,7 +14,7 @@ pub mod id;
 
 use id::{GroupId, SnapshotId, VolumeId};
 
-use crate::kernel::FsType;
+use crate::kernel::{FsType, READ_AHEAD_KIB};
 
 /// The schema version that this build writes, and the newest that it reads.
 pub const SCHEMA: u32 = 1;
@@ -150,6 +150,13 @@ pub struct Settings {
     pub direct_io: bool,
     /// Read-ahead of the loop device in KiB; `None` leaves the kernel's default (128).
     pub read_ahead_kib: Option<u32>,
+}
+
+impl Settings {
+    /// Read-ahead of the loop device in KiB.
+    pub(crate) fn read_ahead(&self) -> u32 {
+        self.read_ahead_kib.unwrap_or(READ_AHEAD_KIB)
+    }
 }
 
 /// The source of a volume's content.

@@ -85,7 +85,7 @@ impl Attacher {
                     attached = is_attached(&attachment),
                     "the driver says otherwise"
                 );
-                self.forced().insert(name.clone());
+                self.forced.lock().insert(name.clone());
                 self.queue.add(name);
             }
         }

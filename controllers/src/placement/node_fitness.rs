@@ -1,7 +1,5 @@
 //! Reasons why a node can't take a claim.
 
-use std::fmt;
-
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 
@@ -11,64 +9,56 @@ use crate::api::quantity;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Why a node can't take a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unfit {
     /// The node is cordoned: it gets no new pods.
+    #[error("is cordoned")]
     Cordoned,
     /// The condition `Ready` is not `True`: kubelet reports a problem, or no longer reports at all.
+    #[error("is not ready")]
     NotReady,
     /// The condition `DiskPressure` is `True`.
+    #[error("is under disk pressure")]
     DiskPressure,
     /// The node is being deleted.
+    #[error("is being deleted")]
     Deleting,
     /// The node has the taint `out-of-service`.
+    #[error("is out of service")]
     OutOfService,
     /// The driver is not in the node's CSINode.
+    #[error("does not run the CSI driver")]
     NoDriver,
     /// The class's `allowedTopologies` exclude the node.
+    #[error("is not in the class's allowedTopologies")]
     NotAllowed,
     /// The claim's source can't be reached from the node.
+    #[error("does not have the claim's source")]
     NoSource,
     /// The node rejected this claim a moment ago, for lack of room.
+    #[error("had no room for it a moment ago")]
     Refused,
     /// The node has no capacity object for the class.
+    #[error("has not published its capacity")]
     CapacityUnknown,
     /// The node has less room than the claim needs.
+    #[error("{}", little(*left))]
     Little {
         /// Bytes that are left after the assignments.
         left: i64,
     },
     /// The node makes smaller volumes only.
+    #[error("makes volumes up to {}", quantity::written(*largest))]
     TooLarge {
         /// Bytes of the largest volume it makes.
         largest: i64,
     },
 }
 
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Unfit::Cordoned => "is cordoned",
-            Unfit::NotReady => "is not ready",
-            Unfit::DiskPressure => "is under disk pressure",
-            Unfit::Deleting => "is being deleted",
-            Unfit::OutOfService => "is out of service",
-            Unfit::NoDriver => "does not run the CSI driver",
-            Unfit::NotAllowed => "is not in the class's allowedTopologies",
-            Unfit::NoSource => "does not have the claim's source",
-            Unfit::Refused => "had no room for it a moment ago",
-            Unfit::CapacityUnknown => "has not published its capacity",
-            Unfit::Little { left: 0 } => "has none for volumes of this class",
-            Unfit::Little { left } => {
-                let left = quantity::written((*left).max(0));
-                return write!(f, "has {left} left");
-            }
-            Unfit::TooLarge { largest } => {
-                let largest = quantity::written(*largest);
-                return write!(f, "makes volumes up to {largest}");
-            }
-        };
-        f.write_str(text)
+fn little(left: i64) -> String {
+    match left {
+        0 => "has none for volumes of this class".to_owned(),
+        left => format!("has {} left", quantity::written(left.max(0))),
     }
 }
 

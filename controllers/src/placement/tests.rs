@@ -227,11 +227,11 @@ async fn a_claim_that_fits_nowhere_gets_one_event_and_waits() {
                  no node has room for 10: n1 has 9 left, n2 is cordoned; it is tried again when \
                  one has more room";
     assert_eq!(rig.world.events(), [event]);
-    assert!(lock(&rig.at_work.unschedulable).contains("a"));
+    assert!(rig.at_work.unschedulable.lock().contains("a"));
     rig.room("n1", "now", 10);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
-    assert!(lock(&rig.at_work.unschedulable).is_empty());
+    assert!(rig.at_work.unschedulable.lock().is_empty());
     assert!(rig.world.events().is_empty());
 }
 

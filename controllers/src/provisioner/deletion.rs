@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::api::pv;
 use crate::attacher;
-use crate::client::ApiError;
+use crate::client::{ApiError, Resource};
 use crate::controller::owner::Ownership;
 use crate::queue::Outcome;
 use crate::secrets::{Credentials, TemplateError};

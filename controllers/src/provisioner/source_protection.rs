@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use crate::cache::{Change, Index};
-use crate::client::{ApiError, Kube};
+use crate::client::{ApiError, Kube, Resource};
 use crate::controller::{Context, Controller};
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};

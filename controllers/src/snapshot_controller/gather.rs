@@ -10,6 +10,7 @@ use super::group::{GroupFacts, Member};
 use super::kind::Kind;
 use super::names;
 use super::snapshot::{self, GroupOfContent, SnapshotFacts};
+use crate::api::names::SNAPSHOT_GROUP;
 use crate::cache::{Caches, Index, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{
@@ -266,7 +267,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     };
     let own = claim.namespace().unwrap_or_default();
     let is_snapshot = |group: Option<&String>, kind: &str| {
-        kind == "VolumeSnapshot" && group.is_some_and(|group| group == names::SNAPSHOT_API)
+        kind == "VolumeSnapshot" && group.is_some_and(|group| group == SNAPSHOT_GROUP)
     };
     let mut wanted = Vec::new();
     if let Some(source) = &spec.data_source
@@ -354,7 +355,7 @@ mod tests {
     #[test]
     fn snapshots_that_wait_for_a_claim() {
         let source = |namespace: Value| {
-            json!({"apiGroup": names::SNAPSHOT_API, "kind": "VolumeSnapshot", "name": "snap",
+            json!({"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": "snap",
                 "namespace": namespace})
         };
         let plain = source(Value::Null);

@@ -27,8 +27,6 @@ pub(super) const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-defaul
 /// Group class annotation: with the value `true`, the class is the default of its driver.
 pub(super) const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.io/is-default-class";
 
-/// The API group of VolumeSnapshots, their contents and classes.
-pub(super) const SNAPSHOT_API: &str = "snapshot.storage.k8s.io";
 /// The API group of VolumeGroupSnapshots, their contents and classes.
 pub(super) const GROUP_API: &str = "groupsnapshot.storage.k8s.io";
 

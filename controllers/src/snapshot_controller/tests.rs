@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::names::SNAPSHOT_GROUP;
 use crate::testing::{World, options};
 
 const DELETED: &str = "2026-01-01T00:00:00Z";
@@ -88,7 +89,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
 /// Adds a group with one member, which only lacks the handle of its group.
 fn group_with_a_member(world: &World, controller: &Controller) {
     let (member, content) = names::member_names("g", "vol-1");
-    let (api, group_api) = (names::SNAPSHOT_API, names::GROUP_API);
+    let (api, group_api) = (SNAPSHOT_GROUP, names::GROUP_API);
     world.add(
         &controller.watches.groups,
         json!({

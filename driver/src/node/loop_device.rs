@@ -96,17 +96,12 @@ pub(crate) fn attach(
             "attached with buffered I/O: the file behind it can't do direct I/O"
         );
     }
-    kernel.loop_set_read_ahead(&device, read_ahead_kib(record))?;
+    kernel.loop_set_read_ahead(&device, record.settings.read_ahead())?;
     // A device that was just attached has the size of its file.
     if found.is_some() {
         follow_size(kernel, &device, image)?;
     }
     Ok(device)
-}
-
-/// The configured read-ahead of a volume's devices, in KiB.
-pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
-    record.settings.read_ahead_kib.unwrap_or(kernel::READ_AHEAD_KIB)
 }
 
 /// Grows a device to the size of its file.

@@ -48,7 +48,7 @@ impl Node {
                 Err(kernel::Error::Busy { .. }) => continue,
                 Err(other) => return Err(other.into()),
                 Ok(device) => {
-                    kernel.loop_set_read_ahead(&device, loop_device::read_ahead_kib(record))?;
+                    kernel.loop_set_read_ahead(&device, record.settings.read_ahead())?;
                     return Ok(minor);
                 }
             }

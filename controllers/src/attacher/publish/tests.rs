@@ -111,11 +111,11 @@ async fn attaching_writes_in_order() {
     // A second attempt changes nothing. A forced one repeats only the call.
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls(), []);
-    setup.attacher.forced().insert("va".to_owned());
+    setup.attacher.forced.lock().insert("va".to_owned());
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls().len(), 1);
     assert_eq!(setup.world.api.writes(), [""; 0]);
-    assert!(setup.attacher.forced().is_empty());
+    assert!(setup.attacher.forced.lock().is_empty());
 }
 
 #[tokio::test]

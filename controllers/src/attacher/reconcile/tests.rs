@@ -41,7 +41,7 @@ async fn attachments_that_differ_are_queued() {
     world.script.page(page(&[("a", &["n0", "n1"]), ("b", &["n1"])], "2"));
     world.script.page(page(&[("c", &["n2"]), ("d", &[])], ""));
     attacher.compare(2).await;
-    let forced: Vec<String> = attacher.forced().iter().cloned().collect();
+    let forced: Vec<String> = attacher.forced.lock().iter().cloned().collect();
     assert_eq!(forced, ["va-b", "va-c"]);
     assert_eq!(attacher.queue.depth(), 2);
     let tokens: Vec<_> = world
@@ -72,7 +72,7 @@ async fn volumes_outside_the_watch_are_compared_if_they_are_of_this_node() {
         world.add(&attacher.attachments, unseen);
         world.script.page(page(&[], ""));
         attacher.compare(0).await;
-        let all: Vec<String> = attacher.forced().iter().cloned().collect();
+        let all: Vec<String> = attacher.forced.lock().iter().cloned().collect();
         assert_eq!(all.contains(&"unseen".to_owned()), forced, "{all:?}");
     }
 }

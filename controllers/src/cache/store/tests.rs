@@ -22,7 +22,7 @@ fn record<K: Resource, T: Send + 'static>(
 ) -> Arc<Mutex<Vec<T>>> {
     let found = Arc::new(Mutex::new(Vec::new()));
     let list = found.clone();
-    watch.on_change(move |change| list.lock().unwrap().push(what(change)));
+    watch.on_change(move |change| list.lock().push(what(change)));
     found
 }
 
@@ -64,7 +64,7 @@ fn objects_missing_from_a_new_list_are_deleted() {
     watch.take(Event::InitDone);
     let names: Vec<_> = watch.all().iter().map(|class| class.name_any()).collect();
     assert_eq!(names, ["b", "c"]);
-    let deleted = deleted.lock().unwrap();
+    let deleted = deleted.lock();
     assert_eq!(deleted.iter().filter(|deleted| **deleted).count(), 1);
 }
 
@@ -154,7 +154,7 @@ fn what_is_packed_is_as_it_was() {
         assert_eq!(index.get("Bound"), watch.all());
         watch.take(Event::Delete(volume(9, "Bound")));
         assert!(index.keys().is_empty() && watch.all().is_empty());
-        let reported = reported.lock().unwrap().clone();
+        let reported = reported.lock().clone();
         (kept, reported)
     };
     let open = phases(Encoding::Open);
@@ -172,7 +172,7 @@ fn a_late_handler_gets_the_known_objects() {
     watch.take(Event::Apply(class("a", 1, "p")));
     let reported = record(&watch, |change| change.object().name_any());
     watch.take(Event::Apply(class("b", 2, "p")));
-    assert_eq!(*reported.lock().unwrap(), ["a", "b"]);
+    assert_eq!(*reported.lock(), ["a", "b"]);
 }
 
 #[test]
@@ -309,5 +309,5 @@ fn objects_of_one_name_differ_by_uid() {
     watch.take(Event::Delete(of("second", 11)));
     assert_eq!(provisioner(&watch, "a"), None);
     let expected = ["new first", "gone first", "new second", "changed second", "gone second"];
-    assert_eq!(*reported.lock().unwrap(), expected);
+    assert_eq!(*reported.lock(), expected);
 }

@@ -11,9 +11,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::super::{
-    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lock, outcome_of, too_early,
-};
+use super::super::{Classes, Key, ModifyKey, ResizeError, Resizer, key_of, outcome_of, too_early};
 use super::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
@@ -51,13 +49,13 @@ impl Resizer {
                     // A claim that enters the watch scope is treated like one that existed at the
                     // start.
                     if old.is_none() && is_in_progress(new) {
-                        lock(&memory).entry(key_of(new)).or_default().uncertain = true;
+                        memory.lock().entry(key_of(new)).or_default().uncertain = true;
                     }
                     let asks = old.as_ref().is_none_or(|old| asks(old, new));
                     asks.then(|| ModifyKey::Claim(key_of(new)))
                 }
                 Change::Deleted(old) => {
-                    lock(&memory).remove(&key_of(old));
+                    memory.lock().remove(&key_of(old));
                     None
                 }
             })

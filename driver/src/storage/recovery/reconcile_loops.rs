@@ -243,6 +243,5 @@ fn attach(
         autoclear: false,
         minor: Some(minor),
     })?;
-    let kib = settings.read_ahead_kib.unwrap_or(kernel::READ_AHEAD_KIB);
-    kernel.loop_set_read_ahead(&device, kib)
+    kernel.loop_set_read_ahead(&device, settings.read_ahead())
 }
