@@ -31,6 +31,7 @@ pub mod snapshot_controller;
 pub mod snapshots;
 pub mod snapshotter;
 pub mod socket;
+pub mod tasks;
 #[cfg(test)]
 mod testing;
 mod watch_scope;

@@ -24,6 +24,7 @@ use crate::csi::{Driver, Failure};
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::roles::Role;
+use crate::tasks::Tasks;
 use crate::watch_scope;
 
 mod controllers;
@@ -33,14 +34,12 @@ mod features;
 mod labels;
 mod leader_tasks;
 mod setup;
-mod tasks;
 mod telemetry;
 
 use elections::Elections;
 pub use error::Error;
 pub use labels::NodeLabels;
 pub use setup::{Setup, Source};
-use tasks::Tasks;
 pub use telemetry::Telemetry;
 
 /// Timeout of `NodeGetInfo`.
@@ -67,8 +66,8 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
             Ok(mut loops) => {
                 let ended = tokio::select! {
                     () = stop.cancelled() => Ok(()),
-                    ended = tasks.next() => Err(ended),
-                    ended = loops.next() => Err(ended),
+                    ended = tasks.next() => Err(ended.into()),
+                    ended = loops.next() => Err(ended.into()),
                 };
                 begun.cancel();
                 loops.finish().await;
@@ -77,7 +76,7 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
             Err(Error::Driver(DriverError::Stopped)) => Ok(()),
             Err(error) => Err(error),
         },
-        ended = tasks.next() => Err(ended),
+        ended = tasks.next() => Err(ended.into()),
         () = stop.cancelled() => Ok(()),
     };
     begun.cancel();
@@ -106,14 +105,14 @@ fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, t
             health,
         };
         let registered = registrar::run(options, csi.clone(), stop.clone());
-        tasks.begin("the registrar", async { registered.await.map_err(|error| error.to_string()) });
+        tasks.start("the registrar", async { registered.await.map_err(|error| error.to_string()) });
     }
     if args.controllers.has(Role::Liveness) {
         let address = SocketAddr::new(everywhere(), kubelet.health_port);
         let (csi, checks) = (csi.cloned(), checks.clone());
         let options = liveness::Options { address, probe_timeout: kubelet.probe_timeout };
         let stop = stop.clone();
-        tasks.begin("the liveness endpoint", async move {
+        tasks.start("the liveness endpoint", async move {
             let served = liveness::run(options, csi, checks, stop);
             served.await.map_err(|error| error.to_string())
         });
@@ -148,7 +147,7 @@ async fn begin_loops(
     if let Some(labels) = setup.labels.clone() {
         // Start this before NodeGetInfo: the driver may not know its topology without the labels.
         let read = labels.run(kube.clone(), stop.clone());
-        tasks.begin("reading the node's labels", read);
+        tasks.start("reading the node's labels", read);
     }
     if !any {
         return Ok(tasks);
@@ -180,7 +179,7 @@ async fn begin_loops(
     watch_over(&checks, &caches, &kube);
     let (events, sending) =
         Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
-    tasks.begin("sending events", async {
+    tasks.start("sending events", async {
         sending.await;
         Ok(())
     });
@@ -222,7 +221,7 @@ async fn begin_loops(
 /// Starts asking which optional kinds the API server serves.
 fn follow_served(caches: &Caches, kube: &Kube, stop: &CancellationToken, tasks: &mut Tasks) {
     let (served, kube, stop) = (caches.served().clone(), kube.clone(), stop.clone());
-    tasks.begin("asking for the API server's kinds", async move {
+    tasks.start("asking for the API server's kinds", async move {
         stop.run_until_cancelled(served.follow(&kube)).await;
         stop.cancelled().await;
         Ok(())

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
+use hostloop_controllers::tasks::{Ended, Tasks as Roles};
 use hostloop_events::serve::Process;
 
 use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
@@ -81,13 +81,8 @@ pub enum Error {
     #[error(transparent)]
     Controllers(#[from] hostloop_controllers::manager::Error),
     /// A task ended that must run as long as the driver serves.
-    #[error("{role} ended: {why}")]
-    Role {
-        /// The task.
-        role: &'static str,
-        /// The reason.
-        why: String,
-    },
+    #[error(transparent)]
+    Role(#[from] Ended),
 }
 
 /// Serves until a signal comes.
@@ -182,7 +177,8 @@ async fn work(
         node: Some(settings.node_id.clone()),
         version: identity.vendor_version.clone(),
     };
-    let events = events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
+    let events =
+        events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
 
     let (listener, name) = socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)
@@ -207,7 +203,7 @@ async fn work(
             tracing::info!(signal, in_flight = server.locks().in_flight(), "stopping");
             Ok(())
         }
-        ended = roles.next() => Err(ended),
+        ended = roles.next() => Err(ended.into()),
         ended = controllers::ended(&mut loops) => Err(ended),
     };
     // The loops end first, while the services still answer. Their end also unregisters the driver,
@@ -295,41 +291,6 @@ impl Signals {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
             _ = self.int.recv() => "SIGINT",
-        }
-    }
-}
-
-/// Tasks that run as long as the driver serves. If one ends, the process ends: a process that does
-/// half its work looks healthy and is not.
-#[derive(Default)]
-struct Roles(JoinSet<(&'static str, Result<(), String>)>);
-
-impl Roles {
-    fn start(
-        &mut self,
-        role: &'static str,
-        work: impl Future<Output = Result<(), String>> + Send + 'static,
-    ) {
-        self.0.spawn(async move {
-            // A separate task, so that a panic is reported with the role's name.
-            let ended = tokio::spawn(work).await;
-            (role, ended.unwrap_or_else(|panicked| Err(panicked.to_string())))
-        });
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Waits for the next task that ends.
-    async fn next(&mut self) -> Error {
-        match self.0.join_next().await {
-            Some(Ok((role, ended))) => Error::Role {
-                role,
-                why: ended.err().unwrap_or_else(|| "it stopped without a request".to_owned()),
-            },
-            Some(Err(error)) => Error::Role { role: "a role", why: error.to_string() },
-            None => std::future::pending().await,
         }
     }
 }

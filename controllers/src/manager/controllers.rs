@@ -9,7 +9,6 @@ use futures::future::BoxFuture;
 use super::elections::Elections;
 use super::error::Error;
 use super::leader_tasks;
-use super::tasks::Tasks;
 use super::telemetry::Counts;
 use crate::cli::{Args, LeaderTasks};
 use crate::client::Leadership;
@@ -18,6 +17,7 @@ use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability as Can, NodeCapability};
 use crate::orphaned_volumes::{self, Inventory};
 use crate::roles::{self, Role};
+use crate::tasks::Tasks;
 use crate::watch_scope;
 use crate::{attacher, capacity, health, provisioner, resizer, snapshot_controller, snapshotter};
 
@@ -170,7 +170,7 @@ impl Manager<'_> {
         let (inputs, mut context) = (self.inputs.clone(), self.context.clone());
         let lease = (entry.lease)(&context.driver.name);
         let elected = self.elections.of_loop(&context, &lease, self.tasks);
-        self.tasks.begin(role.name(), async move {
+        self.tasks.start(role.name(), async move {
             let Some((lease, mut leader)) = elected else {
                 return run(inputs, context).await;
             };
@@ -198,7 +198,7 @@ impl Manager<'_> {
         let context = self.context.clone();
         let tasks = self.inputs.args.election.leader_tasks;
         let run = watch_scope::run(context, tasks);
-        self.tasks.begin("the watches", run.map(Ok));
+        self.tasks.start("the watches", run.map(Ok));
     }
 
     /// Starts the cluster-wide tasks, if every node has a process.
@@ -208,7 +208,7 @@ impl Manager<'_> {
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
         let (args, placing) = (self.inputs.args.clone(), self.inputs.counts.placement.clone());
-        self.tasks.begin(
+        self.tasks.start(
             "the lead",
             while_leading(context, leader, move |context| {
                 leader_tasks::run(context, args.clone(), placing.clone())
@@ -234,7 +234,7 @@ impl Manager<'_> {
             }
             false => Leadership::always(),
         };
-        self.tasks.begin(
+        self.tasks.start(
             role.name(),
             while_leading(context, leader, move |context| {
                 let (options, metrics) = (options.clone(), metrics.clone());

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-use super::tasks::Tasks;
 use super::telemetry::Telemetry;
 use crate::api::scope::Scope;
 use crate::cli::{Args, LeaderTasks};
@@ -14,6 +13,7 @@ use crate::client::Leadership;
 use crate::client::lease::{LeaseConfig, hold, lease_name, observe};
 use crate::controller::Context;
 use crate::metrics::Metrics;
+use crate::tasks::Tasks;
 
 /// Acquires leases on demand.
 pub(super) struct Elections {
@@ -62,7 +62,7 @@ impl Elections {
     fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
         let config = self.config(name, None);
         let (leader, task) = observe(self.client.clone(), config, self.stop.clone());
-        tasks.begin("watching the leader", async { task.await.map_err(|error| error.to_string()) });
+        tasks.start("watching the leader", async { task.await.map_err(|error| error.to_string()) });
         leader
     }
 
@@ -96,7 +96,7 @@ impl Elections {
         let (leader, task) =
             hold(self.client.clone(), config, self.metrics.clone(), self.stop.clone());
         self.view.add_leader(&lease, &leader);
-        tasks.begin("leader election", async { task.await.map_err(|error| error.to_string()) });
+        tasks.start("leader election", async { task.await.map_err(|error| error.to_string()) });
         self.held.insert(key, leader.clone());
         leader
     }

@@ -2,6 +2,7 @@
 
 use crate::client::kube::ClientError;
 use crate::csi::driver::DriverError;
+use crate::tasks::Ended;
 
 /// Why the controllers did not start, or have stopped.
 #[derive(Debug, thiserror::Error)]
@@ -15,14 +16,9 @@ pub enum Error {
     /// The driver can't be used.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// A controller ended before the stop.
-    #[error("{role} ended: {why}")]
-    Ended {
-        /// The controller's name.
-        role: &'static str,
-        /// The cause.
-        why: String,
-    },
+    /// A task ended before the stop.
+    #[error(transparent)]
+    Ended(#[from] Ended),
     /// Another process leads now.
     #[error("lease {0} was lost; another process may be doing this one's work")]
     Lost(String),

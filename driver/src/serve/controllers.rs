@@ -8,6 +8,7 @@ use hostloop_controllers::cli::Args;
 use hostloop_controllers::csi::{Csi, Driver, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
+use hostloop_controllers::tasks::Ended;
 use hostloop_events::serve::Process;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -97,11 +98,11 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
     };
     match (&mut loops.task).await {
         Ok(Err(error)) => error.into(),
-        Ok(Ok(())) => Error::Role {
-            role: "the controllers",
-            why: "they stopped without a request".to_owned(),
-        },
-        Err(panicked) => Error::Role { role: "the controllers", why: panicked.to_string() },
+        Ok(Ok(())) => {
+            Ended { role: "the controllers", why: "they stopped without a request".to_owned() }
+                .into()
+        }
+        Err(panicked) => Ended { role: "the controllers", why: panicked.to_string() }.into(),
     }
 }
 
@@ -211,7 +212,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
             tracing::info!(signal, "stopping");
             Ok(())
         }
-        ended = roles.next() => Err(ended),
+        ended = roles.next() => Err(ended.into()),
         ended = ended(&mut loops) => Err(ended),
     };
     stop.cancel();

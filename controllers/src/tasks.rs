@@ -1,0 +1,59 @@
+//! The tasks of a process, by name.
+
+use tokio::task::JoinSet;
+
+/// Tasks that run until the stop. If one ends earlier, the process ends: a process that does half
+/// its work looks healthy and is not.
+#[derive(Debug, Default)]
+pub struct Tasks(JoinSet<(&'static str, Result<(), String>)>);
+
+/// A task ended before the stop.
+#[derive(Debug, thiserror::Error)]
+#[error("{role} ended: {why}")]
+pub struct Ended {
+    /// The task.
+    pub role: &'static str,
+    /// The reason.
+    pub why: String,
+}
+
+impl Tasks {
+    /// Starts a task.
+    pub fn start(
+        &mut self,
+        role: &'static str,
+        work: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.0.spawn(async move {
+            // The inner task catches a panic, which is then reported with the name.
+            let ended = tokio::spawn(work).await;
+            (role, ended.unwrap_or_else(|panicked| Err(panicked.to_string())))
+        });
+    }
+
+    /// True if all tasks have ended.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Waits for the next task that ends. Without tasks, it waits forever.
+    pub async fn next(&mut self) -> Ended {
+        match self.0.join_next().await {
+            Some(Ok((role, ended))) => {
+                let why = ended.err().unwrap_or_else(|| "it stopped without a request".to_owned());
+                Ended { role, why }
+            }
+            Some(Err(error)) => Ended { role: "a role", why: error.to_string() },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for all tasks to end after the stop.
+    pub async fn finish(&mut self) {
+        while let Some(ended) = self.0.join_next().await {
+            if let Ok((role, Err(why))) = ended {
+                tracing::warn!(role, why, "did not end well");
+            }
+        }
+    }
+}
