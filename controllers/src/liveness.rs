@@ -130,7 +130,7 @@ async fn healthz(State(liveness): State<Liveness>) -> (StatusCode, String) {
 }
 
 /// The state behind the endpoint. Clones share the running Probe call.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Liveness {
     csi: Option<Csi>,
     timeout: Duration,

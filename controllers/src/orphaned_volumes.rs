@@ -86,7 +86,7 @@ impl Metrics {
 }
 
 /// Dependencies and settings of the loop.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) options: Options,
     pub(crate) volumes: provisioner::Options,

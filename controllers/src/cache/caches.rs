@@ -7,7 +7,6 @@
 //! nodes. Work that one process does for all nodes needs cluster-wide caches, which its controllers
 //! share while any of them runs ([`Caches::wide`]).
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -74,7 +73,6 @@ impl Shared {
 
 /// Cluster-wide caches for one user. Dropping this removes its handlers; dropping the last one ends
 /// the watches.
-#[derive(Debug)]
 #[must_use = "no handler is called after the drop"]
 pub struct Wide(Arc<Caches>);
 
@@ -197,12 +195,6 @@ watches! {
 
 /// Kinds that every API server serves and that most loops need.
 const REQUIRED: [&str; 6] = ["claims", "volumes", "nodes", "csi_nodes", "classes", "attachments"];
-
-impl fmt::Debug for Caches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Caches")
-    }
-}
 
 fn by_label(_: &Caches, node: &str) -> Selectors {
     Selectors::by_label(NODE_LABEL, node_label(node))

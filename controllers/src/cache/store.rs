@@ -10,7 +10,6 @@
 //! depend on an object's absence ask the API server ([`Kube::find`](crate::client::Kube::find)).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -118,12 +117,6 @@ pub struct Store<K> {
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
         Store { inner: self.inner.clone(), term: self.term.clone() }
-    }
-}
-
-impl<K> Debug for Store<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Store")
     }
 }
 

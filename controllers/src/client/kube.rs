@@ -217,12 +217,6 @@ pub struct Kube {
     answered: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Debug for Kube {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kube")
-    }
-}
-
 /// Identifies a call in errors and metrics.
 struct Call {
     verb: &'static str,

@@ -1,6 +1,5 @@
 //! The skeleton of a controller: watches feed queues with keys, workers reconcile the keys.
 
-use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +28,6 @@ pub struct Controller<T> {
     feeds: Vec<Box<dyn FnOnce() + Send>>,
     workers: Vec<BoxFuture<'static, ()>>,
     tasks: Vec<BoxFuture<'static, ()>>,
-}
-
-impl<T> fmt::Debug for Controller<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Controller")
-    }
 }
 
 impl<T: Send + Sync + 'static> Controller<T> {

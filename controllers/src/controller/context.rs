@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::queue::{Backoff, Queue};
 
 /// The context that every controller receives. Clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Context {
     /// The CSI driver.
     pub driver: Arc<Driver>,

@@ -1,7 +1,6 @@
 //! Reads labels of this node for a driver that does not talk to the API server.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,13 +25,6 @@ pub struct NodeLabels {
     node: String,
     keys: Vec<String>,
     take: Arc<Take>,
-}
-
-impl fmt::Debug for NodeLabels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NodeLabels { node, keys, .. } = self;
-        write!(f, "NodeLabels({node}: {})", keys.join(", "))
-    }
 }
 
 impl NodeLabels {

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
 
 /// The inputs of the loops.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     /// The command line.
     pub args: Args,
@@ -31,7 +31,7 @@ pub struct Setup {
 }
 
 /// How the driver's name and capabilities are found.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Source {
     /// By calling the driver.
     Asked(Csi),

@@ -48,12 +48,6 @@ impl Counts {
     }
 }
 
-impl fmt::Debug for Telemetry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("View")
-    }
-}
-
 impl Telemetry {
     /// Returns metrics that are all zero.
     pub fn new() -> Self {

@@ -1,7 +1,6 @@
 //! The driver's knowledge of its volumes that CSI can't express.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// A volume in the driver's records.
@@ -25,12 +24,6 @@ type Ask = dyn Fn() -> Result<Vec<InventoryEntry>, String> + Send + Sync;
 /// share the callback.
 #[derive(Clone, Default)]
 pub struct Inventory(Option<Arc<Ask>>);
-
-impl fmt::Debug for Inventory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inventory").field("available", &self.0.is_some()).finish()
-    }
-}
 
 impl Inventory {
     /// `ask` is called for each list and must not take long. It returns an error if the list is
