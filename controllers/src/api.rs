@@ -4,6 +4,7 @@ pub mod boolean;
 pub mod duration;
 pub mod names;
 pub(crate) mod node;
+pub(crate) mod node_selector;
 pub(crate) mod pv;
 pub(crate) mod pvc;
 pub mod quantity;

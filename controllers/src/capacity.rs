@@ -7,7 +7,6 @@
 //! at once, before another node is chosen. A pass writes only what differs. So a new process takes
 //! over its predecessor's objects, and the scheduler never sees a node without capacity objects.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::api::duration;
-use crate::cache::{Change, Store, store};
+use crate::cache::store::{self, fraction};
+use crate::cache::{Change, Store};
 use crate::controller::{Context, Controller};
 use crate::queue::{Outcome, Queue};
 
@@ -163,9 +163,7 @@ async fn reconcile(
 
 /// An interval, varied by up to a tenth: nodes that started together should spread out.
 fn about(interval: Duration) -> Duration {
-    let random = RandomState::new().hash_one(0) as u32;
-    let part = f64::from(random) / f64::from(u32::MAX);
-    interval.mul_f64(0.9 + 0.2 * part)
+    interval.mul_f64(0.9 + 0.2 * fraction())
 }
 
 /// The namespace of the objects: the pod's. `None` if the environment lacks it.

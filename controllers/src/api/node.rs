@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume};
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 use kube::ResourceExt;
+
+use super::node_selector;
 
 /// True if kubelet reports that the node is ready.
 pub(crate) fn is_ready(node: &Node) -> bool {
@@ -24,43 +25,20 @@ pub(crate) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<
 pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<Vec<String>> {
     let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
     let terms = &affinity.required.as_ref()?.node_selector_terms;
-    let fits = |node: &&Arc<Node>| terms.iter().any(|term| admits(term, node));
-    let fitting = nodes.iter().filter(fits);
+    let fitting = nodes.iter().filter(|node| fits(node, terms));
     Some(fitting.map(|node| node.name_any()).collect())
 }
 
-/// True if a node matches a term. A term without requirements matches no node.
-fn admits(term: &NodeSelectorTerm, node: &Node) -> bool {
-    let labels = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
+fn fits(node: &Node, terms: &[NodeSelectorTerm]) -> bool {
     let name = node.name_any();
-    let by_label = |one: &NodeSelectorRequirement| {
-        fulfils(one, node.labels().get(&one.key).map(String::as_str))
-    };
-    let by_field = |one: &NodeSelectorRequirement| {
-        fulfils(one, (one.key == "metadata.name").then_some(name.as_str()))
-    };
-    !(labels.is_empty() && fields.is_empty())
-        && labels.iter().all(by_label)
-        && fields.iter().all(by_field)
+    let label = |key: &str| Some(node.labels().get(key).map(String::as_str));
+    let field = |key: &str| Some((key == "metadata.name").then_some(name.as_str()));
+    node_selector::fits(terms, label, field) == Some(true)
 }
 
-fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = value.is_some_and(|value| values.iter().any(|one| one == value));
-    match requirement.operator.as_str() {
-        "In" => listed,
-        "NotIn" => !listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared(value, values).is_some_and(|(value, bound)| value > bound),
-        "Lt" => compared(value, values).is_some_and(|(value, bound)| value < bound),
-        _ => false,
-    }
-}
-
-fn compared(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
-    Some((value?.parse().ok()?, values.first()?.parse().ok()?))
+/// The driver's entry in a CSINode.
+pub(crate) fn registered<'n>(csi_node: &'n CSINode, driver: &str) -> Option<&'n CSINodeDriver> {
+    csi_node.spec.drivers.iter().find(|known| known.name == driver)
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec,
+};
 use tonic::Status;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
@@ -24,9 +26,14 @@ pub enum AccessModesError {
     Unknown(Vec<String>),
 }
 
+/// The CSI source of a volume.
+pub(crate) fn csi(volume: &PersistentVolume) -> Option<&CSIPersistentVolumeSource> {
+    volume.spec.as_ref()?.csi.as_ref()
+}
+
 /// The volume handle; `None` if the volume belongs to another driver.
 pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    let csi = csi(volume)?;
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
+use k8s_openapi::api::core::v1::PersistentVolume;
+
+use super::node_selector;
 
 /// The scheduler sets this annotation to the node selected for a claim's volume.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -86,7 +88,9 @@ impl Scope {
         let Some((name, segments)) = of_node else {
             return Some(false);
         };
-        any(terms.iter().map(|term| admits(term, name, segments)))
+        let label = |key: &str| segments.get(key).map(|value| Some(value.as_str()));
+        let field = |key: &str| (key == "metadata.name").then_some(Some(name.as_str()));
+        node_selector::fits(terms, label, field)
     }
 
     /// True if an attachment to this node is in the scope.
@@ -114,51 +118,6 @@ impl Scope {
             None => source.is_none_or(|volume| self.has_volume(volume)),
         }
     }
-}
-
-/// Whether a term selects the node with this name and these segments. `None` if that depends on
-/// labels other than the driver's. A term without requirements selects nothing.
-fn admits(
-    term: &NodeSelectorTerm,
-    name: &String,
-    segments: &BTreeMap<String, String>,
-) -> Option<bool> {
-    let labels = term.match_expressions.iter().flatten();
-    let fields = term.match_fields.iter().flatten();
-    if labels.clone().chain(fields.clone()).next().is_none() {
-        return Some(false);
-    }
-    let by_label = labels.map(|one| fulfils(one, segments.get(&one.key)));
-    let by_field = fields.map(|one| fulfils(one, (one.key == "metadata.name").then_some(name)));
-    // A term requires all of its requirements, so it fails if any is not met.
-    let unfulfilled = by_label.chain(by_field).map(|one| one.map(|one| !one));
-    any(unfulfilled).map(|any| !any)
-}
-
-/// True if this value meets a requirement; `None` if the value is unknown.
-fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&String>) -> Option<bool> {
-    let value = value?;
-    let values = requirement.values.as_deref().unwrap_or_default();
-    match requirement.operator.as_str() {
-        "In" => Some(values.contains(value)),
-        "NotIn" => Some(!values.contains(value)),
-        "Exists" => Some(true),
-        "DoesNotExist" => Some(false),
-        _ => None,
-    }
-}
-
-/// Three-valued OR: `None` if no item is true and some are unknown.
-fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    let mut unknown = false;
-    for one in all {
-        match one {
-            Some(true) => return Some(true),
-            Some(false) => {}
-            None => unknown = true,
-        }
-    }
-    (!unknown).then_some(false)
 }
 
 #[cfg(test)]

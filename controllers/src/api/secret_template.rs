@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-/// Prefix of the parameters that the controllers use. The driver does not get them.
-pub(crate) const RESERVED: &str = "csi.storage.k8s.io/";
+use super::names::RESERVED;
 
 /// A class parameter that is a template: its key and its value.
 type Template<'a> = (&'a str, &'a str);

@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
+use super::node::registered;
+
 /// A topology segment: the part of the cluster in which every node has these labels.
 pub(crate) type Segment = BTreeMap<String, String>;
 
@@ -30,9 +32,7 @@ pub(crate) struct NodeTopology {
 impl NodeTopology {
     /// Combines a node with the driver's entry in its CSINode.
     pub(crate) fn new(node: &Node, csi_node: Option<&CSINode>, driver: &str) -> Self {
-        let drivers = csi_node.map(|node| node.spec.drivers.as_slice());
-        let mut drivers = drivers.unwrap_or_default().iter();
-        let registered = drivers.find(|one| one.name == driver);
+        let registered = csi_node.and_then(|node| registered(node, driver));
         let keys = registered.and_then(|driver| driver.topology_keys.clone());
         NodeTopology {
             node: node.name_any(),
@@ -43,7 +43,10 @@ impl NodeTopology {
     }
 
     /// The node's values of these labels; `None` unless it has all of them.
-    fn segment<'a>(&self, keys: impl IntoIterator<Item = &'a String>) -> Option<Segment> {
+    pub(crate) fn segment<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a String>,
+    ) -> Option<Segment> {
         keys.into_iter().map(|key| Some((key.clone(), self.labels.get(key)?.clone()))).collect()
     }
 }

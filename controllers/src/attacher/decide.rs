@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
 
 /// The annotation that stores the driver's node ID, for detaching after the CSINode is gone.
@@ -236,8 +237,7 @@ impl Rules {
         csi_node: Option<&'a CSINode>,
     ) -> Result<&'a str, Trouble> {
         let csi_node = csi_node.ok_or_else(|| Trouble::NoNode(node.to_owned()))?;
-        let driver = csi_node.spec.drivers.iter().find(|driver| driver.name == self.driver);
-        match driver {
+        match registered(csi_node, &self.driver) {
             Some(driver) => Ok(&driver.node_id),
             None => Err(Trouble::NotOnNode { node: node.to_owned(), driver: self.driver.clone() }),
         }

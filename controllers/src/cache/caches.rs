@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::served::Served;
 use crate::cache::store::{
@@ -292,8 +293,7 @@ impl Caches {
     pub fn volumes_of(&self, driver: &str, handle: &str) -> Vec<Arc<PersistentVolume>> {
         let at = |driver: &str, handle: &str| format!("{driver}/{handle}");
         let keys = move |volume: &PersistentVolume| {
-            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-            let keys = csi.map(|csi| at(&csi.driver, &csi.volume_handle));
+            let keys = pv::csi(volume).map(|csi| at(&csi.driver, &csi.volume_handle));
             keys.into_iter().collect()
         };
         let by_handle = &self.shared.by_handle;

@@ -1,15 +1,15 @@
 //! Topology segments that volumes can be in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
+use crate::api::node;
 use crate::api::scope::Scope;
+use crate::api::topology::{NodeTopology, Segment};
 use crate::cache::{Caches, Change};
-
-type Segment = BTreeMap<String, String>;
 
 /// The segments this process serves: its node's own, or all distinct segments of nodes with the
 /// driver. A driver without topology has one empty segment, which means everywhere.
@@ -43,11 +43,7 @@ pub(super) fn moved(change: &Change<Node>) -> bool {
 
 /// True if the topology keys that the driver registered on a node may have changed.
 pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
-    let keys = |node: &CSINode| {
-        let mut drivers = node.spec.drivers.iter();
-        let driver = drivers.find(|known| known.name == driver);
-        driver.and_then(|driver| driver.topology_keys.clone())
-    };
+    let keys = |node| node::registered(node, driver).and_then(|known| known.topology_keys.clone());
     match change {
         Change::Applied { old: Some(old), new } => keys(old) != keys(new),
         _ => true,
@@ -56,9 +52,8 @@ pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
 
 /// The segment of a node. `None` if the node lacks the driver or some of its topology labels.
 fn segment(csi_node: &CSINode, node: &Node, driver: &str) -> Option<Segment> {
-    let registered = csi_node.spec.drivers.iter().find(|known| known.name == driver)?;
-    let keys = registered.topology_keys.as_deref().filter(|keys| !keys.is_empty())?;
-    keys.iter().map(|key| Some((key.clone(), node.labels().get(key)?.clone()))).collect()
+    let place = NodeTopology::new(node, Some(csi_node), driver);
+    place.segment(&place.keys).filter(|segment| !segment.is_empty())
 }
 
 #[cfg(test)]

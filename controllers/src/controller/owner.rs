@@ -6,6 +6,7 @@ use hostloop_proto::csi::ControllerGetVolumeRequest;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use tonic::Code;
 
+use crate::api::pv;
 use crate::api::scope::Scope;
 use crate::controller::Context;
 use crate::csi::driver::ControllerCapability;
@@ -29,9 +30,7 @@ pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownersh
     if *scope == Scope::Cluster {
         return Ownership::Local;
     }
-    let spec = volume.spec.as_ref();
-    let handle = spec.and_then(|spec| spec.csi.as_ref());
-    let own = handle.and_then(|csi| pools.own(&csi.volume_handle));
+    let own = pv::csi(volume).and_then(|csi| pools.own(&csi.volume_handle));
     match (own, scope.holds(volume)) {
         (Some(false), _) | (_, Some(false)) => Ownership::Remote,
         (Some(true), _) | (None, Some(true)) => Ownership::Local,

@@ -153,9 +153,7 @@ impl Rules {
     }
 
     fn is_ours(&self, volume: &PersistentVolume) -> bool {
-        let spec = volume.spec.as_ref();
-        let csi = spec.and_then(|spec| spec.csi.as_ref());
-        csi.is_some_and(|csi| csi.driver == self.driver)
+        pv::handle(volume, &self.driver).is_some()
     }
 
     /// The action for a volume if its node is gone.

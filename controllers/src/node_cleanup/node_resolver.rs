@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
-use crate::api::node::node_of;
+use crate::api::node::{node_of, registered};
 use crate::api::scope::{MAX_LABEL, node_label};
 use crate::capacity::plan;
 
@@ -42,7 +42,8 @@ impl Places {
             };
             let mut place = Node::default();
             place.metadata.name = Some(node.name_any());
-            for key in keys(csi_node, driver) {
+            let registered = registered(csi_node, driver);
+            for key in registered.iter().flat_map(|known| known.topology_keys.iter().flatten()) {
                 let Some(value) = node.labels().get(key) else {
                     continue;
                 };
@@ -159,13 +160,6 @@ impl Places {
         let named = names.next().map(String::as_str);
         self.absent(named.or_else(|| managing_node(label))?)
     }
-}
-
-/// The topology keys that a node's CSINode lists for this driver.
-fn keys<'a>(csi_node: &'a CSINode, driver: &str) -> impl Iterator<Item = &'a str> {
-    let drivers = csi_node.spec.drivers.iter();
-    let registered = drivers.filter(move |known| known.name == driver);
-    registered.flat_map(|known| known.topology_keys.iter().flatten().map(String::as_str))
 }
 
 /// The managed-by label of a capacity object; `None` is one process for the whole cluster.

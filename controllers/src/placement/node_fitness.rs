@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 
-use crate::api::quantity;
+use crate::api::{node, quantity};
 
 /// Taint that an administrator sets on a node that is gone and would come back without its data.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -64,8 +64,7 @@ fn little(left: i64) -> String {
 
 /// Why a node can't take any claim of the driver, if so.
 pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -> Option<Unfit> {
-    let drivers = registered.map(|node| node.spec.drivers.as_slice());
-    let runs = drivers.unwrap_or_default().iter().any(|known| known.name == driver);
+    let runs = registered.is_some_and(|node| node::registered(node, driver).is_some());
     let [deleting, out, unready, cordoned, pressed] = of_itself(node);
     let unfit_nodes = [deleting, out, unready, (!runs, Unfit::NoDriver), cordoned, pressed];
     unfit_nodes.into_iter().find(|(is, _)| *is).map(|(_, unfit)| unfit)

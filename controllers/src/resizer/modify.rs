@@ -16,6 +16,7 @@ use tonic::Code;
 use super::claim::{Claim, StatusPatch};
 use super::now;
 use crate::api::names::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
+use crate::api::pv;
 use crate::csi::{Call, Class, Failure, class};
 
 mod apply;
@@ -116,8 +117,7 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
     {
         return Some(SecretReference { name: Some(name), namespace: Some(namespace) });
     }
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    csi.controller_expand_secret_ref.clone()
+    pv::csi(volume)?.controller_expand_secret_ref.clone()
 }
 
 /// The patch for a class that does not exist: it only records that.

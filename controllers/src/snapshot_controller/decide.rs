@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt};
 use super::kind::{self, Kind};
 use super::names::{self, BindState};
 use super::status::StatusChange;
+use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::client::Resource as _;
@@ -212,8 +213,7 @@ pub(super) fn volume_of<'a>(
 
 /// The CSI source of a volume; fails for other volumes.
 pub(super) fn csi_of(volume: &PersistentVolume) -> Result<&CSIPersistentVolumeSource, String> {
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    csi.ok_or_else(|| format!("volume {} is not of a CSI driver", volume.name_any()))
+    pv::csi(volume).ok_or_else(|| format!("volume {} is not of a CSI driver", volume.name_any()))
 }
 
 /// The handle of a volume. Fails if the class is for another driver.

@@ -11,7 +11,8 @@ use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkErro
 use super::decide::{Step, next_step};
 use super::owner::{self, Ownership};
 use super::parameters::{self, DELETION_POLICY};
-use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
+use crate::api::names::RESERVED;
+use crate::api::secret_template::{self, SnapshotVariables};
 use crate::cache::{Caches, Store};
 use crate::csi::{Call, Class, Failure, class};
 use crate::queue::Outcome;

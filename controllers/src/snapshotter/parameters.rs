@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use crate::api::secret_template::RESERVED;
+use crate::api::names::RESERVED;
 use crate::snapshots::content::ContentKeys;
 
 /// The keys of secrets that the snapshotter reads, without [`RESERVED`] and without `-name` and

@@ -110,9 +110,8 @@ impl Search<'_> {
     }
 
     fn may_own(&self, volume: &PersistentVolume) -> bool {
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        csi.is_some_and(|csi| csi.driver == self.context.driver.name)
-            && self.context.may_have(volume)
+        let driver = &self.context.driver.name;
+        pv::handle(volume, driver).is_some() && self.context.may_have(volume)
     }
 
     async fn owns(&self, volume: &PersistentVolume) -> bool {
@@ -120,8 +119,7 @@ impl Search<'_> {
             Ownership::Local => true,
             Ownership::Remote => false,
             Ownership::Unknown => {
-                let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-                let id = csi.map(|csi| csi.volume_handle.as_str());
+                let id = pv::csi(volume).map(|csi| csi.volume_handle.as_str());
                 let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
                 let has = self.context.driver_has(id.unwrap_or_default(), timeout);
                 matches!(has.await, Ok(Some(true)))
@@ -229,9 +227,7 @@ fn note_limit<K: Resource>(all: bool) {
 
 /// True if a volume certainly belongs to this driver and this node.
 fn owns_volume(context: &Context, volume: &PersistentVolume) -> bool {
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    csi.is_some_and(|csi| csi.driver == context.driver.name)
-        && context.owner(volume) == Ownership::Local
+    pv::handle(volume, &context.driver.name).is_some() && context.owner(volume) == Ownership::Local
 }
 
 /// True if a claim has a volume of this node, or is to get one.

@@ -212,8 +212,7 @@ impl Resizer {
         volume: &PersistentVolume,
         class: &VolumeAttributesClass,
     ) -> Result<(), ResizeError> {
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        let handle = csi.map(|csi| csi.volume_handle.clone());
+        let handle = pv::csi(volume).map(|csi| csi.volume_handle.clone());
         let mut parameters = class.parameters.clone().unwrap_or_default();
         if self.options.extra_modify_metadata {
             parameters.extend(names(claim, volume));
