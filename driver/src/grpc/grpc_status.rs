@@ -22,18 +22,6 @@ impl From<Error> for Status {
     }
 }
 
-impl From<storage::Error> for Status {
-    fn from(error: storage::Error) -> Status {
-        Status::new(of_pool(&error), message(&error))
-    }
-}
-
-impl From<kernel::Error> for Status {
-    fn from(error: kernel::Error) -> Status {
-        Status::new(of_kernel(&error), message(&error))
-    }
-}
-
 impl From<Invalid> for Status {
     fn from(error: Invalid) -> Status {
         Status::new(Code::InvalidArgument, message(&error))
