@@ -166,27 +166,6 @@ pub struct VolumeSnapshotContentStatus {
     pub volume_group_snapshot_handle: Option<String>,
 }
 
-/// A class of snapshots. Its fields stand beside its metadata, without a spec.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct VolumeSnapshotClass {
-    /// Kind and version, which a new object must have.
-    #[serde(flatten)]
-    #[schemars(skip)]
-    pub types: Option<TypeMeta>,
-    /// Kubernetes object metadata.
-    #[schemars(skip)]
-    pub metadata: ObjectMeta,
-    /// The driver's name.
-    pub driver: String,
-    /// Parameters for the driver. Those with the prefix `csi.storage.k8s.io/` are for the
-    /// controllers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parameters: Option<BTreeMap<String, String>>,
-    /// What happens to its snapshots when their objects are deleted.
-    pub deletion_policy: DeletionPolicy,
-}
-
 /// The source of a group snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -327,36 +306,36 @@ pub struct SnapshotInfo {
     pub restore_size: Option<i64>,
 }
 
-/// A class of group snapshots. Its fields stand beside its metadata, without a spec.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct VolumeGroupSnapshotClass {
-    /// Kind and version, which a new object must have.
-    #[serde(flatten)]
-    #[schemars(skip)]
-    pub types: Option<TypeMeta>,
-    /// Kubernetes object metadata.
-    #[schemars(skip)]
-    pub metadata: ObjectMeta,
-    /// The driver's name.
-    pub driver: String,
-    /// Parameters for the driver. Those with the prefix `csi.storage.k8s.io/` are for the
-    /// controllers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parameters: Option<BTreeMap<String, String>>,
-    /// What happens to its group snapshots when their objects are deleted.
-    pub deletion_policy: DeletionPolicy,
-}
-
 /// Reads a quantity, which other clients may have written as a number. One such object must not
 /// make a whole list unreadable.
 fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<Quantity>::deserialize(deserializer)?.map(|quantity| quantity.0))
 }
 
-/// Implements a kind without a spec, which the `CustomResource` derive does not support.
-macro_rules! specless {
-    ($kind:ident, $group:literal, $plural:literal) => {
+/// A class: a kind without a spec, which the `CustomResource` derive does not support.
+macro_rules! class {
+    ($(#[$doc:meta])* $kind:ident, $group:literal, $plural:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+        #[serde(rename_all = "camelCase")]
+        pub struct $kind {
+            /// Kind and version, which a new object must have.
+            #[serde(flatten)]
+            #[schemars(skip)]
+            pub types: Option<TypeMeta>,
+            /// Kubernetes object metadata.
+            #[schemars(skip)]
+            pub metadata: ObjectMeta,
+            /// The driver's name.
+            pub driver: String,
+            /// Parameters for the driver. Those with the prefix `csi.storage.k8s.io/` are for the
+            /// controllers.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub parameters: Option<BTreeMap<String, String>>,
+            /// What happens to its snapshots when their objects are deleted.
+            pub deletion_policy: DeletionPolicy,
+        }
+
         impl kube::Resource for $kind {
             type DynamicType = ();
             type Scope = ClusterResourceScope;
@@ -392,5 +371,11 @@ macro_rules! specless {
     };
 }
 
-specless!(VolumeSnapshotClass, "snapshot.storage.k8s.io", "volumesnapshotclasses");
-specless!(VolumeGroupSnapshotClass, "groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses");
+class! {
+    /// A class of snapshots. Its fields stand beside its metadata, without a spec.
+    VolumeSnapshotClass, "snapshot.storage.k8s.io", "volumesnapshotclasses"
+}
+class! {
+    /// A class of group snapshots. Its fields stand beside its metadata, without a spec.
+    VolumeGroupSnapshotClass, "groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses"
+}
