@@ -32,20 +32,13 @@ struct ApiLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabels {
-    kind: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReceivedLabels {
     resource: String,
     verb: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Named {
-    name: String,
-}
+/// A label and its value.
+type Label = [(&'static str, String); 1];
 
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 type ReadQueue = Box<dyn Fn() -> Stats + Send + Sync>;
@@ -55,12 +48,12 @@ pub struct Metrics {
     driver: OnceLock<String>,
     calls: Seconds<CallLabels>,
     api: Family<ApiLabels, Counter>,
-    watched: Family<KindLabels, Counter>,
+    watched: Family<Label, Counter>,
     received: Family<ReceivedLabels, Counter>,
-    work: Seconds<Named>,
-    retries: Family<Named, Counter>,
+    work: Seconds<Label>,
+    retries: Family<Label, Counter>,
     events_lost: Counter,
-    leads: Family<Named, Gauge>,
+    leads: Family<Label, Gauge>,
     queues: Mutex<Vec<(&'static str, ReadQueue)>>,
 }
 
@@ -159,8 +152,7 @@ impl Metrics {
 
     /// Returns the counter of objects that watches of a kind deliver.
     pub fn watched(&self, kind: &str) -> Counter {
-        let kind = kind.to_owned();
-        self.watched.get_or_create(&KindLabels { kind }).clone()
+        self.watched.get_or_create(&[("kind", kind.to_owned())]).clone()
     }
 
     /// Returns the counter of bytes received from the API server. `verb` is `get`, `list`, `watch`
@@ -181,7 +173,7 @@ impl Metrics {
 
     /// Counts a key that was worked on, with its outcome and duration.
     pub fn worked(&self, queue: &'static str, outcome: Outcome, took: Duration) {
-        let labels = Named { name: queue.to_owned() };
+        let labels = [("name", queue.to_owned())];
         self.work.get_or_create(&labels).observe(took.as_secs_f64());
         if matches!(outcome, Outcome::Failed | Outcome::RetryAfter(_)) {
             self.retries.get_or_create(&labels).inc();
@@ -201,8 +193,7 @@ impl Metrics {
 
     /// Records whether a lease is held.
     pub fn leads(&self, lease: &str, leads: bool) {
-        let labels = Named { name: lease.to_owned() };
-        self.leads.get_or_create(&labels).set(leads.into());
+        self.leads.get_or_create(&[("name", lease.to_owned())]).set(leads.into());
     }
 }
 

@@ -39,11 +39,6 @@ impl Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Assignment {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labelling {
     kind: String,
     result: &'static str,
@@ -52,7 +47,7 @@ struct Labelling {
 /// Counters of assignments and labels. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    assignments: Family<Assignment, Counter>,
+    assignments: Family<[(&'static str, &'static str); 1], Counter>,
     labels: Family<Labelling, Counter>,
 }
 
@@ -72,8 +67,7 @@ impl Metrics {
     }
 
     pub(super) fn assigned(&self, outcome: Outcome) {
-        let outcome = outcome.word();
-        self.assignments.get_or_create(&Assignment { outcome }).inc();
+        self.assignments.get_or_create(&[("outcome", outcome.word())]).inc();
     }
 
     pub(super) fn labelled(&self, kind: &str, result: &'static str) {
