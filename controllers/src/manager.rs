@@ -101,7 +101,6 @@ fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, t
         let options = registrar::Options {
             registration_dir: kubelet.plugin_registration_path.clone(),
             endpoint,
-            driver_name: None,
             health,
         };
         let registered = registrar::run(options, csi.clone(), stop.clone());

@@ -24,6 +24,7 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, async_trait};
 
 use crate::csi::Csi;
+use crate::csi::driver::check_name;
 use crate::socket;
 
 mod authority_rewrite;
@@ -66,8 +67,6 @@ pub struct Options {
     pub registration_dir: PathBuf,
     /// The driver's socket path on the host (`--kubelet-registration-path`).
     pub endpoint: PathBuf,
-    /// The expected name of the driver, if it is known beforehand.
-    pub driver_name: Option<String>,
     /// Publishes the state of the registration.
     pub health: Health,
 }
@@ -79,7 +78,7 @@ pub enum Error {
     #[error(transparent)]
     Socket(#[from] socket::Error),
     /// The driver's name can't be used.
-    #[error("the driver calls itself {name:?}: {why}")]
+    #[error("the driver calls itself {name:?}, which {why}")]
     Name {
         /// The name that the driver returned.
         name: String,
@@ -112,7 +111,8 @@ pub async fn run(options: Options, csi: Csi, stop: CancellationToken) -> Result<
     let Some(driver) = stop.run_until_cancelled(ready(&csi)).await else {
         return Ok(());
     };
-    check_name(&driver, options.driver_name.as_deref())?;
+    // The name becomes part of a file name.
+    check_name(&driver).map_err(|why| Error::Name { name: driver.clone(), why })?;
     let path = options.registration_dir.join(format!("{driver}-reg.sock"));
     let Some(bound) = stop.run_until_cancelled(first(&path)).await else {
         return Ok(());
@@ -154,23 +154,6 @@ async fn ask(csi: &Csi) -> Result<String, String> {
         Err(error) if error.code() == Code::Unavailable => Err(error.to_string()),
         _ => Ok(info.name),
     }
-}
-
-/// Checks that the name is the expected one, and can be part of a file name.
-fn check_name(name: &str, expected: Option<&str>) -> Result<(), Error> {
-    let bad = |why: String| Error::Name { name: name.to_owned(), why };
-    if let Some(expected) = expected.filter(|expected| *expected != name) {
-        return Err(bad(format!("{expected} is expected")));
-    }
-    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
-    let ends = [name.bytes().next(), name.bytes().last()];
-    let ends = ends.iter().all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()));
-    if !letters || !ends {
-        let rule = "a name has letters, digits, `-` and `.`, and begins and ends with one of the \
-                    former two";
-        return Err(bad(rule.to_owned()));
-    }
-    Ok(())
 }
 
 /// Creates the socket, after waiting for a predecessor that may be ending.

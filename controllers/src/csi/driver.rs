@@ -160,3 +160,34 @@ async fn ready(csi: &Csi) {
         tokio::time::sleep(RETRY).await;
     }
 }
+
+/// Why a driver name is invalid. A name has at most 63 characters: letters, digits, dashes and
+/// dots, with a letter or digit at both ends (GetPluginInfoResponse.name).
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric();
+    if name.len() > 63 {
+        return Err(format!("has {} characters, more than 63", name.len()));
+    }
+    if !name.starts_with(plain) || !name.ends_with(plain) {
+        return Err("does not begin and end with a letter or digit".to_owned());
+    }
+    match name.chars().find(|c| !plain(*c) && !matches!(c, '-' | '.')) {
+        Some(c) => Err(format!("contains {c:?}; letters, digits, '-' and '.' are allowed")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driver_names() {
+        for name in ["hostloop.csi.dev", "a", "A-1.b", &"x".repeat(63)] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        for name in ["", "-a", "a.", "a_b", "a/b", "../a", "ü", &"x".repeat(64)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

@@ -111,7 +111,6 @@ impl Run {
         let options = Options {
             registration_dir: dir.path().to_owned(),
             endpoint: ENDPOINT.into(),
-            driver_name: None,
             health: health.clone(),
         };
         let ended = tokio::spawn(run(options, driver.serve(), stop.clone()));
@@ -261,22 +260,4 @@ async fn a_predecessor_may_take_its_time_to_go() {
     assert_eq!(run.health.verdict(), Verdict::Idle);
     drop(before);
     run.is_good().await;
-}
-
-#[test]
-fn names_that_can_be_part_of_a_path() {
-    let cases = [
-        ("hostloop.csi.dev", None, true),
-        ("a", Some("a"), true),
-        ("a", Some("b"), false),
-        ("", None, false),
-        ("../escape", None, false),
-        ("a/b", None, false),
-        (".hidden", None, false),
-        ("a-", None, false),
-        ("ä", None, false),
-    ];
-    for (name, expected, good) in cases {
-        assert_eq!(check_name(name, expected).is_ok(), good, "{name:?}");
-    }
 }

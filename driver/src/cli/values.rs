@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::csi::identity;
+use hostloop_controllers::csi::driver::check_name;
+
 use crate::kernel::FsType;
 
 /// A Unix socket: `unix:///path`, or the path alone.
@@ -52,7 +53,7 @@ pub(super) fn filesystem(word: &str) -> Result<FsType, String> {
 
 /// Parses and checks a driver name.
 pub(super) fn driver_name(word: &str) -> Result<String, String> {
-    identity::check_name(word).map_err(|why| format!("{word:?} {why}"))?;
+    check_name(word).map_err(|why| format!("{word:?} {why}"))?;
     Ok(word.to_owned())
 }
 
