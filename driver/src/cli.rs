@@ -19,6 +19,7 @@ mod feature_flags;
 mod pools;
 mod probe;
 mod values;
+mod watch;
 
 pub(crate) use events::events_beside;
 pub use events::{EventsArgs, EventsSocket};
@@ -28,6 +29,7 @@ pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{Probe, ProbeArgs};
 pub use values::{Cap, HttpEndpoint, Segment};
 pub(crate) use values::{endpoint, is_label_value};
+pub use watch::{LogFormat, WatchArgs};
 
 const CLIENT_COMMANDS: &str = "\
 With a kubeconfig, as `kubectl hostloop` too:
@@ -359,41 +361,6 @@ pub enum BlockType {
     /// Extents of any length.
     #[value(name = "VARIABLE_LENGTH")]
     Variable,
-}
-
-/// Logging, metrics and health endpoints.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Logging and HTTP")]
-pub struct WatchArgs {
-    /// The format of log lines
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
-
-    /// error, warn, info, debug or trace, optionally per module, as in
-    /// info,hostloop_driver::storage=debug
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    pub log_level: String,
-
-    /// The verbosity flag of Go programs, for existing manifests: 5 and above means debug.
-    #[arg(long = "v", value_name = "N", hide = true)]
-    pub verbosity: Option<u8>,
-
-    /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: not served]
-    #[arg(long, value_name = "ADDRESS")]
-    pub http_endpoint: Option<HttpEndpoint>,
-
-    /// Where events are served.
-    #[command(flatten)]
-    pub events: EventsSocket,
-}
-
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 /// The command line with the subcommands of [`kubectl`](crate::kubectl), as completions need it.

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
 use hostloop_controllers::tasks::{Ended, Tasks as Roles};
+use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
 
 use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
@@ -35,6 +36,7 @@ mod config;
 mod controllers;
 mod events;
 mod logging;
+mod otlp;
 mod preflight;
 
 use config::{Settings, SettingsError};
@@ -74,6 +76,9 @@ pub enum Error {
         /// The error of listening there.
         source: io::Error,
     },
+    /// `--otlp-endpoint` and the variables beside it.
+    #[error(transparent)]
+    Otlp(#[from] hostloop_events::otlp::Error),
     /// The operating system refused something at start.
     #[error("{0}: {1}")]
     Start(&'static str, #[source] io::Error),
@@ -130,6 +135,12 @@ fn serve_with(
     socket::check(&settings.endpoint)?;
     let kernel = Linux::following();
     preflight::check(kernel.missing(), &kernel, &settings)?;
+    let process = Process {
+        process: "node".to_owned(),
+        node: Some(settings.node_id.clone()),
+        version: settings.identity.vendor_version.clone(),
+    };
+    let exporter = otlp::prepare(&args.watch, &process)?;
 
     let pools = Pools::open_within(
         &settings.pools,
@@ -139,15 +150,23 @@ fn serve_with(
     )?;
 
     let runtime = runtime()?;
-    let served = runtime.block_on(work(settings, &args.watch, pools, controllers.cloned()));
+    let outputs = Outputs { watch: &args.watch, process, exporter };
+    let served = runtime.block_on(work(settings, outputs, pools, controllers.cloned()));
     // Work that outlasted its grace must not hold the process.
     runtime.shutdown_background();
     served
 }
 
+/// What shows the process to others.
+struct Outputs<'a> {
+    watch: &'a WatchArgs,
+    process: Process,
+    exporter: Option<Exporter>,
+}
+
 async fn work(
     settings: Settings,
-    watch: &WatchArgs,
+    outputs: Outputs<'_>,
     pools: Arc<Pools>,
     controllers: Option<ControllerArgs>,
 ) -> Result<(), Error> {
@@ -164,19 +183,19 @@ async fn work(
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
         Loops::beside(&server, pools.clone(), args, &settings.endpoint, labels)
     });
-    let shown =
-        http::Shown { services: Some(server.shown()), loops: loops.as_ref().map(Loops::view) };
+    let Outputs { watch, process, exporter } = outputs;
+    let shown = http::Shown {
+        services: Some(server.shown()),
+        loops: loops.as_ref().map(Loops::view),
+        dropped: exporter.as_ref().map(Exporter::dropped),
+    };
     show(settings.http, shown, &stop, &mut roles).await?;
     for slot in 0..pools.count() {
         let tending = tend(pools.clone(), slot, stop.clone());
         roles.start("looking after a pool", tending);
     }
 
-    let process = Process {
-        process: "node".to_owned(),
-        node: Some(settings.node_id.clone()),
-        version: identity.vendor_version.clone(),
-    };
+    otlp::start(exporter, &stop, &mut roles);
     let events =
         events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
 

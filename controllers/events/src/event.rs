@@ -17,8 +17,7 @@ const MAX_LIST: usize = 16;
 const OVERHEAD: usize = 48;
 
 /// The kind of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A CSI RPC. One under way has no duration; its end is a second event with the same ID.
     Call,
@@ -33,8 +32,7 @@ pub enum Kind {
 }
 
 /// The state of an object in a controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It waited for a free worker.
     Queued,
@@ -43,12 +41,50 @@ pub enum State {
     /// It comes back at a set time.
     Waiting,
     /// It comes back after a failure.
-    #[serde(rename = "backing off")]
     BackingOff,
     /// The work succeeded.
     Done,
     /// The work failed.
     Failed,
+}
+
+impl Kind {
+    /// The name in JSON and in spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Call => "call",
+            Kind::Phase => "phase",
+            Kind::Work => "work",
+            Kind::Queue => "queue",
+            Kind::Lease => "lease",
+        }
+    }
+}
+
+impl State {
+    /// The name in JSON and in spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Queued => "queued",
+            State::Working => "working",
+            State::Waiting => "waiting",
+            State::BackingOff => "backing off",
+            State::Done => "done",
+            State::Failed => "failed",
+        }
+    }
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
 /// An event. Absent fields are unknown.
@@ -241,6 +277,11 @@ impl Fields {
     /// True without fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The fields that are set.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(&'static str, Field)> {
+        self.0.iter()
     }
 
     fn size(&self) -> usize {

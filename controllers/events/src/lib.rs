@@ -2,7 +2,8 @@
 //!
 //! A process keeps its last events in a [`Ring`] of fixed size, whether or not anyone reads them.
 //! [`serve`] sends them to the readers of a Unix socket, one JSON object a line. A reader that is
-//! too slow misses events and never blocks the process.
+//! too slow misses events and never blocks the process. [`otlp`] sends them to a collector of
+//! OpenTelemetry.
 //!
 //! [`call`] has the calls and their steps, [`work`] the controllers' work and leases.
 //!
@@ -13,6 +14,7 @@ use std::sync::LazyLock;
 
 pub mod call;
 mod event;
+pub mod otlp;
 pub mod read;
 mod ring;
 pub mod serve;

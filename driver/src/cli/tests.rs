@@ -111,6 +111,7 @@ fn invalid_values_are_refused_with_a_reason() {
         ("--topology-key a/b/c", "label key"),
         ("--default-fstype vfat", "none of ext4"),
         ("--http-endpoint 8080", "HOST:PORT"),
+        ("--otlp-endpoint collector:4317", "'--otlp-endpoint <http://HOST:PORT>': has no scheme"),
         ("--attach-limit -1", "unexpected argument"),
         ("--snapshot-metadata-block-type x", "FIXED_LENGTH"),
         ("--log-format xml", "json"),

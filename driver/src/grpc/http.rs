@@ -10,6 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hostloop_controllers::manager::Telemetry;
+use hostloop_events::otlp::Dropped;
 use prometheus_client::encoding::text::encode_eof;
 use tokio::net::TcpListener;
 
@@ -33,6 +34,8 @@ pub struct Shown {
     pub services: Option<Services>,
     /// The Kubernetes controllers.
     pub loops: Option<Telemetry>,
+    /// The export of spans.
+    pub dropped: Option<Dropped>,
 }
 
 /// Serves HTTP until `stop` resolves.
@@ -68,6 +71,9 @@ impl Shown {
         }
         if let Some(loops) = &self.loops {
             loops.metrics(&mut text)?;
+        }
+        if let Some(dropped) = &self.dropped {
+            metrics::render_dropped(&mut text, dropped.count())?;
         }
         encode_eof(&mut text)?;
         Ok(text)

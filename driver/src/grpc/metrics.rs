@@ -10,6 +10,7 @@ use std::time::Duration;
 use hostloop_proto::calls::{BUCKETS, code_name};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -96,6 +97,16 @@ pub(crate) fn render(text: &mut String, calls: &Calls, pools: &[PoolGauges]) -> 
     encode_registry(text, &pool_registry(pools))
 }
 
+/// Writes the number of events that `--otlp-endpoint` did not get.
+pub(crate) fn render_dropped(text: &mut String, events: u64) -> fmt::Result {
+    let counter = Counter::<u64>::default();
+    counter.inc_by(events);
+    let mut registry = Registry::default();
+    let help = "Events that were not sent to the collector of spans";
+    registry.register("hostloop_otlp_events_dropped", help, counter);
+    encode_registry(text, &registry)
+}
+
 /// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
@@ -163,6 +174,13 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
         }
         assert!(!text.contains("hostloop_pool_volumes{pool=\"gone\"}"), "{text}");
+    }
+
+    #[test]
+    fn dropped_events_are_counted() {
+        let mut text = String::new();
+        render_dropped(&mut text, 7).unwrap();
+        assert!(text.contains("\nhostloop_otlp_events_dropped_total 7\n"), "{text}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use hostloop_controllers::csi::{Csi, Driver, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
 use hostloop_controllers::tasks::Ended;
+use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -17,7 +18,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, GRACE, Roles, Signals, events, show};
+use super::{Error, GRACE, Roles, Signals, events, otlp, show};
 use crate::cli::ControllersArgs;
 use crate::controller::capabilities;
 use crate::csi::identity;
@@ -195,14 +196,17 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         labels: None,
     };
     let loops = Loops { setup, view: Telemetry::new() };
-    let shown = Shown { services: None, loops: Some(loops.view()) };
-    let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
-    show(address, shown, &stop, &mut roles).await?;
     let process = Process {
         process: "controller".to_owned(),
         node: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
+    let exporter = otlp::prepare(&args.watch, &process)?;
+    let dropped = exporter.as_ref().map(Exporter::dropped);
+    let shown = Shown { services: None, loops: Some(loops.view()), dropped };
+    let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
+    show(address, shown, &stop, &mut roles).await?;
+    otlp::start(exporter, &stop, &mut roles);
     let _events = events::start(&args.watch.events, None, process, &stop, &mut roles)?;
     let socket = args.driver_name.is_none().then(|| args.csi_address.display());
     tracing::info!(csi = socket.map(tracing::field::display), "starting the controllers");
@@ -215,13 +219,19 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         ended = roles.next() => Err(ended.into()),
         ended = ended(&mut loops) => Err(ended),
     };
-    stop.cancel();
-    if let Some(loops) = loops {
-        tokio::select! {
-            () = loops.finish() => tracing::info!("stopped"),
-            () = tokio::time::sleep(GRACE) => tracing::warn!("stopped before all was finished"),
-            signal = signals.next() => tracing::warn!(signal, "stopped before all was finished"),
+    let finished = async {
+        if let Some(loops) = loops {
+            loops.finish().await;
         }
+        stop.cancel();
+        while !roles.is_empty() {
+            roles.next().await;
+        }
+    };
+    tokio::select! {
+        () = finished => tracing::info!("stopped"),
+        () = tokio::time::sleep(GRACE) => tracing::warn!("stopped before all was finished"),
+        signal = signals.next() => tracing::warn!(signal, "stopped before all was finished"),
     }
     ran
 }

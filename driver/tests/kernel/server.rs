@@ -6,5 +6,6 @@ mod copies;
 mod events;
 mod gate;
 mod hanging;
+mod otlp;
 mod program;
 mod rig;

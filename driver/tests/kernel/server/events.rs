@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::program::Program;
 use super::rig::mountable;
 
-const UID: &str = "0c1d2e3f-1111-4222-8333-444455556666";
+pub(super) const UID: &str = "0c1d2e3f-1111-4222-8333-444455556666";
 
 /// The steps of each call in a volume's life. Steps in the middle that depend on the machine are
 /// left out.
-const LIFE: [(&str, &[&str]); 6] = [
+pub(super) const LIFE: [(&str, &[&str]); 6] = [
     ("CreateVolume", &["image", "mkfs", "sync", "record"]),
     ("NodeStageVolume", &["record", "loop attach", "mount", "record"]),
     ("NodePublishVolume", &["bind mount"]),
@@ -26,7 +26,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-async fn live(program: &Program) {
+pub(super) async fn live(program: &Program) {
     let channel = program.channel().await;
     let mut controller = csi::controller_client::ControllerClient::new(channel.clone());
     let mut node = csi::node_client::NodeClient::new(channel);

@@ -55,7 +55,13 @@ impl Program {
 
     /// Starts it and waits until it serves.
     pub(crate) fn start(&mut self, more: &[&str]) {
-        self.child = Some(self.command("log", more).spawn().unwrap());
+        self.start_with(more, |_| {});
+    }
+
+    pub(crate) fn start_with(&mut self, more: &[&str], change: impl FnOnce(&mut Command)) {
+        let mut command = self.command("log", more);
+        change(&mut command);
+        self.child = Some(command.spawn().unwrap());
         let begun = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
             assert!(begun.elapsed() < Duration::from_secs(20), "{}", self.log("log"));
@@ -163,6 +169,7 @@ fn contradicting_flags_are_refused() {
         (["--capacity", "other=1Gi"], "no pool is named \"other\""),
         (["--log-level", "hostloop=loud"], "--log-level"),
         (["--http-endpoint", "192.0.2.1:1"], "--http-endpoint 192.0.2.1:1"),
+        (["--otlp-endpoint", "http://collector:4318/v1/traces"], "'--otlp-endpoint"),
     ] {
         let ended = program.command("log", &more).status().unwrap();
         assert!(!ended.success());

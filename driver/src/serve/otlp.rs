@@ -1,0 +1,29 @@
+//! Exports the events of this process to the collector of `--otlp-endpoint`.
+
+use hostloop_events::otlp::{Environment, Exporter};
+use hostloop_events::serve::Process;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, Roles};
+use crate::cli::WatchArgs;
+
+/// Checks the flag and the environment. Without the flag, nothing is exported.
+pub(super) fn prepare(args: &WatchArgs, process: &Process) -> Result<Option<Exporter>, Error> {
+    let Some(address) = &args.otlp_endpoint else {
+        return Ok(None);
+    };
+    let environment = Environment::read(|name| std::env::var(name).ok());
+    Ok(Some(Exporter::new(address, &environment, process)?))
+}
+
+/// Starts the export, if there is one.
+pub(super) fn start(exporter: Option<Exporter>, stop: &CancellationToken, roles: &mut Roles) {
+    let Some(exporter) = exporter else {
+        return;
+    };
+    let exporting = exporter.run(stop.clone().cancelled_owned());
+    roles.start("exporting spans", async {
+        exporting.await;
+        Ok(())
+    });
+}
