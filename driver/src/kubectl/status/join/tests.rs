@@ -1,4 +1,4 @@
-use hostloop_controllers::api::scope::{MANAGED_BY, NODE_LABEL};
+use hostloop_controllers::api::scope::NODE_LABEL;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -10,40 +10,6 @@ const DRIVER: &str = "hostloop.csi.dev";
 
 fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
-}
-
-fn all<T: DeserializeOwned>(values: &[Value]) -> Vec<T> {
-    values.iter().cloned().map(read).collect()
-}
-
-fn claim(name: &str, namespace: &str, volume: &str) -> Value {
-    json!({
-        "metadata": {"name": name, "namespace": namespace, "uid": name},
-        "spec": {
-            "volumeName": volume, "storageClassName": "hostloop",
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-        "status": {"phase": if volume.is_empty() { "Pending" } else { "Bound" }},
-    })
-}
-
-fn volume(name: &str, handle: &str, node: &str, claim: Value) -> Value {
-    json!({
-        "metadata": {"name": name},
-        "spec": {
-            "csi": {"driver": DRIVER, "volumeHandle": handle},
-            "capacity": {"storage": "1Gi"},
-            "claimRef": claim,
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{
-                "key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node],
-            }]}]}},
-        },
-        "status": {"phase": "Bound"},
-    })
-}
-
-fn in_demo(claim: &str) -> Value {
-    json!({"namespace": "demo", "name": claim})
 }
 
 fn on_node(id: &str, inline: Option<&str>) -> Value {
@@ -85,63 +51,17 @@ fn silent(name: &str) -> NodeReport {
 }
 
 fn objects() -> Objects {
-    let content = |name: &str, handle: &str| {
-        json!({
-            "metadata": {"name": name, "labels": {MANAGED_BY: "n9"}},
-            "spec": {
-                "driver": DRIVER, "deletionPolicy": "Delete", "volumeSnapshotRef": {},
-                "source": {"volumeHandle": "vol-a"},
-            },
-            "status": {"snapshotHandle": handle, "readyToUse": true, "restoreSize": 1 << 30},
-        })
-    };
+    fn of<T: DeserializeOwned>(all: &[Value], kind: &str) -> Vec<T> {
+        all.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
+    }
+    let all: Vec<Value> = serde_saphyr::from_multiple(include_str!("tests/objects.yaml")).unwrap();
     Objects {
-        claims: all(&[
-            claim("data", "demo", "pv-a"),
-            claim("logs", "demo", "pv-b"),
-            claim("new", "demo", ""),
-            claim("theirs", "demo", "pv-theirs"),
-        ]),
-        volumes: all(&[
-            volume("pv-a", "vol-a", "n1", in_demo("data")),
-            volume("pv-b", "vol-b", "n1", in_demo("logs")),
-            volume("pv-c", "vol-c", "n2", json!({"namespace": "other", "name": "c"})),
-            json!({
-                "metadata": {"name": "pv-theirs"},
-                "spec": {"csi": {"driver": "theirs", "volumeHandle": "h"}},
-            }),
-        ]),
-        classes: all(&[json!({
-            "metadata": {"name": "hostloop"}, "provisioner": DRIVER,
-            "volumeBindingMode": "WaitForFirstConsumer",
-        })]),
-        pods: all(&[json!({
-            "metadata": {"name": "web", "namespace": "demo", "uid": "w"},
-            "spec": {"nodeName": "n1", "containers": [], "volumes": [
-                {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
-                {"name": "scratch", "csi": {"driver": DRIVER}},
-            ]},
-            "status": {"phase": "Running"},
-        })]),
-        snapshots: all(&[
-            json!({
-                "metadata": {"name": "s", "namespace": "demo"},
-                "spec": {"source": {"persistentVolumeClaimName": "data"}},
-                "status": {
-                    "boundVolumeSnapshotContentName": "snapcontent-s", "readyToUse": true,
-                    "restoreSize": "1Gi",
-                },
-            }),
-            json!({
-                "metadata": {"name": "asked", "namespace": "demo"},
-                "spec": {"source": {"persistentVolumeClaimName": "logs"}},
-            }),
-            json!({
-                "metadata": {"name": "of-theirs", "namespace": "demo"},
-                "spec": {"source": {"persistentVolumeClaimName": "theirs"}},
-            }),
-        ]),
-        contents: all(&[content("snapcontent-s", "snap-a"), content("left", "snap-left")]),
+        claims: of(&all, "PersistentVolumeClaim"),
+        volumes: of(&all, "PersistentVolume"),
+        classes: of(&all, "StorageClass"),
+        pods: of(&all, "Pod"),
+        snapshots: of(&all, "VolumeSnapshot"),
+        contents: of(&all, "VolumeSnapshotContent"),
         has_all_volumes: true,
         ..Objects::default()
     }
@@ -170,9 +90,12 @@ fn joined(objects: &Objects, nodes: &[NodeReport], namespace: Option<&str>) -> C
     join(&Inputs { objects, nodes, driver: DRIVER, namespace, now_ns: 0 })
 }
 
+fn word(text: &Option<String>) -> &str {
+    text.as_deref().unwrap_or("-")
+}
+
 /// A row in a few words.
 fn volume_line(row: &VolumeRow) -> String {
-    let word = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let inline = row.inline.as_ref().map(|_| " inline").unwrap_or_default();
     let stuck = row.stuck.as_ref().map(|stuck| format!(" STUCK {}", stuck.why));
     format!(
@@ -188,18 +111,22 @@ fn volume_line(row: &VolumeRow) -> String {
     )
 }
 
+#[track_caller]
+fn expect_volumes(rows: &[VolumeRow], expected: &[&str]) {
+    assert_eq!(rows.iter().map(volume_line).collect::<Vec<_>>(), expected);
+}
+
 #[test]
 fn volumes_of_a_namespace() {
     let report = joined(&objects(), &nodes(), Some("demo"));
-    let lines: Vec<String> = report.volumes.iter().map(volume_line).collect();
-    assert_eq!(
-        lines,
-        [
+    expect_volumes(
+        &report.volumes,
+        &[
             "demo/logs n1 vol-b 1 [] Bound STUCK node n1 does not have volume vol-b",
             "demo/data n1 vol-a 2 [web] staged",
             "demo/new - - 1 [] Pending",
             "demo/- inline n1 vol-i 2 [web] published",
-        ]
+        ],
     );
     let data = &report.volumes[1];
     assert_eq!(
@@ -223,30 +150,28 @@ fn inline_volumes_of_ended_pods_are_shown_while_the_node_has_them() {
 #[test]
 fn volumes_of_the_whole_cluster() {
     let report = joined(&objects(), &nodes(), None);
-    let lines: Vec<String> = report.volumes[2..].iter().map(volume_line).collect();
-    assert_eq!(
-        lines,
-        [
+    expect_volumes(
+        &report.volumes[2..],
+        &[
             "demo/new - - 1 [] Pending",
             "other/c n2 vol-c 1 [] Bound",
             "-/- n1 vol-x 2 [] unclaimed",
             "demo/- inline n1 vol-i 2 [web] published",
-        ]
+        ],
     );
 }
 
 #[test]
 fn without_reports_the_objects_remain() {
     let report = joined(&objects(), &[silent("n1"), silent("n2")], Some("demo"));
-    let lines: Vec<String> = report.volumes.iter().map(volume_line).collect();
-    assert_eq!(
-        lines,
-        [
+    expect_volumes(
+        &report.volumes,
+        &[
             "demo/data n1 vol-a 1 [web] published",
             "demo/logs n1 vol-b 1 [] Bound",
             "demo/new - - 1 [] Pending",
             "demo/- inline n1 - 0 [web] published",
-        ]
+        ],
     );
     assert!(report.pools.is_empty());
     assert_eq!(
@@ -259,14 +184,13 @@ fn without_reports_the_objects_remain() {
 fn without_claims_their_volumes_remain() {
     let objects = Objects { claims: Vec::new(), ..objects() };
     let report = joined(&objects, &nodes(), Some("demo"));
-    let lines: Vec<String> = report.volumes.iter().map(volume_line).collect();
-    assert_eq!(
-        lines,
-        [
+    expect_volumes(
+        &report.volumes,
+        &[
             "demo/data n1 vol-a 2 [] staged",
             "demo/logs n1 vol-b 1 [] Bound",
             "demo/- inline n1 vol-i 2 [web] published",
-        ]
+        ],
     );
 }
 
@@ -283,7 +207,6 @@ fn a_missing_pool_explains_its_volumes() {
 }
 
 fn snapshot_line(row: &SnapshotRow) -> String {
-    let word = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     format!(
         "{} of {} {} {} {} {:?}",
         word(&row.name),
@@ -327,20 +250,14 @@ fn the_node_of_a_volume() {
         volumes::node_of(&volume)
     };
     let label = || json!({NODE_LABEL: "by-label"});
-    for (expression, node) in [
-        (
-            json!({"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": ["n1"]}),
-            "n1",
-        ),
-        (json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}), "n2"),
-        (json!({"key": "t/node", "operator": "In", "values": ["n1", "n2"]}), "by-label"),
-        (json!({"key": "t/node", "operator": "NotIn", "values": ["n1"]}), "by-label"),
-        (
-            json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["z"]}),
-            "by-label",
-        ),
+    for (key, operator, values, node) in [
+        ("topology.hostloop.csi.dev/node", "In", vec!["n1"], "n1"),
+        ("kubernetes.io/hostname", "In", vec!["n2"], "n2"),
+        ("t/node", "In", vec!["n1", "n2"], "by-label"),
+        ("t/node", "NotIn", vec!["n1"], "by-label"),
+        ("topology.kubernetes.io/zone", "In", vec!["z"], "by-label"),
     ] {
-        let said = expression.to_string();
-        assert_eq!(of(expression, label()).as_deref(), Some(node), "{said}");
+        let expression = json!({"key": key, "operator": operator, "values": values});
+        assert_eq!(of(expression, label()).as_deref(), Some(node), "{key} {operator} {values:?}");
     }
 }

@@ -34,6 +34,41 @@ struct Case {
 }
 
 impl Case {
+    fn of(claim: Value) -> Case {
+        Case { claim, ..Case::default() }
+    }
+
+    fn pod(mut self, name: &str, phase: &str) -> Case {
+        self.pods.push(json!({
+            "metadata": {"name": name, "uid": format!("uid-{name}")}, "status": {"phase": phase},
+        }));
+        self
+    }
+
+    /// Adds a warning about the object with this UID.
+    fn warning(mut self, uid: &str, reason: &str, age: u64) -> Case {
+        self.events.push(warning(uid, reason, age));
+        self
+    }
+
+    /// Adds the volume in the report of a node, with these mounts.
+    fn on_node(mut self, staged: bool, mounts: &[&str]) -> Case {
+        self.on_node = Some(json!({
+            "id": "vol", "name": "n", "inline": null, "pool": "default", "size_bytes": 1,
+            "allocated_bytes": 1, "provisioning": "thin", "format": "ext4", "source": null,
+            "published_nodes": [], "staged_at": staged.then_some("/k/stage"),
+            "staged_as": staged.then_some("mount"), "loops": [], "direct_io": true,
+            "frozen_since_ns": null, "mounts": mounts, "created_ns": 1,
+        }));
+        self
+    }
+
+    /// Sets a field of the volume in the report.
+    fn reported(mut self, field: &str, value: Value) -> Case {
+        self.on_node.as_mut().unwrap()[field] = value;
+        self
+    }
+
     /// `STATE`, `STATE (NOTE)` or `STATE STUCK [SINCE]: REASON`, with `since` in seconds ago.
     fn judged(self) -> String {
         fn some<T: DeserializeOwned>(value: Value) -> Option<T> {
@@ -106,10 +141,6 @@ fn class(mode: &str) -> Value {
     json!({"metadata": {"name": "c"}, "provisioner": "p", "volumeBindingMode": mode})
 }
 
-fn pod(name: &str, phase: &str) -> Value {
-    json!({"metadata": {"name": name, "uid": format!("uid-{name}")}, "status": {"phase": phase}})
-}
-
 fn warning(uid: &str, reason: &str, age: u64) -> Value {
     json!({
         "metadata": {"name": "e"}, "type": "Warning", "reason": reason, "message": "why",
@@ -117,237 +148,116 @@ fn warning(uid: &str, reason: &str, age: u64) -> Value {
     })
 }
 
-/// A volume in the report of a node, with these mounts.
-fn on_node(staged: bool, mounts: &[&str]) -> Value {
-    json!({
-        "id": "vol", "name": "n", "inline": null, "pool": "default", "size_bytes": 1,
-        "allocated_bytes": 1, "provisioning": "thin", "format": "ext4", "source": null,
-        "published_nodes": [], "staged_at": staged.then_some("/k/stage"),
-        "staged_as": staged.then_some("mount"), "loops": [], "direct_io": true,
-        "frozen_since_ns": null, "mounts": mounts, "created_ns": 1,
-    })
+/// Compares each case with its judgement.
+#[track_caller]
+fn expect<const N: usize>(cases: [(Case, &str); N]) {
+    for (case, judged) in cases {
+        assert_eq!(case.judged(), judged);
+    }
 }
 
 fn bound() -> Case {
-    Case { claim: claim("Bound", 900), volume: volume("Bound"), ..Case::default() }
+    Case { volume: volume("Bound"), ..Case::of(claim("Bound", 900)) }
 }
 
 #[test]
 fn claims_without_a_volume() {
-    let pending = |age| Case { claim: claim("Pending", age), ..Case::default() };
-    let late = || class("WaitForFirstConsumer");
-    for (case, judged) in [
+    let pending = |age| Case::of(claim("Pending", age));
+    let late = |age| Case { class: class("WaitForFirstConsumer"), ..pending(age) };
+    let named = |age| Case::of(with(claim("Pending", age), "/spec/volumeName", json!("mine")));
+    let unscheduled = late(5)
+        .pod("a", "Pending")
+        .pod("b", "Pending")
+        .warning("uid-a", "FailedScheduling", 9)
+        .warning("uid-b", "FailedScheduling", 4)
+        .warning("uid-b", "BackOff", 1);
+    let failed = late(5).warning("c", "ProvisioningFailed", 3).warning("x", "Other", 1);
+    let unexplained = "Pending STUCK 300s: no volume yet, and no event says why; see the log of \
+                       hostloop's pods";
+    expect([
         (pending(5), "Pending (the volume is being made)"),
-        (
-            pending(300),
-            "Pending STUCK 300s: no volume yet, and no event says why; see the log of hostloop's \
-             pods",
-        ),
-        (Case { class: late(), ..pending(300) }, "Pending (waits for its first pod)"),
-        (
-            Case { class: late(), pods: vec![pod("a", "Pending")], ..pending(5) },
-            "Pending (the volume is being made)",
-        ),
-        (
-            Case {
-                class: late(),
-                pods: vec![pod("a", "Pending"), pod("b", "Pending")],
-                events: vec![
-                    warning("uid-a", "FailedScheduling", 9),
-                    warning("uid-b", "FailedScheduling", 4),
-                    warning("uid-b", "BackOff", 1),
-                ],
-                ..pending(5)
-            },
-            "Pending STUCK 4s: pod b: FailedScheduling: why",
-        ),
-        (
-            Case {
-                class: late(),
-                events: vec![warning("c", "ProvisioningFailed", 3), warning("x", "Other", 1)],
-                ..pending(5)
-            },
-            "Pending STUCK 3s: ProvisioningFailed: why",
-        ),
-        (
-            Case {
-                claim: with(claim("Pending", 5), "/spec/volumeName", json!("mine")),
-                ..Case::default()
-            },
-            "Pending (waits for PersistentVolume mine)",
-        ),
-        (
-            Case {
-                claim: with(claim("Pending", 500), "/spec/volumeName", json!("mine")),
-                ..Case::default()
-            },
-            "Pending STUCK 500s: waits for PersistentVolume mine",
-        ),
-        (
-            Case { claim: claim("Lost", 5), ..Case::default() },
-            "Lost STUCK: PersistentVolume pv is gone",
-        ),
-        (
-            Case { claim: claim("Bound", 5), ..Case::default() },
-            "Lost STUCK: PersistentVolume pv does not exist",
-        ),
-        (Case { claim: claim("Bound", 5), volumes_unknown: true, ..Case::default() }, "Bound"),
-    ] {
-        assert_eq!(case.judged(), judged);
-    }
+        (pending(300), unexplained),
+        (late(300), "Pending (waits for its first pod)"),
+        (late(5).pod("a", "Pending"), "Pending (the volume is being made)"),
+        (unscheduled, "Pending STUCK 4s: pod b: FailedScheduling: why"),
+        (failed, "Pending STUCK 3s: ProvisioningFailed: why"),
+        (named(5), "Pending (waits for PersistentVolume mine)"),
+        (named(500), "Pending STUCK 500s: waits for PersistentVolume mine"),
+        (Case::of(claim("Lost", 5)), "Lost STUCK: PersistentVolume pv is gone"),
+        (Case::of(claim("Bound", 5)), "Lost STUCK: PersistentVolume pv does not exist"),
+        (Case { volumes_unknown: true, ..Case::of(claim("Bound", 5)) }, "Bound"),
+    ]);
 }
 
 #[test]
 fn volumes_in_use() {
-    for (case, judged) in [
+    let staged = || bound().on_node(true, &["/k/stage"]);
+    let published = || bound().on_node(true, &["/k/stage", "/pods/uid-a/v"]);
+    let unmounted = |case: Case| case.warning("uid-a", "FailedMount", 7);
+    let missing = Case { missing_on_node: Some("node n1 does not have it"), ..bound() };
+    let frozen = |seconds: u64| {
+        let since = json!((NOW - seconds) * 1_000_000_000);
+        bound().on_node(true, &[]).reported("frozen_since_ns", since)
+    };
+    expect([
         (bound(), "Bound"),
-        (Case { on_node: Some(on_node(false, &[])), ..bound() }, "Bound"),
-        (Case { on_node: Some(on_node(true, &["/k/stage"])), ..bound() }, "staged"),
-        (
-            Case { on_node: Some(on_node(true, &["/k/stage", "/pods/uid-a/v"])), ..bound() },
-            "published",
-        ),
-        (Case { pods: vec![pod("a", "Running")], ..bound() }, "published"),
-        (Case { pods: vec![pod("a", "Pending")], ..bound() }, "Bound"),
-        (
-            Case { pods: vec![pod("a", "Running")], on_node: Some(on_node(false, &[])), ..bound() },
-            "Bound",
-        ),
-        (
-            Case {
-                pods: vec![pod("a", "Pending")],
-                events: vec![warning("uid-a", "FailedMount", 7)],
-                on_node: Some(on_node(true, &["/k/stage"])),
-                ..bound()
-            },
-            "staged STUCK 7s: pod a: FailedMount: why",
-        ),
+        (bound().on_node(false, &[]), "Bound"),
+        (staged(), "staged"),
+        (published(), "published"),
+        (bound().pod("a", "Running"), "published"),
+        (bound().pod("a", "Pending"), "Bound"),
+        (bound().pod("a", "Running").on_node(false, &[]), "Bound"),
+        (unmounted(staged().pod("a", "Pending")), "staged STUCK 7s: pod a: FailedMount: why"),
         // The pod has the volume: the warning is old.
-        (
-            Case {
-                pods: vec![pod("a", "Pending")],
-                events: vec![warning("uid-a", "FailedMount", 7)],
-                on_node: Some(on_node(true, &["/k/stage", "/pods/uid-a/v"])),
-                ..bound()
-            },
-            "published",
-        ),
-        (
-            Case {
-                pods: vec![pod("a", "Running")],
-                events: vec![warning("uid-a", "FailedMount", 7)],
-                ..bound()
-            },
-            "published",
-        ),
-        (
-            Case { missing_on_node: Some("node n1 does not have it"), ..bound() },
-            "Bound STUCK: node n1 does not have it",
-        ),
-        (
-            Case {
-                on_node: Some(with(
-                    on_node(true, &[]),
-                    "/frozen_since_ns",
-                    json!((NOW - 61) * 1_000_000_000),
-                )),
-                ..bound()
-            },
-            "staged STUCK 61s: its filesystem is frozen: writes wait",
-        ),
-        (
-            Case {
-                on_node: Some(with(
-                    on_node(true, &[]),
-                    "/frozen_since_ns",
-                    json!((NOW - 5) * 1_000_000_000),
-                )),
-                ..bound()
-            },
-            "staged",
-        ),
-    ] {
-        assert_eq!(case.judged(), judged);
-    }
+        (unmounted(published().pod("a", "Pending")), "published"),
+        (unmounted(bound().pod("a", "Running")), "published"),
+        (missing, "Bound STUCK: node n1 does not have it"),
+        (frozen(61), "staged STUCK 61s: its filesystem is frozen: writes wait"),
+        (frozen(5), "staged"),
+    ]);
 }
 
 #[test]
 fn claims_that_are_deleted() {
     let deleted = |seconds: u64| {
         let claim = with(claim("Bound", 900), "/metadata/deletionTimestamp", json!(ago(seconds)));
-        with(claim, "/metadata/finalizers", json!(["kubernetes.io/pvc-protection"]))
+        let claim = with(claim, "/metadata/finalizers", json!(["kubernetes.io/pvc-protection"]));
+        Case { claim, ..bound() }
     };
-    for (case, judged) in [
-        (Case { claim: deleted(5), ..bound() }, "Deleting"),
-        (
-            Case { claim: deleted(500), pods: vec![pod("a", "Running")], ..bound() },
-            "Deleting (waits for the end of pod a)",
-        ),
-        (
-            Case {
-                claim: deleted(500),
-                pods: vec![pod("a", "Running"), pod("b", "Running")],
-                ..bound()
-            },
-            "Deleting (waits for the end of pods a, b)",
-        ),
-        (
-            Case { claim: deleted(500), ..bound() },
-            "Deleting STUCK 500s: its deletion waits for the finalizers \
-             kubernetes.io/pvc-protection",
-        ),
-    ] {
-        assert_eq!(case.judged(), judged);
-    }
+    let used = || deleted(500).pod("a", "Running");
+    let held = "Deleting STUCK 500s: its deletion waits for the finalizers \
+                kubernetes.io/pvc-protection";
+    expect([
+        (deleted(5), "Deleting"),
+        (used(), "Deleting (waits for the end of pod a)"),
+        (used().pod("b", "Running"), "Deleting (waits for the end of pods a, b)"),
+        (deleted(500), held),
+    ]);
 }
 
 #[test]
 fn volumes_without_a_claim() {
     let alone = |phase: &str| Case { volume: volume(phase), ..Case::default() };
+    let on_node = || Case::default().on_node(false, &[]);
     // An inline volume is staged at the path of its pod.
-    let inline = |mounts| with(on_node(true, mounts), "/inline", json!("csi-1"));
-    let mounted = || Some(inline(&["/k/stage"]));
-    for (case, judged) in [
+    let inline = |mounts| Case::default().on_node(true, mounts).reported("inline", json!("csi-1"));
+    let pending = || Case::default().pod("a", "Pending");
+    let undeleted = alone("Released").warning("v", "VolumeFailedDelete", 3);
+    let unmounted = pending().warning("uid-a", "FailedMount", 3);
+    expect([
         (alone("Available"), "Available"),
         (alone("Released"), "Released (kept: its policy is Retain)"),
         // The person may not list claims.
         (alone("Bound"), "Bound"),
-        (
-            Case { events: vec![warning("v", "VolumeFailedDelete", 3)], ..alone("Released") },
-            "Released STUCK 3s: VolumeFailedDelete: why",
-        ),
-        (
-            Case { on_node: Some(on_node(false, &[])), ..Case::default() },
-            "unclaimed (no PersistentVolume has it)",
-        ),
-        (
-            Case { on_node: Some(on_node(false, &[])), volumes_unknown: true, ..Case::default() },
-            "Bound",
-        ),
-        (
-            Case { on_node: mounted(), pods: vec![pod("a", "Running")], ..Case::default() },
-            "published",
-        ),
-        (
-            Case { on_node: Some(inline(&[])), pods: vec![pod("a", "Pending")], ..Case::default() },
-            "staged",
-        ),
-        (
-            Case { on_node: mounted(), ..Case::default() },
-            "published (inline; its pod is not known)",
-        ),
-        (Case { pods: vec![pod("a", "Pending")], ..Case::default() }, "Pending"),
-        (
-            Case {
-                pods: vec![pod("a", "Pending")],
-                events: vec![warning("uid-a", "FailedMount", 3)],
-                ..Case::default()
-            },
-            "Pending STUCK 3s: pod a: FailedMount: why",
-        ),
-    ] {
-        assert_eq!(case.judged(), judged);
-    }
+        (undeleted, "Released STUCK 3s: VolumeFailedDelete: why"),
+        (on_node(), "unclaimed (no PersistentVolume has it)"),
+        (Case { volumes_unknown: true, ..on_node() }, "Bound"),
+        (inline(&["/k/stage"]).pod("a", "Running"), "published"),
+        (inline(&[]).pod("a", "Pending"), "staged"),
+        (inline(&["/k/stage"]), "published (inline; its pod is not known)"),
+        (pending(), "Pending"),
+        (unmounted, "Pending STUCK 3s: pod a: FailedMount: why"),
+    ]);
 }
 
 #[test]
@@ -368,30 +278,19 @@ fn snapshots() {
         })
     };
     let error = || json!({"error": {"message": "full", "time": ago(6)}});
+    let new = |age| snapshot(age, Value::Null);
+    let absent = "500s: not taken yet; does a snapshot controller run in the cluster?";
+    let unexplained = "500s: not taken yet, and no event says why; see the log of hostloop's pods";
+    let failed = vec![warning("s", "SnapshotCreationFailed", 2)];
     for (snapshot, content, events, stuck) in [
-        (snapshot(5, Value::Null), Value::Null, vec![], None),
-        (
-            snapshot(500, Value::Null),
-            Value::Null,
-            vec![],
-            Some("500s: not taken yet; does a snapshot controller run in the cluster?"),
-        ),
+        (new(5), Value::Null, vec![], None),
+        (new(500), Value::Null, vec![], Some(absent)),
         (snapshot(500, json!({"readyToUse": true})), Value::Null, vec![], None),
-        (
-            snapshot(500, json!({"readyToUse": false})),
-            Value::Null,
-            vec![],
-            Some("500s: not taken yet, and no event says why; see the log of hostloop's pods"),
-        ),
+        (snapshot(500, json!({"readyToUse": false})), Value::Null, vec![], Some(unexplained)),
         (snapshot(5, error()), Value::Null, vec![], Some("6s: full")),
-        (snapshot(5, Value::Null), content(error()), vec![], Some("6s: full")),
-        (snapshot(5, Value::Null), content(json!({"readyToUse": true})), vec![], None),
-        (
-            snapshot(5, Value::Null),
-            Value::Null,
-            vec![warning("s", "SnapshotCreationFailed", 2)],
-            Some("2s: SnapshotCreationFailed: why"),
-        ),
+        (new(5), content(error()), vec![], Some("6s: full")),
+        (new(5), content(json!({"readyToUse": true})), vec![], None),
+        (new(5), Value::Null, failed, Some("2s: SnapshotCreationFailed: why")),
         (Value::Null, content(json!({})), vec![], None),
     ] {
         let said = format!("{snapshot} {content}");

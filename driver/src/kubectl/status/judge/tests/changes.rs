@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, ago, bound, claim, volume, warning, with};
+use super::{Case, ago, bound, claim, expect, volume, with};
 
 #[test]
 fn changes_of_bound_claims() {
@@ -11,49 +11,29 @@ fn changes_of_bound_claims() {
             "type": kind, "status": status, "message": "m", "lastTransitionTime": ago(30),
         }])
     };
-    let conditions = |kind: &str, status: &str| Case {
-        claim: with(claim("Bound", 900), "/status/conditions", condition(kind, status)),
+    let changed = |pointer: &str, value: Value| Case {
+        claim: with(claim("Bound", 900), pointer, value),
         ..bound()
     };
-    for (case, judged) in [
+    let conditions =
+        |kind: &str, status: &str| changed("/status/conditions", condition(kind, status));
+    let resized =
+        |status: &str| changed("/status/allocatedResourceStatuses", json!({"storage": status}));
+    let infeasible =
+        "Bound STUCK: ControllerResizeInfeasible: ask for a size that the pool has room for";
+    let abnormal = bound().warning("c", "VolumeConditionAbnormal", 60);
+    let late = "Bound (its filesystem grows when a pod uses it)";
+    expect([
         (conditions("Resizing", "True"), "Bound (it is being expanded)"),
         (conditions("Resizing", "False"), "Bound"),
-        (
-            conditions("FileSystemResizePending", "True"),
-            "Bound (its filesystem grows when a pod uses it)",
-        ),
+        (conditions("FileSystemResizePending", "True"), late),
         (conditions("ControllerResizeError", "True"), "Bound STUCK 30s: ControllerResizeError: m"),
         (conditions("ModifyVolumeError", "True"), "Bound STUCK 30s: ModifyVolumeError: m"),
-        (
-            Case {
-                claim: with(
-                    claim("Bound", 900),
-                    "/status/allocatedResourceStatuses",
-                    json!({"storage": "ControllerResizeInfeasible"}),
-                ),
-                ..bound()
-            },
-            "Bound STUCK: ControllerResizeInfeasible: ask for a size that the pool has room for",
-        ),
-        (
-            Case {
-                claim: with(
-                    claim("Bound", 900),
-                    "/status/allocatedResourceStatuses",
-                    json!({"storage": "NodeResizePending"}),
-                ),
-                ..bound()
-            },
-            "Bound",
-        ),
-        (
-            Case { events: vec![warning("c", "VolumeConditionAbnormal", 60)], ..bound() },
-            "Bound (VolumeConditionAbnormal: why)",
-        ),
-        (Case { events: vec![warning("c", "ProvisioningFailed", 800)], ..bound() }, "Bound"),
-    ] {
-        assert_eq!(case.judged(), judged);
-    }
+        (resized("ControllerResizeInfeasible"), infeasible),
+        (resized("NodeResizePending"), "Bound"),
+        (abnormal, "Bound (VolumeConditionAbnormal: why)"),
+        (bound().warning("c", "ProvisioningFailed", 800), "Bound"),
+    ]);
 }
 
 #[test]
@@ -66,23 +46,18 @@ fn attachments_and_failed_volumes() {
         })
     };
     let error = || json!({"message": "busy", "time": ago(8)});
-    let attachments = |attachment| Case { attachments: vec![attachment], ..bound() };
-    for (case, judged) in [
-        (attachments(attachment(true, Value::Null, Value::Null)), "Bound"),
-        (
-            attachments(attachment(false, error(), Value::Null)),
-            "Bound STUCK 8s: attaching to node n1: busy",
-        ),
-        (attachments(attachment(true, error(), Value::Null)), "Bound"),
-        (
-            attachments(attachment(true, Value::Null, error())),
-            "Bound STUCK 8s: detaching from node n1: busy",
-        ),
-        (
-            Case { volume: with(volume("Failed"), "/status/message", json!("in use")), ..bound() },
-            "Bound STUCK: PersistentVolume pv failed: in use",
-        ),
-    ] {
-        assert_eq!(case.judged(), judged);
-    }
+    let attached = |attached: bool, attach: Value, detach: Value| Case {
+        attachments: vec![attachment(attached, attach, detach)],
+        ..bound()
+    };
+    let failed = with(volume("Failed"), "/status/message", json!("in use"));
+    let failed = Case { volume: failed, ..bound() };
+    let none = Value::Null;
+    expect([
+        (attached(true, none.clone(), none.clone()), "Bound"),
+        (attached(false, error(), none.clone()), "Bound STUCK 8s: attaching to node n1: busy"),
+        (attached(true, error(), none.clone()), "Bound"),
+        (attached(true, none, error()), "Bound STUCK 8s: detaching from node n1: busy"),
+        (failed, "Bound STUCK: PersistentVolume pv failed: in use"),
+    ]);
 }
