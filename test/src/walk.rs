@@ -8,22 +8,27 @@ use crate::cluster::{Cluster, wait_for};
 /// Time limit of one step.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const SNAPSHOT: &str = "\
+/// A snapshot of the claim `original`.
+pub const SNAPSHOT: &str = "\
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: original}
 spec: {volumeSnapshotClassName: hostloop, source: {persistentVolumeClaimName: original}}
 ";
 
-/// A claim of this name with these further fields, and a pod that uses it.
-fn claim_and_pod(name: &str, fields: &str) -> String {
+/// The field of a claim that is restored from [`SNAPSHOT`].
+pub const FROM_SNAPSHOT: &str =
+    "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: original}";
+
+/// A claim of this name with these further lines, and a pod that uses it.
+pub fn claim_and_pod(name: &str, lines: &[&str]) -> String {
+    let fields = lines.join("\n  ");
     format!(
         "\
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {{name: {name}}}
 spec:
-  storageClassName: hostloop-xfs
   accessModes: [ReadWriteOnce]
   {fields}
   resources: {{requests: {{storage: 512Mi}}}}
@@ -47,10 +52,9 @@ spec:
 /// deletion. The driver is installed, with its snapshot class. Returns the names of the steps.
 pub async fn walk(cluster: &Cluster) -> Vec<&'static str> {
     let mut steps = Vec::new();
-    let original = claim_and_pod("original", "");
-    let source =
-        "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: original}";
-    let restored = claim_and_pod("restored", source);
+    let class = "storageClassName: hostloop-xfs";
+    let original = claim_and_pod("original", &[class]);
+    let restored = claim_and_pod("restored", &[class, FROM_SNAPSHOT]);
     let write = |words: &str| {
         let command = format!("echo {words} >/data/file && sync /data/file");
         cluster.exec("default", "original", &["sh", "-c", &command]);

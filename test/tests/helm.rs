@@ -9,7 +9,7 @@ use std::time::Duration;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::machine::{self, root, text};
 use hostloop_test::scratch::Scratch;
-use hostloop_test::{deployed, queries, tools};
+use hostloop_test::{deployed, queries, tools, walk};
 use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -22,50 +22,12 @@ const AFTER_FAILURES: [&str; 4] = [
     "workqueue_retries_total",
 ];
 
-/// A pod that writes to a volume of the default class, a snapshot, and a pod with a restored volume.
-const USE: &str = "\
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: original}
-spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: original}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: busybox:1
-      command: [sh, -c, 'while :; do date >>/data/log; sleep 1; done']
-      volumeMounts: [{name: data, mountPath: /data}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: original}}]
----
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {name: snapshot}
-spec: {volumeSnapshotClassName: hostloop, source: {persistentVolumeClaimName: original}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: restored}
-spec:
-  accessModes: [ReadWriteOnce]
-  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: snapshot}
-  resources: {requests: {storage: 512Mi}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: restored}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: main
-      image: busybox:1
-      command: [sh, -c, 'ls -l /data && sleep 1000000']
-      volumeMounts: [{name: data, mountPath: /data}]
-  volumes: [{name: data, persistentVolumeClaim: {claimName: restored}}]
-";
+/// A pod with a volume of the default class, a snapshot, and a pod with a restored volume.
+fn users() -> String {
+    let original = walk::claim_and_pod("original", &[]);
+    let restored = walk::claim_and_pod("restored", &[walk::FROM_SNAPSHOT]);
+    [&*original, walk::SNAPSHOT, &*restored].join("---\n")
+}
 
 struct Site {
     cluster: Cluster,
@@ -141,7 +103,8 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     assert!(said.contains("Succeeded"), "{said}");
 
     // The definitions came with the release, and the default class is used.
-    cluster.apply(USE);
+    let users = users();
+    cluster.apply(&users);
     cluster.pod_ready("default", "restored");
     let class = site.get(".spec.storageClassName", &["pvc", "restored"]);
     assert_eq!(class, "hostloop-ext4");
@@ -167,15 +130,15 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
         site.get(".spec.template.spec.containers[0].args", &["ds", "hostloop", "-nhostloop"]);
     assert!(args.contains("--reserve=6%"), "{args}");
     assert_eq!(site.get(container, &["pod", "original"]), before);
-    let log = cluster.exec("default", "original", &["tail", "-n1", "/data/log"]);
-    assert!(!log.trim().is_empty());
+    let write = "echo written >/data/file && cat /data/file";
+    assert_eq!(cluster.exec("default", "original", &["sh", "-c", write]), "written\n");
 
     // A mistake changes nothing.
     let chart = root().join("deploy/chart/hostloop");
     let mistake = site.helm("upgrade", &[text(&chart), "--set", "kubletDir=/x"]);
     assert!(mistake.is_err_and(|why| why.contains("kubletDir")));
 
-    cluster.delete(USE);
+    cluster.delete(&users);
     stock.assert_nothing_left(cluster).await;
     site.helm("uninstall", &["--wait"]).unwrap_or_else(|why| panic!("{why}"));
     let kinds = "csidrivers,storageclasses,clusterroles,clusterrolebindings,\
@@ -188,9 +151,9 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     assert_eq!(definitions.lines().filter(|line| line.contains("snapshot")).count(), 6);
 
     let manifest = install_by_the_action(&site, &pool);
-    cluster.apply(USE);
+    cluster.apply(&users);
     cluster.pod_ready("default", "restored");
-    cluster.delete(USE);
+    cluster.delete(&users);
     stock.assert_nothing_left(cluster).await;
     cluster.delete(&manifest);
 }

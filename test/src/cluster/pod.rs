@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::BUSYBOX;
-use crate::front::objects::merge;
 
 /// A pod that runs this command, with the claims `files` at `/NAME` and the claims `devices` as
 /// `/dev/NAME`, with this change of its spec.
@@ -27,6 +26,6 @@ pub fn pod(
                 "volumeMounts": files.iter().map(mount).collect::<Vec<_>>(),
                 "volumeDevices": devices.iter().map(device).collect::<Vec<_>>()}],
             "volumes": files.iter().chain(devices).map(volume).collect::<Vec<_>>()}});
-    merge(&mut pod["spec"], change);
+    json_patch::merge(&mut pod["spec"], &change);
     pod
 }

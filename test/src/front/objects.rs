@@ -45,6 +45,42 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 
+/// An object with this change.
+pub fn with(mut object: Value, change: Value) -> Value {
+    json_patch::merge(&mut object, &change);
+    object
+}
+
+/// A volume of 1 GiB for one writer, with this change.
+pub fn volume(name: &str, driver: &str, handle: &str, change: Value) -> Value {
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "csi": {"driver": driver, "volumeHandle": handle},
+        },
+    });
+    with(volume, change)
+}
+
+/// A snapshot of a claim.
+pub fn snapshot(namespace: &str, name: &str, class: &str, claim: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "volumeSnapshotClassName": class, "source": {"persistentVolumeClaimName": claim},
+        },
+    })
+}
+
+/// The change of a claim that is restored from a snapshot.
+pub fn restored(snapshot: &str) -> Value {
+    let (group, kind) = (SNAPSHOTS, "VolumeSnapshot");
+    json!({"spec": {"dataSource": {"apiGroup": group, "kind": kind, "name": snapshot}}})
+}
+
 /// The attachment of a volume to a node.
 pub fn attachment(name: &str, attacher: &str, node: &str, volume: &str) -> Value {
     json!({
@@ -279,19 +315,18 @@ pub fn id_of(node: &str) -> String {
 
 /// A StorageClass of a driver with immediate binding and deletion, with this change.
 pub fn class(name: &str, driver: &str, change: Value) -> Value {
-    let mut class = json!({
+    let class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": name}, "provisioner": driver,
         "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
         "allowVolumeExpansion": true,
     });
-    merge(&mut class, change);
-    class
+    with(class, change)
 }
 
 /// A claim of this class and size for one writer, with this change.
 pub fn claim(namespace: &str, name: &str, class: &str, size: &str, change: Value) -> Value {
-    let mut claim = json!({
+    let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
@@ -299,25 +334,9 @@ pub fn claim(namespace: &str, name: &str, class: &str, size: &str, change: Value
             "resources": {"requests": {"storage": size}},
         },
     });
-    merge(&mut claim, change);
-    claim
+    with(claim, change)
 }
 
 fn plain(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("objects are JSON")
-}
-
-/// Merges a change into a value: objects by their keys, anything else as a whole. Null removes.
-pub fn merge(value: &mut Value, change: Value) {
-    match (value, change) {
-        (Value::Object(value), Value::Object(change)) => {
-            for (key, change) in change {
-                match change {
-                    Value::Null => drop(value.remove(&key)),
-                    change => merge(value.entry(key).or_insert(Value::Null), change),
-                }
-            }
-        }
-        (value, change) => *value = change,
-    }
 }

@@ -213,10 +213,10 @@ impl Site {
                 api.patch_subresource(part, &name, &dry_patch(), &patch).await
             }
             ("create", None) => {
-                let Some(mut object) = self.names.new_object(resource, target) else {
+                let Some(object) = self.names.new_object(resource, target) else {
                     return Ok(());
                 };
-                objects::merge(&mut object, change);
+                let object = objects::with(object, change);
                 let object = serde_json::from_value(object).expect("it is an object");
                 api.create(&dry_post(), &object).await
             }

@@ -124,21 +124,19 @@ impl Names {
             json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
                 {"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}})
         });
-        json!({
-            "apiVersion": "v1", "kind": "PersistentVolume",
+        let provisioned = json!({
             "metadata": {
                 "finalizers": [KEEP, "external-provisioner.volume.kubernetes.io/finalizer"],
                 "annotations": {"pv.kubernetes.io/provisioned-by": target.driver()},
             },
             "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
                 "storageClassName": "attack", "persistentVolumeReclaimPolicy": "Retain",
-                "csi": {"driver": target.driver(), "volumeHandle": self.of(target)},
                 "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
                     "namespace": self.run, "name": "none", "uid": CLAIM_UID},
                 "nodeAffinity": affinity,
             },
-        })
+        });
+        objects::volume("", target.driver(), &self.of(target), provisioned)
     }
 
     fn claim(&self, target: Target) -> Value {
@@ -151,14 +149,9 @@ impl Names {
     }
 
     fn attachment(&self, target: Target) -> Option<Value> {
-        Some(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"finalizers": [KEEP, "external-attacher/hostloop-csi-dev"]},
-            "spec": {
-                "attacher": target.driver(), "nodeName": self.placed(target)?,
-                "source": {"persistentVolumeName": "none"},
-            },
-        }))
+        let attachment = objects::attachment("", target.driver(), self.placed(target)?, "none");
+        let kept = json!({"finalizers": [KEEP, "external-attacher/hostloop-csi-dev"]});
+        Some(objects::with(attachment, json!({"metadata": kept})))
     }
 
     fn capacity(&self, target: Target) -> Option<Value> {

@@ -1,5 +1,6 @@
 //! Snapshots, group snapshots, and volumes restored from them.
 
+use hostloop_test::front::objects;
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, name, text};
@@ -51,11 +52,7 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
 
 /// Takes a snapshot and waits until it is ready.
 pub(crate) fn snapshot(space: &Space<'_>, named: &str, claim: &str) {
-    space.create(json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-        "metadata": {"name": named},
-        "spec": {"volumeSnapshotClassName": "hostloop",
-            "source": {"persistentVolumeClaimName": claim}}}));
+    space.create(objects::snapshot(&space.name, named, "hostloop", claim));
     ready(space, "VolumeSnapshot", named);
 }
 

@@ -2,7 +2,7 @@
 //! driver did.
 
 use hostloop_test::data;
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{self, Place};
 use hostloop_test::loops;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(crate) async fn lifecycle(site: &Site) {
     let second = data::write(&pod.data(), 2);
     let restored = site.claim("restored", from("VolumeSnapshot", "cut")).await;
     let clone = from("PersistentVolumeClaim", "data");
-    let cloned = site.claim("cloned", joined(clone, labelled())).await;
+    let cloned = site.claim("cloned", objects::with(clone, labelled())).await;
     let of_snapshot = Mounted::new(site, &restored).await;
     assert_eq!(data::read(&of_snapshot.data()), first);
     let of_claim = Mounted::new(site, &cloned).await;
@@ -119,15 +119,7 @@ async fn modified(site: &Site, claim: &Place) {
 
 /// Takes a snapshot of a claim.
 async fn snapshot(site: &Site, name: &str, claim: &str) -> Place {
-    let snapshot = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "volumeSnapshotClassName": CLASS,
-            "source": {"persistentVolumeClaimName": claim},
-        },
-    });
-    site.objects.create(snapshot).await;
+    site.objects.create(objects::snapshot(NAMESPACE, name, CLASS, claim)).await;
     let place = at("VolumeSnapshot", name);
     let handle = ready(site, &place).await;
     assert!(site.csi.snapshot_ids().await.contains(&handle), "{handle}");
@@ -214,9 +206,4 @@ fn from(kind: &str, name: &str) -> Value {
         "resources": {"requests": {"storage": "480Mi"}},
         "dataSource": {"apiGroup": group, "kind": kind, "name": name},
     }})
-}
-
-fn joined(mut one: Value, other: Value) -> Value {
-    hostloop_test::front::objects::merge(&mut one, other);
-    one
 }

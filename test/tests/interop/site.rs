@@ -5,7 +5,7 @@ use std::time::Duration;
 use hostloop_test::client::Csi;
 use hostloop_test::cluster::{Cluster, Options, Stock};
 use hostloop_test::driver::{Driver, DriverSpec, NODE};
-use hostloop_test::front::objects::{Objects, Place, merge};
+use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine;
@@ -119,16 +119,7 @@ impl Site {
 
     /// Makes a claim for 320 MiB in the class, changed like this, and returns its place.
     pub(crate) async fn claim(&self, name: &str, change: Value) -> Place {
-        let mut claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {
-                "storageClassName": CLASS,
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "320Mi"}},
-            },
-        });
-        merge(&mut claim, change);
+        let claim = objects::claim(NAMESPACE, name, CLASS, "320Mi", change);
         self.objects.create(claim).await;
         at("PersistentVolumeClaim", name)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{self, Place, restored};
 use hostloop_test::front::wait::{PATIENCE, until};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -95,29 +95,11 @@ async fn a_leader_of_its_own_places_what_is_restored() {
     fleet.bound(1, PATIENCE).await;
     let source = fleet.all_claims().await[0].name_any();
     let home = fleet.node_of(&fleet.all_volumes().await[0]);
-    let snapshot = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-        "metadata": {"name": "first", "namespace": namespace},
-        "spec": {
-            "volumeSnapshotClassName": fleet.name,
-            "source": {"persistentVolumeClaimName": source},
-        },
-    });
+    let snapshot = objects::snapshot(namespace, "first", &fleet.name, &source);
     let snapshot = Place::of_object(&fleet.objects.create(snapshot).await);
     for claim in ["a", "b", "c"] {
-        let claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": claim, "namespace": namespace},
-            "spec": {
-                "storageClassName": fleet.class(Binding::Immediate),
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "64Mi"}},
-                "dataSource": {
-                    "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
-                    "name": snapshot.name,
-                },
-            },
-        });
+        let class = fleet.class(Binding::Immediate);
+        let claim = objects::claim(namespace, claim, &class, "64Mi", restored(&snapshot.name));
         fleet.objects.create(claim).await;
     }
     fleet.bound(4, PATIENCE).await;

@@ -7,7 +7,7 @@ use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerR
 use hostloop_test::client::map;
 
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec, Member};
-use hostloop_test::front::objects::{Place, attachment_name};
+use hostloop_test::front::objects::{self, Place, attachment_name, with};
 use hostloop_test::front::plane::Plane;
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, SECRET};
@@ -212,17 +212,10 @@ async fn attach_all(fleet: &Fleet, node: &str, labels: Value) -> Vec<Place> {
             continue;
         }
         let volume = serde_json::to_value(volume).expect("an object");
-        let attachment = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {
-                "name": attachment_name(handle(&volume), &fleet.driver_name, node),
-                "labels": labels,
-            },
-            "spec": {
-                "attacher": fleet.driver_name, "nodeName": node,
-                "source": {"persistentVolumeName": name(&volume)},
-            },
-        });
+        let (attacher, labels) = (&fleet.driver_name, json!({"metadata": {"labels": labels}}));
+        let attachment = attachment_name(handle(&volume), attacher, node);
+        let attachment = objects::attachment(&attachment, attacher, node, name(&volume));
+        let attachment = with(attachment, labels);
         made.push(Place::of_object(&fleet.objects.create(attachment).await));
     }
     made

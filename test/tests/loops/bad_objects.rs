@@ -2,9 +2,9 @@
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::front::FrontSpec;
+use hostloop_test::front::objects::restored;
 use serde_json::{Value, json};
 
-use crate::snapshots::restored;
 use crate::{Rig, in_class, without};
 
 /// A claim's name, what is wrong, and the words that its event must have.

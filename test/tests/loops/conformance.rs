@@ -1,7 +1,6 @@
 //! The API server in memory, which the controllers' unit tests use, is checked against a real one.
 
 use hostloop_test::front::objects::{Objects, Place, client};
-use serde_json::json;
 
 #[path = "../../../controllers/src/testing/conformance.rs"]
 mod cases;
@@ -11,10 +10,7 @@ async fn the_api_server_in_memory_is_like_this_one() {
     let plane = crate::plane(false).await;
     let objects = Objects::connect(&plane.kubeconfig()).await;
     let namespace = format!("conformance-{}", std::process::id());
-    let object = json!({
-        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace},
-    });
-    objects.create(object).await;
+    objects.namespace(&namespace).await;
     cases::conforms(&client(&plane.kubeconfig()).await, &namespace).await;
     objects.delete(&Place::of("Namespace", "", &namespace)).await;
 }

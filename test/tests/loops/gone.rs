@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostloop_test::client::new_volume;
 use hostloop_test::front::FrontSpec;
-use hostloop_test::front::objects::{self, Place, merge};
+use hostloop_test::front::objects::{self, Place, with};
 use serde_json::{Value, json};
 
 use crate::{LABEL, Rig, SELECTED_NODE, annotation};
@@ -27,23 +27,20 @@ fn spec(name: &str, controllers: &str) -> FrontSpec {
 /// A volume on a node. Its claim is gone unless `change` says otherwise.
 async fn volume(rig: &Rig, name: &str, node: &str, change: Value) -> Place {
     let matching = json!([{"key": rig.key, "operator": "In", "values": [node]}]);
-    let mut volume = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume",
+    let provisioned = json!({
         "metadata": {
-            "name": format!("{name}-{}", rig.name),
             "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"],
             "annotations": {"pv.kubernetes.io/provisioned-by": rig.driver_name},
         },
         "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-            "storageClassName": rig.name, "persistentVolumeReclaimPolicy": "Delete",
-            "csi": {"driver": rig.driver_name, "volumeHandle": format!("far-{name}")},
+            "storageClassName": rig.name,
             "claimRef": {"namespace": rig.namespace, "name": "none", "uid": "none"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}},
         },
     });
-    merge(&mut volume, change);
-    Place::of_object(&rig.objects.create(volume).await)
+    let (name, handle) = (format!("{name}-{}", rig.name), format!("far-{name}"));
+    let volume = objects::volume(&name, &rig.driver_name, &handle, provisioned);
+    Place::of_object(&rig.objects.create(with(volume, change)).await)
 }
 
 fn phase(phase: &'static str) -> impl Fn(&Value) -> bool {

@@ -2,11 +2,12 @@
 
 use hostloop_proto::csi;
 use hostloop_test::front::FrontSpec;
+use hostloop_test::front::objects::restored;
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::snapshots::{self, class, content_of, error, ready, restored};
+use crate::snapshots::{self, class, content_of, error, ready};
 use crate::{Rig, name, quick, text};
 
 const API: &str = "groupsnapshot.storage.k8s.io/v1";

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 use hostloop_test::client::{map, new_volume};
 use hostloop_test::driver::{Driver, DriverSpec, NODE};
-use hostloop_test::front::objects::{Objects, Place};
+use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::pools::{PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
@@ -80,14 +80,10 @@ async fn a_node_reads_its_topology_from_its_labels() {
     };
     let node = Place::of("Node", "", NODE);
     let class = Place::of("StorageClass", "", &site.namespace);
-    for object in [
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": site.namespace}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": NAME,
-               "metadata": {"name": site.namespace}, "volumeBindingMode": "Immediate"}),
-    ] {
-        objects.create(object).await;
-    }
+    objects.namespace(&site.namespace).await;
+    let made = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
+    objects.create(made).await;
+    objects.create(objects::class(&site.namespace, NAME, json!({}))).await;
     let label = |zone: &'static str| {
         let labels = json!({"metadata": {"labels": {ZONE: zone}}});
         let (objects, node) = (&objects, &node);

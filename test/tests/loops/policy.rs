@@ -79,9 +79,7 @@ impl Policed {
 
     /// A claim after the cluster has handed it to the driver of its class.
     async fn handed(&self, name: &str, class: &str, change: Value) -> Value {
-        let mut claim = in_class(&self.class(class));
-        objects::merge(&mut claim, change);
-        self.rig.claim(name, claim).await;
+        self.rig.claim(name, objects::with(in_class(&self.class(class)), change)).await;
         self.until_handed(name).await
     }
 
@@ -150,13 +148,9 @@ async fn the_api_server_labels_attachments() {
     let rig = &policed.rig;
     let (long, driver) = ("n".repeat(64), rig.driver_name.as_str());
     let attachment = |name: &str, attacher: &str, node: &str, label: Value| {
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": format!("{}-{name}", rig.name), "labels": label},
-            "spec": {
-                "attacher": attacher, "nodeName": node, "source": {"persistentVolumeName": "none"},
-            },
-        })
+        let name = format!("{}-{name}", rig.name);
+        let attachment = objects::attachment(&name, attacher, node, "none");
+        objects::with(attachment, json!({"metadata": {"labels": label}}))
     };
     // The policy for attachments may come into force after the one for claims.
     let tries = AtomicUsize::new(0);

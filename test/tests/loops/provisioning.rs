@@ -9,7 +9,7 @@ use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::{Type as Source, VolumeSource};
 use hostloop_test::client::{map, new_volume};
-use hostloop_test::front::{FrontSpec, SECRET};
+use hostloop_test::front::{FrontSpec, SECRET, objects};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
@@ -220,16 +220,10 @@ async fn a_static_volume_is_deleted_too() {
     let rig = Rig::up(FrontSpec::new("static", "provisioner")).await;
     let made = rig.driver.add_volume(new_volume("by-hand", 1 << 30));
     let name = format!("by-hand-{}", rig.name);
-    rig.create(json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Delete", "storageClassName": rig.name,
-            "csi": {"driver": rig.driver_name, "volumeHandle": made.id},
-            "claimRef": {"namespace": rig.namespace, "name": "data"},
-        },
-    }))
-    .await;
+    let of_claim = json!({"spec": {
+        "storageClassName": rig.name, "claimRef": {"namespace": rig.namespace, "name": "data"},
+    }});
+    rig.create(objects::volume(&name, &rig.driver_name, &made.id, of_claim)).await;
     rig.bound_claim("data", json!({"spec": {"volumeName": name}})).await;
     rig.delete(rig.claim_at("data")).await;
     rig.until_gone(&rig.at("PersistentVolume", &name)).await;

@@ -4,7 +4,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type as Source};
 use hostloop_test::client::map;
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{self, Place, restored, with};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
@@ -62,23 +62,7 @@ pub(crate) fn content_of(rig: &Rig, snapshot: &Value) -> Place {
 
 /// A snapshot of a claim.
 async fn snapshot(rig: &Rig, name: &str, claim: &str) -> Value {
-    snapshot_of(rig, name, json!({"persistentVolumeClaimName": claim})).await
-}
-
-async fn snapshot_of(rig: &Rig, name: &str, source: Value) -> Value {
-    rig.create(json!({
-        "apiVersion": API, "kind": "VolumeSnapshot",
-        "metadata": {"name": name, "namespace": rig.namespace},
-        "spec": {"volumeSnapshotClassName": rig.name, "source": source},
-    }))
-    .await
-}
-
-/// A claim that is restored from a snapshot.
-pub(crate) fn restored(name: &str) -> Value {
-    json!({"spec": {"dataSource": {
-        "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name,
-    }}})
+    rig.create(objects::snapshot(&rig.namespace, name, &rig.name, claim)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,8 +204,11 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
             },
         }))
         .await;
-        let source = json!({"volumeSnapshotContentName": content});
-        snapshot_of(&rig, "by-hand", source).await;
+        let source = json!({
+            "persistentVolumeClaimName": null, "volumeSnapshotContentName": content,
+        });
+        let by_hand = objects::snapshot(&rig.namespace, "by-hand", &rig.name, "none");
+        rig.create(with(by_hand, json!({"spec": {"source": source}}))).await;
         let at = rig.at("VolumeSnapshot", "by-hand");
         rig.until(&at, "ready", ready).await;
         rig.bound_claim("copy", restored("by-hand")).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hostloop_test::cluster::wait_for;
-use hostloop_test::front::objects::Place;
+use hostloop_test::front::objects::{self, Place};
 use serde_json::{Value, json};
 
 use crate::site::{PATIENCE, SPACE, Site};
@@ -65,12 +65,7 @@ impl Kept {
     /// Another pod reads the volumes, and new volumes from the snapshots. Returns their number.
     pub(crate) async fn assert_readable(&self, site: &Site, by: &str) -> usize {
         let pod = format!("{}-read-by-{by}", self.by);
-        let source = |kind: &Kind| {
-            let snapshot = &self.snapshots[kind.name].0;
-            json!({"spec": {"dataSource": {
-                "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot,
-            }}})
-        };
+        let source = |kind: &Kind| objects::restored(&self.snapshots[kind.name].0);
         let restored = site.volumes(&pod, source).await;
         let both: Vec<_> = self.volumes.iter().chain(&restored).collect();
         site.run(&pod, self.node, &IDLE, &both).await;
@@ -112,13 +107,8 @@ fn snapshots_of(by: &str, volumes: &[Volume]) -> Vec<Value> {
         "metadata": {"name": by, "namespace": SPACE},
         "spec": {"volumeGroupSnapshotClassName": "hostloop",
             "source": {"selector": {"matchLabels": {"group": by}}}}});
-    let single = |volume: &Volume| {
-        json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-            "metadata": {"name": volume.claim, "namespace": SPACE},
-            "spec": {"volumeSnapshotClassName": "hostloop",
-                "source": {"persistentVolumeClaimName": volume.claim}}})
-    };
+    let single =
+        |volume: &Volume| objects::snapshot(SPACE, &volume.claim, "hostloop", &volume.claim);
     let others = volumes.iter().filter(|volume| !GROUPED.contains(&volume.kind.name));
     std::iter::once(group).chain(others.map(single)).collect()
 }

@@ -54,11 +54,9 @@ impl Site {
         let mut volumes = Vec::new();
         for kind in &KINDS {
             let claim = format!("{pod}-{}", kind.name);
-            let mut spec = objects::claim(SPACE, &claim, kind.class, SIZE, change(kind));
-            if kind.is_block {
-                objects::merge(&mut spec, json!({"spec": {"volumeMode": "Block"}}));
-            }
-            self.objects.create(spec).await;
+            let mode = if kind.is_block { "Block" } else { "Filesystem" };
+            let change = objects::with(json!({"spec": {"volumeMode": mode}}), change(kind));
+            self.objects.create(objects::claim(SPACE, &claim, kind.class, SIZE, change)).await;
             volumes.push(Volume { claim, kind });
         }
         volumes
