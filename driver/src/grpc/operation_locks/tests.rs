@@ -29,8 +29,12 @@ async fn one() -> OwnedSemaphorePermit {
     many().acquire_owned().await.unwrap()
 }
 
-fn print(n: u8) -> Fingerprint {
-    Fingerprint::of(&[n])
+fn copied(id: &str) -> Vec<Hold> {
+    vec![Key::Volume(id.into()).copied()]
+}
+
+fn operation(method: &'static str, holds: Vec<Hold>, number: u8, patience: Duration) -> Operation {
+    Operation { method, holds, fingerprint: Fingerprint::of(&[number]), patience }
 }
 
 /// Runs work on volumes.
@@ -41,8 +45,23 @@ async fn run(
     number: u8,
     work: impl FnOnce() -> Result<u32, Status> + Send + 'static,
 ) -> Result<u32, Status> {
-    let operation = Operation { method, holds, fingerprint: print(number), patience: PATIENT };
-    locks.run(many(), operation, work).await
+    locks.run(many(), operation(method, holds, number, PATIENT), work).await
+}
+
+/// Sends a request whose work must not run, and returns its error.
+async fn refused(
+    locks: &OperationLocks,
+    method: &'static str,
+    holds: Vec<Hold>,
+    number: u8,
+) -> Status {
+    run(locks, method, holds, number, never).await.unwrap_err()
+}
+
+/// Sends a request that is to join the work of an equal one.
+fn join(locks: &OperationLocks, method: &'static str, holds: Vec<Hold>, number: u8) -> Work {
+    let locks = locks.clone();
+    tokio::spawn(async move { run(&locks, method, holds, number, never).await })
 }
 
 /// Work that waits until the test opens the gate.
@@ -104,9 +123,9 @@ async fn queue(locks: &OperationLocks, holds: Vec<Hold>, number: u8, done: &Orde
 /// The numbers of the requests that ran, in this order.
 type Order = Arc<Mutex<Vec<u8>>>;
 
-/// Waits until this many callers wait for the answer of the work on volume "v".
-async fn joined_by(locks: &OperationLocks, callers: usize) {
-    let job = locks.table.lock().queues[&volume("v")[0].key][0].1.clone();
+/// Waits until this many callers wait for the answer of a job in the queue of volume "v".
+async fn joined_by(locks: &OperationLocks, place: usize, callers: usize) {
+    let job = locks.table.lock().queues[&volume("v")[0].key][place].1.clone();
     while job.answer.receiver_count() < callers {
         tokio::task::yield_now().await;
     }
@@ -120,8 +139,7 @@ fn never() -> Result<u32, Status> {
 async fn another_request_on_a_held_key_is_aborted_and_names_it() {
     let (locks, gate, first) = busy("v").await;
     for (method, number) in [(A, 2), (B, 1)] {
-        let refused = run(&locks, method, volume("v"), number, never).await;
-        let refused = refused.unwrap_err();
+        let refused = refused(&locks, method, volume("v"), number).await;
         assert_eq!(refused.code(), Code::Aborted);
         assert_eq!(refused.message(), format!("an operation on volume v is in progress ({A})"));
     }
@@ -139,8 +157,7 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
 async fn keys_are_taken_all_or_none() {
     let (locks, gate, first) = busy("b").await;
     let ab = [volume("a"), volume("b")].concat();
-    let refused = run(&locks, A, ab, 2, never).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Aborted);
+    assert_eq!(refused(&locks, A, ab, 2).await.code(), Code::Aborted);
     // The refused call holds no lock on "a".
     let a = run(&locks, A, volume("a"), 3, || Ok(1));
     assert_eq!(a.await.unwrap(), 1);
@@ -162,13 +179,8 @@ async fn a_key_named_twice_is_taken_once_and_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_request_joins_and_gets_the_same_answer() {
     let (locks, gate, first) = busy("v").await;
-    let joined: Vec<_> = (0..20)
-        .map(|_| {
-            let locks = locks.clone();
-            tokio::spawn(async move { run(&locks, A, volume("v"), 1, never).await })
-        })
-        .collect();
-    joined_by(&locks, 21).await;
+    let joined: Vec<_> = (0..20).map(|_| join(&locks, A, volume("v"), 1)).collect();
+    joined_by(&locks, 0, 21).await;
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     for call in joined {
@@ -182,13 +194,9 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
 
-    let refused = run(&locks, B, volume("v"), 9, never).await;
-    assert_eq!(refused.unwrap_err().code(), Code::Aborted);
-    let retry = {
-        let locks = locks.clone();
-        tokio::spawn(async move { run(&locks, A, volume("v"), 1, never).await })
-    };
-    joined_by(&locks, 1).await;
+    assert_eq!(refused(&locks, B, volume("v"), 9).await.code(), Code::Aborted);
+    let retry = join(&locks, A, volume("v"), 1);
+    joined_by(&locks, 0, 1).await;
     gate.open();
     assert_eq!(retry.await.unwrap().unwrap(), 7);
 }
@@ -221,8 +229,7 @@ async fn closing_refuses_new_work_and_waits_for_the_rest() {
     first.abort(); // no caller waits for the work now
     locks.close();
     assert_eq!(locks.in_flight(), 1);
-    let late = run(&locks, A, volume("w"), 2, never).await;
-    assert_eq!(late.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(refused(&locks, A, volume("w"), 2).await.code(), Code::Unavailable);
 
     let waited = tokio::time::timeout(Duration::from_millis(50), locks.drained()).await;
     assert!(waited.is_err(), "it did not wait for the work");
@@ -264,8 +271,7 @@ async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
     let late = queue(&locks, copy(101), 101, &done).await;
     let other = run(&locks, B, vec![snapshot("t").changed()], 102, || Ok(1));
     assert_eq!(other.await.unwrap(), 1);
-    let second = run(&locks, B, vec![snapshot("s").changed()], 103, never).await;
-    let second = second.unwrap_err();
+    let second = refused(&locks, B, vec![snapshot("s").changed()], 103).await;
     assert_eq!(second.message(), format!("an operation on snapshot s is in progress ({B})"));
     assert!(done.lock().is_empty());
 
@@ -282,14 +288,12 @@ async fn copies_of_a_snapshot_run_at_once_and_a_change_waits_for_them() {
 async fn copies_of_a_volume_and_its_changes_run_in_the_order_of_their_arrival() {
     let (locks, gate, first) = busy("v").await;
     let done = Order::default();
-    let copied = || vec![Key::Volume("v".into()).copied()];
     let mut calls = Vec::new();
     for number in 0..10 {
-        calls.push(queue(&locks, copied(), number, &done).await);
+        calls.push(queue(&locks, copied("v"), number, &done).await);
     }
     // It waits only for the copies, but the change of the same volume is still under way.
-    let refused = run(&locks, B, volume("v"), 99, never).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Aborted);
+    assert_eq!(refused(&locks, B, volume("v"), 99).await.code(), Code::Aborted);
     gate.open();
     first.await.unwrap().unwrap();
     for call in calls {
@@ -302,13 +306,7 @@ async fn copies_of_a_volume_and_its_changes_run_in_the_order_of_their_arrival() 
 async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place() {
     let (locks, gate, first) = busy("v").await;
     let done = Order::default();
-    let copied = || vec![Key::Volume("v".into()).copied()];
-    let hasty = Operation {
-        method: B,
-        holds: copied(),
-        fingerprint: print(1),
-        patience: Duration::from_millis(250),
-    };
+    let hasty = operation(B, copied("v"), 1, Duration::from_millis(250));
     let ours = done.clone();
     let work = move || {
         ours.lock().push(1);
@@ -319,16 +317,9 @@ async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place()
     let says = format!("an operation on volume v is in progress ({A}), and has not ended");
     assert_eq!(aborted.message(), format!("{says} within 0.25 s"));
 
-    let other = queue(&locks, copied(), 2, &done).await;
-    let retry = tokio::spawn({
-        let locks = locks.clone();
-        async move { run(&locks, B, copied(), 1, never).await }
-    });
-    let waiting = locks.table.lock().queues[&volume("v")[0].key][1].1.clone();
-    while waiting.answer.receiver_count() == 0 {
-        tokio::task::yield_now().await;
-    }
-    drop(waiting);
+    let other = queue(&locks, copied("v"), 2, &done).await;
+    let retry = join(&locks, B, copied("v"), 1);
+    joined_by(&locks, 1, 1).await;
     gate.open();
     first.await.unwrap().unwrap();
     assert_eq!(retry.await.unwrap().unwrap(), 1);
@@ -340,12 +331,7 @@ async fn a_caller_that_waits_too_long_is_aborted_and_its_retry_keeps_the_place()
 #[tokio::test(flavor = "multi_thread")]
 async fn work_that_runs_is_never_aborted() {
     let locks = OperationLocks::new();
-    let operation = Operation {
-        method: A,
-        holds: volume("v"),
-        fingerprint: print(1),
-        patience: Duration::from_millis(10),
-    };
+    let operation = operation(A, volume("v"), 1, Duration::from_millis(10));
     let work = || {
         std::thread::sleep(Duration::from_millis(100));
         Ok::<u32, Status>(1)
@@ -357,7 +343,7 @@ async fn work_that_runs_is_never_aborted() {
 async fn closing_sends_those_that_wait_away() {
     let (locks, gate, first) = busy("v").await;
     let done = Order::default();
-    let waiting = queue(&locks, vec![Key::Volume("v".into()).copied()], 1, &done).await;
+    let waiting = queue(&locks, copied("v"), 1, &done).await;
     locks.close();
     assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
     gate.open();
@@ -371,21 +357,16 @@ async fn closing_sends_those_that_wait_away() {
 async fn those_that_wait_hold_no_thread() {
     let (locks, gate, first) = busy("v").await;
     let one = Arc::new(Semaphore::new(1));
-    let operation = |holds, number| Operation {
-        method: B,
-        holds,
-        fingerprint: print(number),
-        patience: PATIENT,
-    };
-    let copied = operation(vec![Key::Volume("v".into()).copied()], 1);
+    let copy = operation(B, copied("v"), 1, PATIENT);
     let waiting = tokio::spawn({
         let (locks, one) = (locks.clone(), one.clone());
-        async move { locks.run(one, copied, || Ok::<u32, Status>(1)).await }
+        async move { locks.run(one, copy, || Ok::<u32, Status>(1)).await }
     });
     while locks.in_flight() < 2 {
         tokio::task::yield_now().await;
     }
-    let other = locks.run(one, operation(volume("w"), 2), || Ok::<u32, Status>(2));
+    let other = operation(B, volume("w"), 2, PATIENT);
+    let other = locks.run(one, other, || Ok::<u32, Status>(2));
     assert_eq!(other.await.unwrap(), 2);
     gate.open();
     first.await.unwrap().unwrap();
@@ -490,10 +471,7 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
         });
     }
     has_begun.recv().unwrap();
-    {
-        let locks = locks.clone();
-        runtime.spawn(async move { run(&locks, A, volume("w"), 2, never).await });
-    }
+    runtime.block_on(async { join(&locks, A, volume("w"), 2) });
     while locks.in_flight() < 2 {
         std::thread::yield_now();
     }
