@@ -32,6 +32,8 @@ mod pod_logs;
 mod program;
 mod status;
 mod subject;
+#[cfg(test)]
+mod test_objects;
 mod ui;
 mod uninstall;
 mod volume_objects;

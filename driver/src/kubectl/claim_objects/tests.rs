@@ -1,93 +1,13 @@
-use serde_json::{Value, json};
-
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::objects;
 
-const NS: &str = "/api/v1/namespaces/demo";
-const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots";
-
-/// A cluster with the claim `data`, its objects, and objects of other claims.
+/// The cluster of `cluster.yaml`.
 pub(in crate::kubectl) fn cluster_with_claim() -> FakeApi {
     let api = FakeApi::default();
     api.define_snapshots();
-    api.set(
-        &format!("{NS}/persistentvolumeclaims/data"),
-        json!({
-            "metadata": {"name": "data", "namespace": "demo", "uid": "uid-claim"},
-            "spec": {
-                "volumeName": "pv", "storageClassName": "hostloop",
-                "accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
-            },
-            "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}},
-        }),
-    );
-    api.set(
-        "/api/v1/persistentvolumes/pv",
-        json!({
-            "metadata": {"name": "pv", "uid": "uid-pv", "labels": {"hostloop.csi.dev/node": "n1"}},
-            "spec": {
-                "csi": {"driver": "hostloop.csi.dev", "volumeHandle": "vol-1"},
-                "persistentVolumeReclaimPolicy": "Delete",
-            },
-            "status": {"phase": "Bound"},
-        }),
-    );
-    let snapshot = |name: &str, claim: &str| {
-        json!({
-            "metadata": {"name": name, "namespace": "demo", "uid": format!("uid-{name}")},
-            "spec": {"source": {"persistentVolumeClaimName": claim}},
-            "status": {"boundVolumeSnapshotContentName": format!("content-{name}")},
-        })
-    };
-    api.items(SNAPSHOTS, json!([snapshot("s", "data"), snapshot("other", "logs")]));
-    api.set(
-        "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/content-s",
-        json!({
-            "metadata": {"name": "content-s", "uid": "uid-content"},
-            "spec": {
-                "driver": "hostloop.csi.dev", "deletionPolicy": "Delete", "source": {},
-                "volumeSnapshotRef": {},
-            },
-            "status": {"snapshotHandle": "snap-1", "readyToUse": true},
-        }),
-    );
-    api.set(
-        "/apis/storage.k8s.io/v1/storageclasses/hostloop",
-        json!({"metadata": {"name": "hostloop"}, "provisioner": "hostloop.csi.dev"}),
-    );
-    let pod = |name: &str, claim: &str| {
-        json!({
-            "metadata": {"name": name, "namespace": "demo", "uid": format!("uid-{name}")},
-            "spec": {"nodeName": "n1", "containers": [], "volumes": [
-                {"name": "v", "persistentVolumeClaim": {"claimName": claim}},
-            ]},
-            "status": {"phase": "Running"},
-        })
-    };
-    api.items(&format!("{NS}/pods"), json!([pod("web", "data"), pod("other", "logs")]));
-    let attachment = |name: &str, volume: &str| {
-        json!({
-            "metadata": {"name": name, "uid": format!("uid-{name}")},
-            "spec": {
-                "attacher": "hostloop.csi.dev", "nodeName": "n1",
-                "source": {"persistentVolumeName": volume},
-            },
-            "status": {"attached": true},
-        })
-    };
-    let attachments = json!([attachment("a", "pv"), attachment("b", "pv-b")]);
-    api.items("/apis/storage.k8s.io/v1/volumeattachments", attachments);
-    let events = json!([event("uid-web"), event("uid-claim"), event("uid-other")]);
-    api.items(&format!("{NS}/events"), events);
-    api.items("/api/v1/namespaces/default/events", json!([event("uid-pv")]));
+    objects(include_str!("tests/cluster.yaml")).into_iter().for_each(|object| api.put(object));
     api
-}
-
-fn event(uid: &str) -> Value {
-    json!({
-        "metadata": {"name": uid}, "type": "Normal", "reason": "Reason", "message": "m",
-        "involvedObject": {"kind": "Pod", "name": uid, "uid": uid},
-    })
 }
 
 #[tokio::test]

@@ -143,13 +143,10 @@ fn condition_text(kind: &str, status: &str, message: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-        serde_json::from_value(value).unwrap()
-    }
+    use crate::kubectl::test_objects::read;
 
     fn at(second: u32) -> String {
         format!("2026-01-02T03:04:{second:02}Z")

@@ -4,6 +4,7 @@ use super::*;
 use crate::inspect::status::report::Report;
 use crate::kubectl::claim_objects::tests::cluster_with_claim;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::{has, lacks, node_pod};
 use crate::kubectl::volume_objects::inline_volumes;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -14,17 +15,7 @@ fn target() -> Target {
 
 /// A node pod on `n1`, with calls in its log about an ID, and one on `n2`.
 fn with_node_pods(api: &FakeApi, about: &str) {
-    let pod = |name: &str, node: &str| {
-        json!({
-            "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
-            "spec": {"nodeName": node, "containers": [{"name": "hostloop", "args": ["run"]}]},
-            "status": {"containerStatuses": [{
-                "name": "hostloop", "image": "i", "imageID": "i", "ready": true,
-                "restartCount": 0, "state": {"running": {}},
-            }]},
-        })
-    };
-    api.items(PODS, json!([pod("hostloop-a", "n1"), pod("hostloop-b", "n2")]));
+    api.items(PODS, json!([node_pod("hostloop-a", "n1"), node_pod("hostloop-b", "n2")]));
     let time = "2026-01-02T03:04:05Z";
     let call = |about: &str, code: &str, rest: &str| {
         format!(
@@ -42,38 +33,7 @@ fn with_node_pods(api: &FakeApi, about: &str) {
 }
 
 fn on_node() -> Report {
-    serde_json::from_value(json!({
-        "pools": [{
-            "name": "default", "kind": "directory", "path": "/p", "state": "open", "why": null,
-            "pid": 1, "id": "i", "root": "/p", "fs": "xfs", "reflinks": true, "size_bytes": 10,
-            "free_bytes": 5, "promised_bytes": 3, "volumes": 1, "snapshots": 1,
-        }],
-        "volumes": [{
-            "id": "vol-1", "name": "hostloop-uid", "inline": null, "pool": "default",
-            "size_bytes": 1 << 30, "allocated_bytes": 4096, "provisioning": "thick",
-            "format": "ext4", "source": null, "published_nodes": [], "staged_at": "/k/stage",
-            "staged_as": "mount", "loops": ["/dev/loop3"], "direct_io": true,
-            "frozen_since_ns": null, "mounts": ["/k/stage", "/k/pods/uid-web/mount"],
-            "created_ns": 1,
-        }],
-        "snapshots": [], "groups": [], "orphans": [],
-        "loops": [
-            {
-                "device": "/dev/loop3", "over": "volume", "object": "vol-1",
-                "size_bytes": 1 << 30, "block_size": 4096, "direct_io": true, "read_only": false,
-                "autoclear": true,
-            },
-            {
-                "device": "/dev/loop4", "over": "volume", "object": "vol-2", "size_bytes": 1,
-                "block_size": 4096, "direct_io": true, "read_only": false, "autoclear": true,
-            },
-        ],
-        "mounts": [{
-            "path": "/k/stage", "kind": "filesystem", "fs": "ext4", "device": "/dev/loop3",
-            "object": "vol-1", "read_only": false, "options": ["rw", "key=secret"],
-        }],
-    }))
-    .unwrap()
+    serde_saphyr::from_str(include_str!("tests/report.yaml")).unwrap()
 }
 
 fn plain(facts: &Facts) -> String {
@@ -96,31 +56,30 @@ async fn everything_about_a_claim() {
     facts.nodes[0].report = Ok(on_node());
     facts.report = joined(&target(), &facts.objects, &facts.nodes, &cluster, facts.now_ns);
     let text = plain(&facts);
-    for part in [
-        "Claim demo/data\n  state   published",
-        "size    1 GiB, 4 KiB on disk",
-        "PersistentVolume       pv         Bound, policy Delete   uid-pv",
-        "VolumeAttachment       a          attached to n1         uid-a",
-        "Pod                    web        Running on n1          uid-web",
-        "VolumeSnapshot         s          ready, - on disk       uid-s",
-        "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
-        "Record on node n1",
-        "image         /p/volumes/vol-1/image",
-        "pool          default (directory, open, xfs)",
-        "allocation    thick",
-        "staged        as mount at /k/stage",
-        "/dev/loop3  1 GiB   4096  direct  rw    volume  vol-1",
-        "/dev/loop3  ext4  rw    vol-1   /k/stage",
-        "2026-01-02 03:04:05  NodeStageVolume  OK        1.5",
-        "2026-01-02 03:04:05  NodeStageVolume  Internal  1.5  no \\u{1b} room",
-        "History",
-        "Reason: m",
-    ] {
-        assert!(text.contains(part), "{part}:\n{text}");
-    }
-    for absent in ["secret", "vol-2", "loop4", "Not known"] {
-        assert!(!text.contains(absent), "{absent}:\n{text}");
-    }
+    has(
+        &text,
+        &[
+            "Claim demo/data\n  state   published",
+            "size    1 GiB, 4 KiB on disk",
+            "PersistentVolume       pv         Bound, policy Delete   uid-pv",
+            "VolumeAttachment       a          attached to n1         uid-a",
+            "Pod                    web        Running on n1          uid-web",
+            "VolumeSnapshot         s          ready, - on disk       uid-s",
+            "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
+            "Record on node n1",
+            "image         /p/volumes/vol-1/image",
+            "pool          default (directory, open, xfs)",
+            "allocation    thick",
+            "staged        as mount at /k/stage",
+            "/dev/loop3  1 GiB   4096  direct  rw    volume  vol-1",
+            "/dev/loop3  ext4  rw    vol-1   /k/stage",
+            "2026-01-02 03:04:05  NodeStageVolume  OK        1.5",
+            "2026-01-02 03:04:05  NodeStageVolume  Internal  1.5  no \\u{1b} room",
+            "History",
+            "Reason: m",
+        ],
+    );
+    lacks(&text, &["secret", "vol-2", "loop4", "Not known"]);
 }
 
 #[tokio::test]
@@ -179,17 +138,18 @@ async fn everything_about_a_snapshot() {
     );
     let facts = gather(&Target::Snapshot("s".to_owned()), &api.cluster()).await.unwrap();
     let text = plain(&facts);
-    for part in [
-        "Snapshot demo/s\n  ready  yes",
-        "of     data",
-        "size   1 GiB",
-        "ID     snap-1",
-        "VolumeSnapshot         s          ready, - on disk       uid-s",
-        "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
-        "2026-01-02 03:04:05  snapshot s  the point in time that it shows",
-    ] {
-        assert!(text.contains(part), "{part}:\n{text}");
-    }
+    has(
+        &text,
+        &[
+            "Snapshot demo/s\n  ready  yes",
+            "of     data",
+            "size   1 GiB",
+            "ID     snap-1",
+            "VolumeSnapshot         s          ready, - on disk       uid-s",
+            "VolumeSnapshotContent  content-s  snap-1, policy Delete  uid-content",
+            "2026-01-02 03:04:05  snapshot s  the point in time that it shows",
+        ],
+    );
     assert!(!text.contains("uid-claim") && !text.contains("Last calls"), "{text}");
 }
 
@@ -227,19 +187,18 @@ async fn everything_about_inline_volumes() {
         facts.nodes[0].report = Ok(report);
         facts.report = joined(&target, &facts.objects, &facts.nodes, &cluster, facts.now_ns);
         let text = plain(&facts);
-        for part in [
-            "Inline volume scratch of pod demo/job\n  state  published\n  node   n1",
-            "Pod   job   Running on n1  uid-job",
-            "image         /p/volumes/vol-1/image",
-            "/dev/loop3  ext4  rw    vol-1   /k/stage",
-            "NodeStageVolume  Internal",
-        ] {
-            assert!(text.contains(part), "{part}:\n{text}");
-        }
+        has(
+            &text,
+            &[
+                "Inline volume scratch of pod demo/job\n  state  published\n  node   n1",
+                "Pod   job   Running on n1  uid-job",
+                "image         /p/volumes/vol-1/image",
+                "/dev/loop3  ext4  rw    vol-1   /k/stage",
+                "NodeStageVolume  Internal",
+            ],
+        );
         assert_eq!(text.contains("Inline volume cache"), has_cache, "{text}");
-        for absent in ["Claim", "vol-2", "Not known"] {
-            assert!(!text.contains(absent), "{absent}:\n{text}");
-        }
+        lacks(&text, &["Claim", "vol-2", "Not known"]);
     }
 }
 

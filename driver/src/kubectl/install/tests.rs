@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::has;
 use crate::kubectl::{Cli, Command};
 
 /// The arguments of `install` with these flags.
@@ -177,18 +178,19 @@ async fn the_report_says_what_was_found() {
     let survey = survey(&server).await.unwrap();
     let plan = Plan::decide(&args("--default-class"), Some(&survey)).unwrap();
     let lines = report::lines(&plan, &survey).join("\n");
-    for words in [
-        "test: Kubernetes v1.36.0, kind, 1 node",
-        "/var/lib/kubelet (the default)",
-        "default=/var/lib/hostloop,image=20Gi",
-        "hostloop is the cluster's snapshot controller",
-        "StorageClass hostloop-ext4",
-        "kubectl annotate storageclass standard storageclass.kubernetes.io/is-default-class-",
-        "6 CustomResourceDefinition",
-        "4 StorageClass",
-    ] {
-        assert!(lines.contains(words), "{words:?} is not in\n{lines}");
-    }
+    has(
+        &lines,
+        &[
+            "test: Kubernetes v1.36.0, kind, 1 node",
+            "/var/lib/kubelet (the default)",
+            "default=/var/lib/hostloop,image=20Gi",
+            "hostloop is the cluster's snapshot controller",
+            "StorageClass hostloop-ext4",
+            "kubectl annotate storageclass standard storageclass.kubernetes.io/is-default-class-",
+            "6 CustomResourceDefinition",
+            "4 StorageClass",
+        ],
+    );
 }
 
 #[test]

@@ -2,25 +2,16 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::{node_pod, read};
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 
 /// A node pod with a container in this state.
 fn pod(name: &str, node: &str, state: Value) -> Value {
-    json!({
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "hostloop", "args": ["run", "--pool=default=/p"]}],
-        },
-        "status": {
-            "phase": "Running",
-            "containerStatuses": [{
-                "name": "hostloop", "image": "i", "imageID": "i", "ready": true,
-                "restartCount": 0, "state": state,
-            }],
-        },
-    })
+    let mut pod = node_pod(name, node);
+    pod["spec"]["containers"][0]["args"] = json!(["run", "--pool=default=/p"]);
+    pod["status"]["containerStatuses"][0]["state"] = state;
+    pod
 }
 
 #[test]
@@ -32,10 +23,10 @@ fn containers_that_run_no_command() {
         (json!({"terminated": {"exitCode": 3}}), Some("exit code 3")),
         (json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), Some("OOMKilled")),
     ] {
-        let pod: Pod = serde_json::from_value(pod("a", "n1", state)).unwrap();
+        let pod: Pod = read(pod("a", "n1", state));
         assert_eq!(NodePod::of(&pod).unwrap().not_running.as_deref(), why);
     }
-    let mut pending: Pod = serde_json::from_value(pod("a", "n1", json!({"running": {}}))).unwrap();
+    let mut pending: Pod = read(pod("a", "n1", json!({"running": {}})));
     pending.status.as_mut().unwrap().container_statuses = None;
     pending.status.as_mut().unwrap().phase = Some("Pending".to_owned());
     assert_eq!(NodePod::of(&pending).unwrap().not_running.as_deref(), Some("Pending"));
@@ -45,7 +36,7 @@ fn containers_that_run_no_command() {
 
 #[test]
 fn the_command_has_the_drivers_flags() {
-    let pod: Pod = serde_json::from_value(pod("a", "n1", json!({"running": {}}))).unwrap();
+    let pod: Pod = read(pod("a", "n1", json!({"running": {}})));
     let pod = NodePod::of(&pod).unwrap();
     let words = pod.status.unwrap().join(" ");
     assert_eq!(words, "hostloop status --json --pool=default=/p");

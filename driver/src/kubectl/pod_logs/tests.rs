@@ -2,17 +2,15 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::{self, has};
 
 const PODS_PATH: &str = "/api/v1/namespaces/hostloop/pods";
 
 fn pod(name: &str, label: &str, node: &str, restarts: u32) -> Value {
-    json!({
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": label}},
-        "spec": {"nodeName": node, "containers": [{"name": "side"}, {"name": label}]},
-        "status": {"containerStatuses": [{
-            "name": label, "image": "i", "imageID": "i", "ready": true, "restartCount": restarts,
-        }]},
-    })
+    let mut pod = test_objects::pod(label, name, node);
+    pod["spec"]["containers"] = json!([{"name": "side"}, {"name": label}]);
+    pod["status"]["containerStatuses"][0]["restartCount"] = json!(restarts);
+    pod
 }
 
 /// A line as the server sends it, with its own time before the driver's.
@@ -67,9 +65,7 @@ async fn lines_of_all_pods_by_time() {
     assert_eq!(last.as_deref(), Some("2026-01-02T03:04:05.5Z"), "of all lines of the pod");
     let requests = api.requests();
     let request = requests.iter().find(|request| request.contains("hostloop-a/log")).unwrap();
-    for part in ["container=hostloop", "sinceSeconds=90", "timestamps=true"] {
-        assert!(request.contains(part), "{request}");
-    }
+    has(&request, &["container=hostloop", "sinceSeconds=90", "timestamps=true"]);
 }
 
 #[tokio::test]

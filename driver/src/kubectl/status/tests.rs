@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::node_pod;
 
 const NS: &str = "/api/v1/namespaces/demo";
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -23,17 +24,7 @@ fn cluster_with_claims() -> FakeApi {
             "volumeBindingMode": "WaitForFirstConsumer",
         }]),
     );
-    api.items(
-        PODS,
-        json!([{
-            "metadata": {"name": "hostloop-a", "labels": {"app.kubernetes.io/name": "hostloop"}},
-            "spec": {"nodeName": "n1", "containers": [{"name": "hostloop", "args": ["run"]}]},
-            "status": {"containerStatuses": [{
-                "name": "hostloop", "image": "i", "imageID": "i", "ready": true,
-                "restartCount": 0, "state": {"running": {}},
-            }]},
-        }]),
-    );
+    api.items(PODS, json!([node_pod("hostloop-a", "n1")]));
     api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
     api
 }

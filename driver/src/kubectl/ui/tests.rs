@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::node_pod;
 
 /// The messages until one contains a word.
 async fn until(out: &Out, word: &str) -> Vec<Value> {
@@ -18,15 +19,6 @@ async fn until(out: &Out, word: &str) -> Vec<Value> {
     }
 }
 
-fn pod(name: &str, node: &str) -> Value {
-    json!({
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "hostloop"}},
-        "spec": {"nodeName": node, "containers": [{"name": "hostloop", "args": ["run"]}]},
-        "status": {"containerStatuses": [{"name": "hostloop", "image": "i", "imageID": "i",
-            "ready": true, "restartCount": 0, "state": {"running": {}}}]},
-    })
-}
-
 #[tokio::test]
 async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
     const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -37,7 +29,7 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
         "/api/v1/persistentvolumes/pv",
         json!({"spec": {"csi": {"driver": "hostloop.csi.dev", "volumeHandle": "v"}}}),
     );
-    api.items(PODS, json!([pod("hostloop-a", "n1")]));
+    api.items(PODS, json!([node_pod("hostloop-a", "n1")]));
     // Claims only in the namespace of the person, attachments nowhere, and no command in pods.
     api.forbid("list", "/api/v1/persistentvolumeclaims");
     api.forbid("list", "/apis/storage.k8s.io/v1/volumeattachments");
@@ -76,7 +68,7 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
 async fn a_pod_that_goes_is_a_problem_until_its_node_has_another() {
     let api = FakeApi::default();
     const PODS: &str = "/api/v1/namespaces/hostloop/pods";
-    api.items(PODS, json!([pod("hostloop-a", "n1")]));
+    api.items(PODS, json!([node_pod("hostloop-a", "n1")]));
     let out = Out::new();
     let join = Join::of_cluster(&api.cluster(), &out);
     assert!(join.hello().contains("\"driver\":\"hostloop.csi.dev\""), "{}", join.hello());

@@ -42,6 +42,7 @@ fn pool_line(name: &str, path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubectl::test_objects::has;
 
     #[test]
     fn each_thing_has_its_command() {
@@ -52,17 +53,15 @@ mod tests {
             ..Installed::default()
         };
         let lines = lines(&Some(installed), "d").join("\n");
-        for words in ["rm -r /srv/a", "wipefs -a /dev/sdb", "rm -r /k/plugins/d", "crictl rmi i:1"]
-        {
-            assert!(lines.contains(words), "{words}: {lines}");
-        }
+        has(
+            &lines,
+            &["rm -r /srv/a", "wipefs -a /dev/sdb", "rm -r /k/plugins/d", "crictl rmi i:1"],
+        );
     }
 
     #[test]
     fn without_a_daemon_set_there_are_defaults() {
         let lines = lines(&None, "d").join("\n");
-        for words in ["rm -r /var/lib/hostloop", "rm -r /var/lib/kubelet/plugins/d"] {
-            assert!(lines.contains(words), "{words}: {lines}");
-        }
+        has(&lines, &["rm -r /var/lib/hostloop", "rm -r /var/lib/kubelet/plugins/d"]);
     }
 }

@@ -2,12 +2,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::read;
 
 const DRIVER: &str = "hostloop.csi.dev";
-
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
 
 fn claim(value: Value) -> PersistentVolumeClaim {
     let mut claim: PersistentVolumeClaim = read(value);

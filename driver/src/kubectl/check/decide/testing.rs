@@ -1,7 +1,7 @@
 //! Facts for tests.
 
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::policies;
 use crate::inspect::probe::{DirectIoReport, FilesystemReport, MachineReport};
@@ -11,13 +11,9 @@ use crate::kubectl::check::facts::{
 };
 use crate::kubectl::check::line::{Line, Mark};
 use crate::kubectl::manifests::Version;
+pub(in crate::kubectl::check) use crate::kubectl::test_objects::read as object;
 
 pub(in crate::kubectl::check) const DRIVER: &str = "hostloop.csi.dev";
-
-/// Reads an object, or a part of one, that leaves out what a test does not need.
-pub(in crate::kubectl::check) fn object<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("an object")
-}
 
 pub(super) fn marks(lines: &[Line]) -> Vec<Mark> {
     lines.iter().map(|line| line.mark).collect()

@@ -5,12 +5,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::kubectl::node_pods::NodeError;
 use crate::kubectl::output::{self, Format};
+use crate::kubectl::test_objects::{self, has, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
-
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
 
 fn on_node(id: &str, inline: Option<&str>) -> Value {
     json!({
@@ -54,7 +51,7 @@ fn objects() -> Objects {
     fn of<T: DeserializeOwned>(all: &[Value], kind: &str) -> Vec<T> {
         all.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
     }
-    let all: Vec<Value> = serde_saphyr::from_multiple(include_str!("tests/objects.yaml")).unwrap();
+    let all = test_objects::objects(include_str!("tests/objects.yaml"));
     Objects {
         claims: of(&all, "PersistentVolumeClaim"),
         volumes: of(&all, "PersistentVolume"),
@@ -201,9 +198,7 @@ fn a_missing_pool_explains_its_volumes() {
     let stuck = report.volumes[0].stuck.as_ref().unwrap();
     assert_eq!(stuck.why, "node n1 does not have it: pool default is missing: not mounted");
     let yaml = output::document(Some(Format::Yaml), &report.pools).unwrap().unwrap();
-    for line in ["node: n1\n", "name: default\n", "why: not mounted\n"] {
-        assert!(yaml.contains(line), "{yaml}");
-    }
+    has(&yaml, &["node: n1\n", "name: default\n", "why: not mounted\n"]);
 }
 
 fn snapshot_line(row: &SnapshotRow) -> String {

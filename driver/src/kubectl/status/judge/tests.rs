@@ -3,15 +3,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::kubectl::test_objects::read;
 
 mod changes;
 
 /// Seconds since the epoch at which the tests judge.
 const NOW: u64 = 1_767_322_800;
-
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
 
 /// A time some seconds before now.
 fn ago(seconds: u64) -> String {

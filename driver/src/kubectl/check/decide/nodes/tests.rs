@@ -8,24 +8,12 @@ use crate::kubectl::check::line::Mark::*;
 
 fn pod(node: &str, changes: Value) -> Pod {
     let mut pod: Value = node_pod(node);
-    json_patch(&mut pod, &changes);
+    json_patch::merge(&mut pod, &changes);
     object(pod)
 }
 
 fn pods(facts: &Facts) -> Pods<'_> {
     pods_by_node(facts.pods.as_ref().unwrap())
-}
-
-/// A JSON merge patch, without deletions.
-fn json_patch(target: &mut Value, changes: &Value) {
-    match (target, changes) {
-        (Value::Object(target), Value::Object(changes)) => {
-            for (key, value) in changes {
-                json_patch(target.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (target, changes) => *target = changes.clone(),
-    }
 }
 
 fn not_ready(waiting: Value) -> Value {
@@ -76,11 +64,8 @@ fn pods_that_are_missing_or_going() {
 
 #[test]
 fn pods_of_others_are_not_node_pods() {
-    let stranger = pod(
-        "n3",
-        json!({"metadata": {"ownerReferences": [
-        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}]}}),
-    );
+    let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}]);
+    let stranger = pod("n3", json!({"metadata": {"ownerReferences": owners}}));
     let pods = [stranger, node_pod("n1")];
     assert_eq!(pods_by_node(&pods).into_keys().collect::<Vec<_>>(), ["n1"]);
 }

@@ -1,0 +1,47 @@
+//! Objects and comparisons for tests of the client.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Reads an object, or a part of one, that leaves out what a test does not need.
+pub(super) fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+/// The objects of a YAML stream.
+pub(super) fn objects(yaml: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(yaml).expect("objects")
+}
+
+/// A running pod of hostloop with this label.
+pub(super) fn pod(label: &str, name: &str, node: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": label}},
+        "spec": {"nodeName": node, "containers": [{"name": label, "args": ["run"]}]},
+        "status": {"phase": "Running", "containerStatuses": [{
+            "name": label, "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
+            "state": {"running": {}},
+        }]},
+    })
+}
+
+/// A running pod of the DaemonSet.
+pub(super) fn node_pod(name: &str, node: &str) -> Value {
+    pod("hostloop", name, node)
+}
+
+/// Checks that a text contains all of these parts.
+#[track_caller]
+pub(super) fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+}
+
+/// Checks that a text contains none of these parts.
+#[track_caller]
+pub(super) fn lacks(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(!text.contains(part), "{part:?} is in:\n{text}");
+    }
+}
