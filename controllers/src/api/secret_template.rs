@@ -225,6 +225,7 @@ fn is_part(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::check_result;
 
     #[test]
     fn pairs_of_parameters() {
@@ -246,17 +247,9 @@ mod tests {
         for (parameters, expected) in cases {
             let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             let all: BTreeMap<_, _> = parameters.iter().map(owned).collect();
-            match (Templates::of(&all, keys, old), expected) {
-                (Ok(found), Ok(expected)) => {
-                    let found = found.map(|pair| format!("{}/{}", pair.namespace.1, pair.name.1));
-                    assert_eq!(found.as_deref(), *expected, "{parameters:?}");
-                }
-                (Err(error), Err(part)) => {
-                    let text = error.to_string();
-                    assert!(text.contains(part), "{parameters:?}: {text}");
-                }
-                (found, _) => panic!("{parameters:?}: {found:?}"),
-            }
+            let name = |pair: Templates<'_>| format!("{}/{}", pair.namespace.1, pair.name.1);
+            let found = Templates::of(&all, keys, old).map(|found| found.map(name));
+            check_result(found, expected.map(|name| name.map(str::to_owned)), parameters);
         }
     }
 
@@ -292,33 +285,19 @@ mod tests {
     fn secrets_of_snapshot_classes() {
         let it = |kind| SnapshotVariables { kind, content: "con", name: "vs", namespace: "team" };
         let single = |name, namespace| ("volumesnapshot", name, namespace);
+        let both_names = Some("${volumesnapshot.name}-${volumesnapshotcontent.name}");
+        let of_content = Some("b-${volumesnapshotcontent.name}");
+        let kind = "volumegroupsnapshot";
+        let group =
+            (kind, Some("${volumegroupsnapshot.name}"), Some("${volumegroupsnapshot.namespace}"));
         for ((kind, name, namespace), expected) in [
             (single(None, None), Ok(None)),
             (single(Some("s"), None), Err("give both")),
             (single(Some("s"), Some("")), Err("is empty")),
             (single(Some("s"), Some("n")), Ok(Some("n/s"))),
-            (
-                single(
-                    Some("${volumesnapshot.name}-${volumesnapshotcontent.name}"),
-                    Some("${volumesnapshot.namespace}"),
-                ),
-                Ok(Some("team/vs-con")),
-            ),
-            (
-                single(
-                    Some("a.${volumesnapshotcontent.name}"),
-                    Some("b-${volumesnapshotcontent.name}"),
-                ),
-                Ok(Some("b-con/a.con")),
-            ),
-            (
-                (
-                    "volumegroupsnapshot",
-                    Some("${volumegroupsnapshot.name}"),
-                    Some("${volumegroupsnapshot.namespace}"),
-                ),
-                Ok(Some("team/vs")),
-            ),
+            (single(both_names, Some("${volumesnapshot.namespace}")), Ok(Some("team/vs-con"))),
+            (single(Some("a.${volumesnapshotcontent.name}"), of_content), Ok(Some("b-con/a.con"))),
+            (group, Ok(Some("team/vs"))),
             // Users choose the snapshot's name, so it must not select a namespace.
             (
                 single(Some("s"), Some("${volumesnapshot.name}")),
@@ -341,18 +320,10 @@ mod tests {
                 parameters.extend(value.map(|value| (key, value.to_owned())));
             }
             let found = of_snapshot_class(Some(&parameters), "snapshotter-secret", it(kind));
-            match (found, expected) {
-                (Ok(found), Ok(expected)) => {
-                    let found =
-                        found.and_then(|it| Some(format!("{}/{}", it.namespace?, it.name?)));
-                    assert_eq!(found.as_deref(), expected, "{name:?} {namespace:?}");
-                }
-                (Err(error), Err(part)) => {
-                    let text = error.to_string();
-                    assert!(text.contains(part), "{name:?} {namespace:?}: {text}");
-                }
-                (found, _) => panic!("{name:?} {namespace:?}: {found:?}"),
-            }
+            let found = found
+                .map(|found| found.and_then(|it| Some(format!("{}/{}", it.namespace?, it.name?))));
+            let expected = expected.map(|name| name.map(str::to_owned));
+            check_result(found, expected, (name, namespace));
         }
         let none = of_snapshot_class(None, "snapshotter-secret", it("volumesnapshot"));
         assert_eq!(none, Ok(None));

@@ -63,10 +63,30 @@ impl Bench {
             ..InventoryEntry::default()
         };
         change(&mut volume);
-        let mut inventory = self.inventory.lock().expect("volumes");
-        inventory.as_mut().expect("volumes").push(volume);
+        self.known(|volumes| volumes.as_mut().expect("volumes").push(volume));
         let nodes = published.iter().map(|node| (*node).to_owned());
         self.listed.push((id.to_owned(), nodes.collect()));
+    }
+
+    /// Adds an object to the API server alone.
+    fn put(&self, object: Value) {
+        drop(self.world.api.put(object));
+    }
+
+    /// Adds volumes that need more than one page.
+    fn crowd(&self) {
+        for number in 0..600 {
+            self.put(volume(&format!("v{number}"), &format!("h{number}")));
+        }
+    }
+
+    /// Makes lists of this resource fail.
+    fn hide(&self, resource: &str) {
+        self.world.api.hide(resource, 500);
+    }
+
+    fn known(&self, change: impl FnOnce(&mut Result<Vec<InventoryEntry>, String>)) {
+        change(&mut self.inventory.lock().expect("volumes"))
     }
 
     fn add<K: Resource>(&self, watch: Store<K>, object: Value) {
@@ -150,11 +170,8 @@ fn a_report_names_at_most_five() {
 async fn an_unused_orphan_is_deleted() {
     let mut bench = bench();
     bench.has("a", &[], |_| {});
-    for number in 0..600 {
-        // These need more than one page.
-        bench.world.api.put(volume(&format!("v{number}"), &format!("h{number}")));
-    }
-    bench.world.api.put(claim("another"));
+    bench.crowd();
+    bench.put(claim("another"));
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
     assert_eq!(bench.after(1).await, ["delete a"]);
@@ -168,48 +185,27 @@ async fn an_unused_orphan_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn any_doubt_keeps_it() {
     type Arrange = fn(&mut Bench);
+    let unknown = "the driver's own list of volumes: no pool";
     let cases: [(&str, Arrange, &str); 8] = [
-        ("its claim is there", |bench| drop(bench.world.api.put(claim(UID))), ""),
+        ("its claim is there", |bench| bench.put(claim(UID)), ""),
         (
-            "its object is there, of another handle",
-            |bench| drop(bench.world.api.put(volume(&format!("pvc-{UID}"), "other"))),
+            "its object has another handle",
+            |bench| bench.put(volume(&format!("pvc-{UID}"), "other")),
             "",
         ),
-        ("it has an object", |bench| drop(bench.world.api.put(volume("z", "a"))), ""),
+        ("it has an object", |bench| bench.put(volume("z", "a")), ""),
         (
             "it has an object on the second page",
             |bench| {
-                for number in 0..600 {
-                    let (name, handle) = (format!("v{number}"), format!("h{number}"));
-                    bench.world.api.put(volume(&name, &handle));
-                }
-                bench.world.api.put(volume("z", "a"));
+                bench.crowd();
+                bench.put(volume("z", "a"));
             },
             "",
         ),
-        (
-            "claims can't be read",
-            |bench| bench.world.api.hide("persistentvolumeclaims", 500),
-            "list PersistentVolumeClaim ",
-        ),
-        (
-            "volumes can't be read",
-            |bench| bench.world.api.hide("persistentvolumes", 403),
-            "list PersistentVolume ",
-        ),
-        (
-            "it was used meanwhile",
-            |bench| {
-                let mut inventory = bench.inventory.lock().expect("volumes");
-                inventory.as_mut().expect("volumes")[0].fresh = false;
-            },
-            "",
-        ),
-        (
-            "the driver can't tell",
-            |bench| *bench.inventory.lock().expect("volumes") = Err("a pool is missing".to_owned()),
-            "the driver's own list of volumes: a pool is missing",
-        ),
+        ("no claims", |bench| bench.hide("persistentvolumeclaims"), "list PersistentVolumeClaim "),
+        ("no volumes", |bench| bench.hide("persistentvolumes"), "list PersistentVolume "),
+        ("used meanwhile", |bench| bench.known(|all| all.as_mut().unwrap()[0].fresh = false), ""),
+        ("the driver can't tell", |bench| bench.known(|all| *all = Err("no pool".into())), unknown),
     ];
     for (what, arrange, error) in cases {
         let mut bench = bench();

@@ -1,4 +1,6 @@
-//! Objects for tests, with the fields that all of their kind need.
+//! Objects for tests, with the fields that all of their kind need, and comparisons.
+
+use std::fmt::{Debug, Display};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -9,6 +11,19 @@ use crate::api::scope::Scope;
 /// Reads an object of a kind.
 pub(crate) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object of the kind")
+}
+
+/// Compares a result with the expected one, or its error with a part of the expected message.
+#[track_caller]
+pub(crate) fn check_result<T: Debug + PartialEq>(
+    found: Result<T, impl Display>,
+    expected: Result<T, &str>,
+    what: impl Debug,
+) {
+    match (found.map_err(|error| error.to_string()), expected) {
+        (Err(error), Err(part)) => assert!(error.contains(part), "{what:?}: {error}"),
+        (found, expected) => assert_eq!(found, expected.map_err(str::to_owned), "{what:?}"),
+    }
 }
 
 /// Merges `change` into `object`.

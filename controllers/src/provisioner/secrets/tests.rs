@@ -1,4 +1,5 @@
 use super::*;
+use crate::testing::check_result;
 
 fn about(annotations: &BTreeMap<String, String>) -> TemplateVars<'_> {
     TemplateVars { volume: "pvc-1", claim: "data", namespace: "shop", annotations }
@@ -44,18 +45,9 @@ fn every_form() {
     let annotations = map(&[("a.b/c", "key")]);
     for (parameters, expected) in cases {
         let found = reference(SecretPurpose::NodeStage, &map(parameters), about(&annotations));
-        match (found, expected) {
-            (Ok(found), Ok(expected)) => {
-                let found = found.and_then(|found| found.namespace.zip(found.name));
-                let found = found.as_ref().map(|(n, s)| (n.as_str(), s.as_str()));
-                assert_eq!(found, *expected, "{parameters:?}");
-            }
-            (Err(problem), Err(part)) => {
-                let text = problem.to_string();
-                assert!(text.contains(part), "{parameters:?}: {text}");
-            }
-            (found, _) => panic!("{parameters:?}: {found:?}"),
-        }
+        let found = found.map(|found| found.and_then(|found| found.namespace.zip(found.name)));
+        let owned = |(namespace, name): (&str, &str)| (namespace.to_owned(), name.to_owned());
+        check_result(found, expected.map(|found| found.map(owned)), parameters);
     }
 }
 

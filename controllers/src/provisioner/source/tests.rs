@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::super::decide::tests::changed;
 use super::*;
 use crate::api::scope::MANAGED_BY;
-use crate::testing::{affinity, node_scope, read};
+use crate::testing::{affinity, check_result, node_scope, read};
 
 /// A claim that needs a volume.
 fn copy() -> PersistentVolumeClaim {
@@ -24,14 +24,8 @@ fn check(
     error: Option<&str>,
     what: &str,
 ) {
-    match (made, error) {
-        (Ok(source), None) => assert_eq!(source.r#type, Some(handle), "{what}"),
-        (Err(found), Some(part)) => {
-            let text = found.to_string();
-            assert!(text.contains(part), "{what}: {text}");
-        }
-        (made, _) => panic!("{what}: {made:?}"),
-    }
+    let expected = error.map_or(Ok(Some(handle)), Err);
+    check_result(made.map(|source| source.r#type), expected, what);
 }
 
 fn snapshot() -> Value {

@@ -20,6 +20,13 @@ pub(crate) fn with(mut object: Value, changes: &Value) -> Value {
     object
 }
 
+/// A class of the driver, with these changes merged.
+pub(crate) fn class<T: serde::de::DeserializeOwned>(name: &str, changes: Value) -> Arc<T> {
+    let class = json!({"metadata": {"name": name}, "driver": "csi.example",
+        "deletionPolicy": "Delete"});
+    of(with(class, &changes))
+}
+
 /// Checks the short form of the next step; `own` formats steps that only this kind has.
 #[track_caller]
 pub(crate) fn expect<K: Kind>(
@@ -156,21 +163,16 @@ fn without_a_content<K: Sample>() {
     let class = |name: Value| json!({"spec": {"volumeSnapshotClassName": name}});
     let source = |source: Value| json!({"spec": {"source": source}});
     let ready = json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"}});
+    let no_class = "GetSnapshotClassFailed (still ready): there is no VolumeSnapshotClass none";
+    let no_default =
+        "SetDefaultSnapshotClassFailed (still ready): cannot find default snapshot class of";
+    let no_content = "SnapshotContentMissing: there is no VolumeSnapshotContent c";
     for (snapshot, expected) in [
-        (
-            class(json!("none")),
-            "GetSnapshotClassFailed (still ready): there is no VolumeSnapshotClass none",
-        ),
-        (
-            class(Value::Null),
-            "SetDefaultSnapshotClassFailed (still ready): cannot find default snapshot class of",
-        ),
+        (class(json!("none")), no_class),
+        (class(Value::Null), no_default),
         (source(json!({K::SELECTOR: null})), "SnapshotValidationError: exactly one"),
         (source(json!({given: "c"})), "SnapshotValidationError: exactly one"),
-        (
-            source(json!({K::SELECTOR: null, given: "c"})),
-            "SnapshotContentMissing: there is no VolumeSnapshotContent c",
-        ),
+        (source(json!({K::SELECTOR: null, given: "c"})), no_content),
         (ready, "SnapshotContentMissing: its VolumeSnapshotContent is missing"),
     ] {
         run::<K>(&snapshot, None, expected);
@@ -239,19 +241,13 @@ fn default_classes<K: Sample>() {
             "driver": driver, "deletionPolicy": "Delete"})))
     };
     let (own, other) = ("csi.example", "other.example");
+    let two = "2 default snapshot classes were found of driver csi.example";
+    let none = "cannot find default snapshot class of driver csi.example";
     for (fast, slow, expected) in [
         ((own, "true"), (own, ""), "class fast"),
         ((other, "true"), (own, "true"), "class slow"),
-        (
-            (own, "true"),
-            (own, "true"),
-            "2 default snapshot classes were found of driver csi.example",
-        ),
-        (
-            (own, "false"),
-            (other, "true"),
-            "cannot find default snapshot class of driver csi.example",
-        ),
+        ((own, "true"), (own, "true"), two),
+        ((own, "false"), (other, "true"), none),
     ] {
         let unclassed = K::value(&json!({"spec": {"volumeSnapshotClassName": null}}));
         let mut facts = K::facts(with(K::snapshot(), &unclassed));

@@ -1,8 +1,9 @@
 use serde_json::{Value, json};
 
 use super::decide::decide;
-use super::decide::tests::{DELETED, of, with};
+use super::decide::tests::{DELETED, class, of, with};
 use super::*;
+use crate::testing::{self, DRIVER};
 
 mod members;
 
@@ -45,24 +46,14 @@ fn claim(number: usize, claim: Value, volume: Value) -> Claim {
         "metadata": {"name": name, "namespace": "team", "uid": name, "labels": {"app": "db"}},
         "spec": {"volumeName": format!("pv-{number}")}, "status": {"phase": "Bound"},
     });
-    let its = json!({
-        "metadata": {"name": format!("pv-{number}")},
-        "spec": {
-            "claimRef": {"namespace": "team", "name": name, "uid": name},
-            "csi": {"driver": "csi.example", "volumeHandle": format!("vol-{number}")},
-            "volumeMode": "Block",
-        },
-    });
-    (of(with(it, &claim)), Some(of(with(its, &volume))))
+    let of_claim = json!({"spec": {
+        "claimRef": {"namespace": "team", "name": name, "uid": name}, "volumeMode": "Block",
+    }});
+    let its = testing::volume(&format!("pv-{number}"), DRIVER, &format!("vol-{number}"));
+    (of(with(it, &claim)), Some(of(with(with(its, &of_claim), &volume))))
 }
 
 type Claim = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
-
-fn class(name: &str, changes: Value) -> Arc<VolumeGroupSnapshotClass> {
-    let class = json!({"metadata": {"name": name}, "driver": "csi.example",
-        "deletionPolicy": "Delete"});
-    of(with(class, &changes))
-}
 
 /// Facts with everything except the content.
 pub(crate) fn facts(it: Value) -> Facts {
@@ -125,24 +116,16 @@ fn before_there_is_a_content() {
 
 #[test]
 fn what_a_group_is_of() {
-    let affine = |node: &str| {
-        json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "on", "operator": "In", "values": [node]}]}]}}}})
-    };
+    let affine = |node: &str| json!({"spec": {"nodeAffinity": testing::affinity("on", &[node])}});
+    let of_other =
+        "VolumeGroupSnapshotClass fast is of driver csi.example, but volume pv-2 is of other";
+    let pending = json!({"status": {"phase": "Pending"}});
     for (claim_is, volume_is, expected) in [
         (json!({}), affine("1"), "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}"),
         (json!({}), affine("2"), "the volumes are on different nodes (node-1, node-2)"),
-        (
-            json!({"status": {"phase": "Pending"}}),
-            json!({}),
-            "claim data-2 is not bound to a volume yet",
-        ),
+        (pending, json!({}), "claim data-2 is not bound to a volume yet"),
         (json!({}), json!({"spec": {"csi": null}}), "volume pv-2 is not of a CSI driver"),
-        (
-            json!({}),
-            json!({"spec": {"csi": {"driver": "other"}}}),
-            "VolumeGroupSnapshotClass fast is of driver csi.example, but volume pv-2 is of other",
-        ),
+        (json!({}), json!({"spec": {"csi": {"driver": "other"}}}), of_other),
     ] {
         let mut facts = facts(group(json!({})));
         facts.own.claims = vec![claim(1, json!({}), affine("1")), claim(2, claim_is, volume_is)];
@@ -163,10 +146,8 @@ fn the_content_made() {
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}}}});
     facts.own.claims = vec![claim(1, json!({}), affinity)];
     let secret = |what: &str| format!("csi.storage.k8s.io/group-snapshotter-secret-{what}");
-    facts.classes = vec![class(
-        "fast",
-        json!({"parameters": {secret("name"): "key", secret("namespace"): "keys"}}),
-    )];
+    let secret = json!({"parameters": {secret("name"): "key", secret("namespace"): "keys"}});
+    facts.classes = vec![class("fast", secret)];
     let Step::Create(made) = decide(&facts) else {
         panic!("{:?}", decide(&facts));
     };
@@ -203,12 +184,9 @@ fn with_a_content() {
     let bound = |ready: bool| json!({"status": {"boundVolumeGroupSnapshotContentName": CONTENT, "readyToUse": ready}});
     let taken = json!({"status": {"readyToUse": true, "volumeGroupSnapshotHandle": "gs",
         "creationTime": "2026-01-02T03:04:05Z"}});
+    let copied = "status {\"creationTime\":\"2026-01-02T03:04:05Z\",\"readyToUse\":true}";
     for (changes, content_is, expected) in [
-        (
-            bound(false),
-            taken.clone(),
-            "status {\"creationTime\":\"2026-01-02T03:04:05Z\",\"readyToUse\":true}",
-        ),
+        (bound(false), taken.clone(), copied),
         (json!({"metadata": {"finalizers": null}}), json!({}), "finalizers 1"),
         (bound(true), taken, "done"),
     ] {

@@ -1,12 +1,15 @@
 use serde_json::{Value, json};
 
 use super::decide::decide;
-use super::decide::tests::{DELETED, of, with};
+use super::decide::tests::{DELETED, class, of, with};
 use super::*;
+use crate::testing::{self, DRIVER};
 
 mod deletion;
 
 const UID: &str = "11-22";
+const BOTH: &str =
+    "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection";
 
 pub(crate) fn snapshot(changes: Value) -> Value {
     with(
@@ -38,14 +41,6 @@ pub(crate) fn content(changes: Value) -> Value {
     )
 }
 
-fn class(name: &str, changes: Value) -> Value {
-    with(
-        json!({"metadata": {"name": name}, "driver": "csi.example",
-        "deletionPolicy": "Delete"}),
-        &changes,
-    )
-}
-
 fn claim(changes: Value) -> Value {
     with(
         json!({
@@ -58,17 +53,10 @@ fn claim(changes: Value) -> Value {
 }
 
 fn volume(changes: Value) -> Value {
-    with(
-        json!({
-            "metadata": {"name": "pv"},
-            "spec": {
-                "claimRef": {"namespace": "team", "name": "data", "uid": "c"},
-                "csi": {"driver": "csi.example", "volumeHandle": "vol-1"},
-                "volumeMode": "Filesystem",
-            },
-        }),
-        &changes,
-    )
+    let of_claim = json!({"spec": {
+        "claimRef": {"namespace": "team", "name": "data", "uid": "c"}, "volumeMode": "Filesystem",
+    }});
+    with(with(testing::volume("pv", DRIVER, "vol-1"), &of_claim), &changes)
 }
 
 /// Facts with everything except the content.
@@ -76,7 +64,7 @@ pub(crate) fn facts(it: Value) -> Facts {
     Facts {
         snapshot: of(it),
         content: None,
-        classes: vec![of(class("fast", json!({}))), of(class("slow", json!({})))],
+        classes: vec![class("fast", json!({})), class("slow", json!({}))],
         nodes: None,
         own: SnapshotFacts {
             claim: Some(of(claim(json!({})))),
@@ -99,21 +87,15 @@ pub(crate) fn expect(facts: &Facts, expected: &str) {
 
 #[test]
 fn before_there_is_a_content() {
+    let owners = json!([{"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]);
+    let further =
+        "finalizers 3: y volumesnapshot-as-source-protection volumesnapshot-bound-protection";
     for (metadata, expected) in [
         (json!({}), "create of {\"volumeHandle\":\"vol-1\"}"),
-        (
-            json!({"finalizers": null}),
-            "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection",
-        ),
-        (
-            json!({"finalizers": ["x/y"]}),
-            "finalizers 3: y volumesnapshot-as-source-protection volumesnapshot-bound-protection",
-        ),
-        (
-            json!({"ownerReferences": [{"apiVersion": "groupsnapshot.storage.k8s.io/v1",
-                "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]}),
-            "wait",
-        ),
+        (json!({"finalizers": null}), BOTH),
+        (json!({"finalizers": ["x/y"]}), further),
+        (json!({"ownerReferences": owners}), "wait"),
     ] {
         expect(&facts(snapshot(json!({"metadata": metadata}))), expected);
     }
@@ -122,6 +104,9 @@ fn before_there_is_a_content() {
 #[test]
 fn what_a_snapshot_is_of() {
     let deleting = json!({"metadata": {"deletionTimestamp": DELETED}});
+    let spec = |spec: Value| json!({"spec": spec});
+    let of_other =
+        "VolumeSnapshotClass fast is of driver csi.example, but volume pv is of other.example";
     let mut unheld = deleting.clone();
     unheld["metadata"]["finalizers"] = json!(["x"]);
     for (claim_is, volume_is, expected) in [
@@ -129,17 +114,9 @@ fn what_a_snapshot_is_of() {
         (deleting, json!({}), "create"),
         (unheld, json!({}), "claim data is being deleted"),
         (json!({"status": {"phase": "Pending"}}), json!({}), "not bound to a volume yet"),
-        (
-            json!({}),
-            json!({"spec": {"claimRef": {"uid": "other"}}}),
-            "volume pv is not bound to claim data",
-        ),
-        (json!({}), json!({"spec": {"csi": null}}), "volume pv is not of a CSI driver"),
-        (
-            json!({}),
-            json!({"spec": {"csi": {"driver": "other.example"}}}),
-            "VolumeSnapshotClass fast is of driver csi.example, but volume pv is of other.example",
-        ),
+        (json!({}), spec(json!({"claimRef": {"uid": "other"}})), "pv is not bound to claim data"),
+        (json!({}), spec(json!({"csi": null})), "volume pv is not of a CSI driver"),
+        (json!({}), spec(json!({"csi": {"driver": "other.example"}})), of_other),
     ] {
         let mut facts = facts(snapshot(json!({})));
         facts.own.claim = Some(of(claim(claim_is)));
@@ -157,15 +134,12 @@ fn what_a_snapshot_is_of() {
 fn the_content_made() {
     let mut facts = facts(snapshot(json!({})));
     facts.nodes = Some(vec![of(json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}))]);
-    facts.own.volume = Some(of(volume(json!({"spec": {"nodeAffinity": {"required": {
-        "nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "on", "operator": "In", "values": ["1"]}]}]}}}}))));
-    facts.classes = vec![of(class(
-        "fast",
-        json!({"parameters": {
-            "csi.storage.k8s.io/snapshotter-secret-name": "key-${volumesnapshot.name}",
-            "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}"}}),
-    ))];
+    let affinity = testing::affinity("on", &["1"]);
+    facts.own.volume = Some(of(volume(json!({"spec": {"nodeAffinity": affinity}}))));
+    let secret = json!({"parameters": {
+        "csi.storage.k8s.io/snapshotter-secret-name": "key-${volumesnapshot.name}",
+        "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}"}});
+    facts.classes = vec![class("fast", secret)];
     let Step::Create(made) = decide(&facts) else {
         panic!("{:?}", decide(&facts));
     };
@@ -203,23 +177,14 @@ fn with_a_content() {
     let bound = json!({"boundVolumeSnapshotContentName": "snapcontent-11-22",
         "readyToUse": false});
     let unprotected = json!({"finalizers": [names::SNAPSHOT_AS_SOURCE]});
+    let kept = json!({"metadata": unprotected, "status": bound});
+    let taken = json!({"status": {"readyToUse": true, "restoreSize": 1024, "creationTime": 0}});
+    let copied = "status {\"creationTime\":\"1970-01-01T00:00:00Z\",\"readyToUse\":true,\
+                  \"restoreSize\":\"1Ki\"}";
     for (changes, content_is, expected) in [
-        (
-            json!({"status": bound}),
-            json!({"status": {"readyToUse": true, "restoreSize": 1024, "creationTime": 0}}),
-            "status {\"creationTime\":\"1970-01-01T00:00:00Z\",\"readyToUse\":true,\
-             \"restoreSize\":\"1Ki\"}",
-        ),
-        (
-            json!({"metadata": unprotected}),
-            json!({}),
-            "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection",
-        ),
-        (
-            json!({"metadata": unprotected, "status": bound}),
-            json!({"spec": {"deletionPolicy": "Retain"}}),
-            "done",
-        ),
+        (json!({"status": bound}), taken, copied),
+        (json!({"metadata": unprotected}), json!({}), BOTH),
+        (kept, json!({"spec": {"deletionPolicy": "Retain"}}), "done"),
     ] {
         let mut facts = facts(snapshot(changes));
         facts.content = Some(of(content(content_is)));
@@ -241,21 +206,13 @@ fn members_of_groups() {
         "boundVolumeSnapshotContentName": "snapcontent-11-22"}});
     let mut adopted = ready.clone();
     adopted["metadata"]["ownerReferences"] = owner;
+    let unbound = json!({"spec": {"volumeSnapshotRef": {"uid": null}}});
+    let named = GroupOfContent::Named("g".to_owned());
     for (changes, content_is, of_content, expected) in [
         (&owned, json!({}), GroupOfContent::None, "status"),
-        (
-            &owned,
-            json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
-            GroupOfContent::None,
-            "wait",
-        ),
+        (&owned, unbound, GroupOfContent::None, "wait"),
         (&owned, json!({}), GroupOfContent::Unknown, "wait"),
-        (
-            &owned,
-            json!({}),
-            GroupOfContent::Named("g".to_owned()),
-            "\"volumeGroupSnapshotName\":\"g\"",
-        ),
+        (&owned, json!({}), named, "\"volumeGroupSnapshotName\":\"g\""),
         (&ready, json!({}), GroupOfContent::None, "adopt g g"),
         (&adopted, json!({}), GroupOfContent::None, "done"),
     ] {

@@ -11,6 +11,14 @@ fn reported(ready: bool) -> csi::Snapshot {
     }
 }
 
+/// Sets fields of an object. A field may become null.
+fn set(mut object: Value, fields: Value) -> Value {
+    for (field, value) in fields.as_object().unwrap() {
+        object[field] = value.clone();
+    }
+    object
+}
+
 #[test]
 fn news_of_snapshots() {
     let mut timed = reported(true);
@@ -21,43 +29,20 @@ fn news_of_snapshots() {
     let known = json!({"snapshotHandle": "h", "creationTime": 5, "restoreSize": 10,
         "readyToUse": false, "error": {"message": "no"}});
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
+    let news = |fields| set(json!({"snapshotHandle": "h", "creationTime": 0}), fields);
+    let sized = |fields| set(news(json!({"restoreSize": 10})), fields);
+    let moment = 1_700_000_000_000_000_007_i64;
+    let in_group = json!({"readyToUse": true, "error": null, "volumeGroupSnapshotHandle": "g"});
     for (old, reported, expected) in [
-        (
-            Value::Null,
-            reported(false),
-            json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
-                "readyToUse": false}),
-        ),
-        (
-            Value::Null,
-            timed,
-            json!({"snapshotHandle": "h", "creationTime": 1_700_000_000_000_000_007_i64,
-                "restoreSize": 10, "readyToUse": true}),
-        ),
-        (
-            Value::Null,
-            sizeless,
-            json!({"snapshotHandle": "h", "creationTime": 0, "readyToUse": true}),
-        ),
-        (
-            failed.clone(),
-            reported(true),
-            json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
-                "readyToUse": true, "error": null}),
-        ),
+        (Value::Null, reported(false), sized(json!({"readyToUse": false}))),
+        (Value::Null, timed, sized(json!({"creationTime": moment, "readyToUse": true}))),
+        (Value::Null, sizeless, news(json!({"readyToUse": true}))),
+        (failed.clone(), reported(true), sized(json!({"readyToUse": true, "error": null}))),
         // A snapshot that is not ready keeps its last error.
-        (
-            failed,
-            reported(false),
-            json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10}),
-        ),
+        (failed, reported(false), sized(json!({}))),
         (known.clone(), reported(false), Value::Null),
         (known.clone(), reported(true), json!({"readyToUse": true, "error": null})),
-        (
-            known,
-            grouped,
-            json!({"readyToUse": true, "error": null, "volumeGroupSnapshotHandle": "g"}),
-        ),
+        (known, grouped, in_group),
     ] {
         let status: Option<VolumeSnapshotContentStatus> = read(old.clone());
         let new = of_snapshot(status.as_ref(), &reported).unwrap_or_default();
@@ -88,31 +73,16 @@ fn news_of_group_snapshots() {
         ])
     };
     let taken = "2023-11-14T22:13:20Z";
-    let known = json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
-        "readyToUse": false, "volumeSnapshotInfoList": infos(false)});
+    let news =
+        |fields| set(json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken}), fields);
+    let known = news(json!({"readyToUse": false, "volumeSnapshotInfoList": infos(false)}));
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
+    let timeless = csi::VolumeGroupSnapshot { creation_time: None, ..group(true) };
+    let of_epoch = news(json!({"creationTime": "1970-01-01T00:00:00Z", "readyToUse": true}));
     for (old, reported, members, expected) in [
-        (
-            Value::Null,
-            group(false),
-            true,
-            json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
-                "readyToUse": false, "volumeSnapshotInfoList": infos(false)}),
-        ),
-        (
-            failed,
-            group(true),
-            false,
-            json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
-                "readyToUse": true, "error": null}),
-        ),
-        (
-            Value::Null,
-            csi::VolumeGroupSnapshot { creation_time: None, ..group(true) },
-            false,
-            json!({"volumeGroupSnapshotHandle": "g", "creationTime": "1970-01-01T00:00:00Z",
-                "readyToUse": true}),
-        ),
+        (Value::Null, group(false), true, known.clone()),
+        (failed, group(true), false, news(json!({"readyToUse": true, "error": null}))),
+        (Value::Null, timeless, false, of_epoch),
         (known.clone(), group(false), true, Value::Null),
         (known, group(true), true, json!({"readyToUse": true})),
     ] {
