@@ -13,6 +13,11 @@ pub(super) fn objects(yaml: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(yaml).expect("objects")
 }
 
+/// The objects of a kind.
+pub(super) fn of_kind<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
+    objects.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
+}
+
 /// A running pod of hostloop with this label.
 pub(super) fn pod(label: &str, name: &str, node: &str) -> Value {
     json!({

@@ -12,6 +12,7 @@ use crate::kubectl::check::facts::{
 use crate::kubectl::check::line::{Line, Mark};
 use crate::kubectl::manifests::Version;
 pub(in crate::kubectl::check) use crate::kubectl::test_objects::read as object;
+use crate::kubectl::test_objects::{objects, of_kind};
 
 pub(in crate::kubectl::check) const DRIVER: &str = "hostloop.csi.dev";
 
@@ -21,11 +22,8 @@ pub(super) fn marks(lines: &[Line]) -> Vec<Mark> {
 
 /// Two nodes, `n1` and `n2`, and nothing that is wrong. The time is the beginning of 2026.
 pub(in crate::kubectl::check) fn good() -> Facts {
-    let container = json!({
-        "name": "hostloop",
-        "image": concat!("hostloop.csi.dev/hostloop:", env!("CARGO_PKG_VERSION")),
-        "args": ["run", "--enable-attach=false"],
-    });
+    let yaml = include_str!("testing/good.yaml").replace("VERSION", env!("CARGO_PKG_VERSION"));
+    let all = objects(&yaml);
     let policies = policies::POLICIES.map(|name| {
         object(json!({"metadata": {"name": name, "generation": 1},
             "status": {"observedGeneration": 1}}))
@@ -44,29 +42,11 @@ pub(in crate::kubectl::check) fn good() -> Facts {
             ahead_seconds: Some(0),
         }),
         served: Ok(served()),
-        csi_driver: Ok(Some(object(json!({"metadata": {"name": DRIVER}, "spec": {
-            "attachRequired": false, "podInfoOnMount": true, "storageCapacity": true,
-            "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent", "Ephemeral"],
-        }})))),
-        classes: Ok(vec![object(json!({
-            "metadata": {"name": "hostloop-ext4"}, "provisioner": DRIVER,
-            "volumeBindingMode": "WaitForFirstConsumer",
-        }))]),
-        snapshot_classes: Ok(vec![object(json!({"metadata": {"name": "hostloop"},
-            "driver": DRIVER, "deletionPolicy": "Delete"}))]),
-        daemon_sets: Ok(vec![object(json!({
-            "metadata": {"name": "hostloop"},
-            "spec": {"selector": {}, "template": {"spec": {
-                "serviceAccountName": "hostloop", "containers": [container]}}},
-            "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2,
-                "numberMisscheduled": 0, "numberReady": 2},
-        }))]),
-        deployments: Ok(vec![object(json!({
-            "metadata": {"name": "hostloop-controller", "namespace": "hostloop"},
-            "spec": {"selector": {}, "template": {"spec": {"containers": [{
-                "name": "c", "args": ["controllers", "--controllers=*,snapshot-controller"],
-            }]}}},
-        }))]),
+        csi_driver: Ok(of_kind(&all, "CSIDriver").pop()),
+        classes: Ok(of_kind(&all, "StorageClass")),
+        snapshot_classes: Ok(of_kind(&all, "VolumeSnapshotClass")),
+        daemon_sets: Ok(of_kind(&all, "DaemonSet")),
+        deployments: Ok(of_kind(&all, "Deployment")),
         pods: Ok(vec![node_pod("n1"), node_pod("n2")]),
         nodes: Ok(Vec::new()),
         csi_nodes: Ok(vec![csi_node("n1"), csi_node("n2")]),
@@ -79,8 +59,7 @@ pub(in crate::kubectl::check) fn good() -> Facts {
         policies: Ok(policies.into()),
         bindings: Ok(bindings.into()),
         enforced: Ok(true),
-        lease: Ok(Some(object(json!({"spec": {"holderIdentity": "hostloop-controller-x",
-            "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}})))),
+        lease: Ok(of_kind(&all, "Lease").pop()),
         snapshot_lease: Ok(None),
         attachments: Ok(Vec::new()),
         claims: Ok(Vec::new()),

@@ -1,11 +1,10 @@
 use hostloop_controllers::api::scope::NODE_LABEL;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::node_pods::NodeError;
 use crate::kubectl::output::{self, Format};
-use crate::kubectl::test_objects::{self, has, read};
+use crate::kubectl::test_objects::{self, has, of_kind, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
 
@@ -48,17 +47,14 @@ fn silent(name: &str) -> NodeReport {
 }
 
 fn objects() -> Objects {
-    fn of<T: DeserializeOwned>(all: &[Value], kind: &str) -> Vec<T> {
-        all.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
-    }
     let all = test_objects::objects(include_str!("tests/objects.yaml"));
     Objects {
-        claims: of(&all, "PersistentVolumeClaim"),
-        volumes: of(&all, "PersistentVolume"),
-        classes: of(&all, "StorageClass"),
-        pods: of(&all, "Pod"),
-        snapshots: of(&all, "VolumeSnapshot"),
-        contents: of(&all, "VolumeSnapshotContent"),
+        claims: of_kind(&all, "PersistentVolumeClaim"),
+        volumes: of_kind(&all, "PersistentVolume"),
+        classes: of_kind(&all, "StorageClass"),
+        pods: of_kind(&all, "Pod"),
+        snapshots: of_kind(&all, "VolumeSnapshot"),
+        contents: of_kind(&all, "VolumeSnapshotContent"),
         has_all_volumes: true,
         ..Objects::default()
     }
