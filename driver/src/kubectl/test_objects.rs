@@ -3,6 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::volume_objects::Objects;
+
 /// Reads an object, or a part of one, that leaves out what a test does not need.
 pub(super) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
@@ -16,6 +18,22 @@ pub(super) fn objects(yaml: &str) -> Vec<Value> {
 /// The objects of a kind.
 pub(super) fn of_kind<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
     objects.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
+}
+
+/// What a person with all rights reads of these objects.
+pub(super) fn cluster(all: &[Value]) -> Objects {
+    Objects {
+        claims: of_kind(all, "PersistentVolumeClaim"),
+        volumes: of_kind(all, "PersistentVolume"),
+        classes: of_kind(all, "StorageClass"),
+        attachments: of_kind(all, "VolumeAttachment"),
+        pods: of_kind(all, "Pod"),
+        events: of_kind(all, "Event"),
+        snapshots: of_kind(all, "VolumeSnapshot"),
+        contents: of_kind(all, "VolumeSnapshotContent"),
+        has_all_volumes: true,
+        missing: Vec::new(),
+    }
 }
 
 /// A running pod of hostloop with this label.

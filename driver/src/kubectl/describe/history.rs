@@ -143,65 +143,12 @@ fn condition_text(kind: &str, status: &str, message: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::kubectl::test_objects::read;
-
-    fn at(second: u32) -> String {
-        format!("2026-01-02T03:04:{second:02}Z")
-    }
+    use crate::kubectl::test_objects::{cluster, objects};
 
     #[test]
     fn everything_in_order_of_time() {
-        let event = |second: u32, kind: &str, name: &str, level: &str, count: i32| {
-            read(json!({
-                "metadata": {"name": "e"}, "type": level, "reason": "Reason", "message": "m",
-                "involvedObject": {"kind": kind, "name": name}, "lastTimestamp": at(second),
-                "count": count,
-            }))
-        };
-        let objects = Objects {
-            claims: vec![read(json!({
-                "metadata": {
-                    "name": "data", "creationTimestamp": at(1), "deletionTimestamp": at(20),
-                },
-                "status": {"conditions": [
-                    {"type": "Resizing", "status": "True", "lastTransitionTime": at(9)},
-                    {
-                        "type": "ControllerResizeError", "status": "True", "message": "no room",
-                        "lastTransitionTime": at(10),
-                    },
-                    {"type": "NoTime", "status": "True"},
-                ]},
-            }))],
-            volumes: vec![read(json!({
-                "metadata": {"name": "pv", "creationTimestamp": at(3)},
-                "status": {"phase": "Bound", "lastPhaseTransitionTime": at(3)},
-            }))],
-            attachments: vec![read(json!({
-                "metadata": {"name": "csi-1", "creationTimestamp": at(5)},
-                "spec": {"attacher": "d", "nodeName": "n1", "source": {}},
-                "status": {"attached": false, "attachError": {"message": "late", "time": at(6)}},
-            }))],
-            pods: vec![read(json!({
-                "metadata": {"name": "web", "creationTimestamp": at(4)},
-                "status": {"conditions": [{
-                    "type": "PodScheduled", "status": "True", "lastTransitionTime": at(4),
-                }]},
-            }))],
-            snapshots: vec![read(json!({
-                "metadata": {"name": "s", "creationTimestamp": at(12)},
-                "spec": {"source": {}},
-                "status": {"creationTime": at(13), "error": {"message": "again", "time": at(14)}},
-            }))],
-            events: vec![
-                event(7, "Pod", "web", "Warning", 3),
-                event(2, "PersistentVolumeClaim", "data", "Normal", 1),
-                event(8, "PersistentVolume", "pv", "Normal", 1),
-            ],
-            ..Objects::default()
-        };
+        let objects = cluster(&objects(include_str!("history/objects.yaml")));
         let lines: Vec<String> = history(&objects)
             .iter()
             .map(|m| {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::kubectl::node_pods::NodeError;
 use crate::kubectl::output::{self, Format};
-use crate::kubectl::test_objects::{self, has, of_kind, read};
+use crate::kubectl::test_objects::{self, has, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
 
@@ -47,17 +47,7 @@ fn silent(name: &str) -> NodeReport {
 }
 
 fn objects() -> Objects {
-    let all = test_objects::objects(include_str!("tests/objects.yaml"));
-    Objects {
-        claims: of_kind(&all, "PersistentVolumeClaim"),
-        volumes: of_kind(&all, "PersistentVolume"),
-        classes: of_kind(&all, "StorageClass"),
-        pods: of_kind(&all, "Pod"),
-        snapshots: of_kind(&all, "VolumeSnapshot"),
-        contents: of_kind(&all, "VolumeSnapshotContent"),
-        has_all_volumes: true,
-        ..Objects::default()
-    }
+    test_objects::cluster(&test_objects::objects(include_str!("tests/objects.yaml")))
 }
 
 fn nodes() -> Vec<NodeReport> {
