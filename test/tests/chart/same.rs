@@ -6,55 +6,31 @@ use crate::objects::{helm, of_helm, of_kustomize, read};
 
 /// Values of the chart, and the arguments of `scripts/render` that say the same.
 fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
+    let kubelet = "/var/lib/k0s/kubelet";
+    let pool = |path: &str, options: &[&str]| json!([{"name": "default", "path": path, "options": options}]);
+    let k0s = json!({"kubeletDir": kubelet, "snapshotController": true});
+    let of_kind = pool("/var/lib/hostloop", &["image=20Gi"]);
+    let kind = json!({"snapshotController": true, "pools": of_kind});
+    let inline = json!({"pools": pool("/srv/p", &["image=1Gi", "inline"])});
+    let of_pool = vec!["--pool-dir", "/srv/p", "--pool-options", ",image=1Gi,inline"];
+    let image = json!({"image": {"repository": "registry.example.com/hostloop", "tag": "9"}});
+    let of_image = vec!["--image", "registry.example.com/hostloop:9", "--component", "registry"];
+    let class = json!({"classes": {"hostloop-ext4": {"default": true}}});
+    let monitoring = json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}});
+    let controllers = "*,-health";
+    let snapshots = json!({"snapshotController": true});
     vec![
         ("the defaults", json!({}), vec![]),
         ("attach", json!({"attach": true}), vec!["--overlay", "attach"]),
-        (
-            "snapshotController",
-            json!({"snapshotController": true}),
-            vec!["--overlay", "snapshot-controller"],
-        ),
-        (
-            "kubeletDir",
-            json!({"kubeletDir": "/var/lib/k0s/kubelet"}),
-            vec!["--kubelet-dir", "/var/lib/k0s/kubelet"],
-        ),
-        (
-            "the values of the overlay k0s",
-            json!({"kubeletDir": "/var/lib/k0s/kubelet", "snapshotController": true}),
-            vec!["--overlay", "k0s"],
-        ),
-        (
-            "the values of the overlay kind",
-            json!({
-                "snapshotController": true,
-                "pools": [{"name": "default", "path": "/var/lib/hostloop", "options": ["image=20Gi"]}],
-            }),
-            vec!["--overlay", "kind"],
-        ),
-        (
-            "a pool",
-            json!({
-                "pools": [{"name": "default", "path": "/srv/p", "options": ["image=1Gi", "inline"]}],
-            }),
-            vec!["--pool-dir", "/srv/p", "--pool-options", ",image=1Gi,inline"],
-        ),
-        ("controllers", json!({"controllers": "*,-health"}), vec!["--controllers", "*,-health"]),
-        (
-            "an image of a registry",
-            json!({"image": {"repository": "registry.example.com/hostloop", "tag": "9"}}),
-            vec!["--image", "registry.example.com/hostloop:9", "--component", "registry"],
-        ),
-        (
-            "a default class",
-            json!({"classes": {"hostloop-ext4": {"default": true}}}),
-            vec!["--component", "default-class"],
-        ),
-        (
-            "monitoring",
-            json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}}),
-            vec!["--component", "pod-monitor", "--component", "alerts"],
-        ),
+        ("snapshotController", snapshots, vec!["--overlay", "snapshot-controller"]),
+        ("kubeletDir", json!({"kubeletDir": kubelet}), vec!["--kubelet-dir", kubelet]),
+        ("the values of the overlay k0s", k0s, vec!["--overlay", "k0s"]),
+        ("the values of the overlay kind", kind, vec!["--overlay", "kind"]),
+        ("a pool", inline, of_pool),
+        ("controllers", json!({"controllers": controllers}), vec!["--controllers", controllers]),
+        ("an image of a registry", image, of_image),
+        ("a default class", class, vec!["--component", "default-class"]),
+        ("monitoring", monitoring, vec!["--component", "pod-monitor", "--component", "alerts"]),
     ]
 }
 

@@ -74,11 +74,7 @@ const CHANGES: [Change; 13] = [
     }),
     ("another device over the image", |w| attempt("losetup", &["-f", arg(&w.image())])),
     ("a device of another program", |w| attempt("losetup", &["-f", arg(&w.foreign())])),
-    ("detach the device", |w| {
-        for device in w.devices() {
-            attempt("losetup", &["-d", &device]);
-        }
-    }),
+    ("detach the device", |w| w.losetup("-d")),
     ("another file at the device's number", |w| {
         for path in [w.target(), w.rig.target("r"), w.staging()] {
             attempt("umount", &["-l", arg(&path)]);
@@ -88,17 +84,11 @@ const CHANGES: [Change; 13] = [
             attempt("losetup", &[&device, arg(&w.foreign())]);
         }
     }),
-    ("the device's settings", |w| {
-        for device in w.devices() {
-            attempt("losetup", &["--direct-io=off", &device]);
-        }
-    }),
+    ("the device's settings", |w| w.losetup("--direct-io=off")),
     ("grow the image and the device", |w| {
         let image = std::fs::File::options().write(true).open(w.image()).unwrap();
         image.set_len(image.metadata().unwrap().len() + MI).unwrap();
-        for device in w.devices() {
-            attempt("losetup", &["-c", &device]);
-        }
+        w.losetup("-c");
     }),
 ];
 
@@ -141,6 +131,13 @@ impl World {
 
     fn image(&self) -> PathBuf {
         self.rig.root().join(format!("pool/volumes/{}/image", self.id))
+    }
+
+    /// Runs `losetup` with this option for each device over the image.
+    fn losetup(&self, option: &str) {
+        for device in self.devices() {
+            attempt("losetup", &[option, &device]);
+        }
     }
 
     /// The devices over the image, without a question to the driver's kernel.
@@ -245,15 +242,16 @@ impl World {
 fn changes_between_any_two_calls(access: &Access) {
     let following = World::new(Linux::following(), access.clone());
     let reading = World::new(Linux::new(), access.clone());
-    let data = |world: &World| world.staging().join("data");
-    let is_mount = *access != Access::Block;
-    for world in [&following, &reading] {
-        assert_eq!(world.call(Call::Stage), "Ok(())");
-        if is_mount {
-            write(&data(world), 1, 100_000);
+    let both = |use_data: fn(&Path, u8, usize)| {
+        for world in [&following, &reading] {
+            assert_eq!(world.call(Call::Stage), "Ok(())");
+            if *access != Access::Block {
+                use_data(&world.staging().join("data"), 1, 100_000);
+            }
+            world.reset();
         }
-        world.reset();
-    }
+    };
+    both(write);
     let (mut tried, mut effective) = (0, 0);
     for (what, change) in CHANGES {
         for (before, call) in LIFE.iter().enumerate() {
@@ -273,13 +271,7 @@ fn changes_between_any_two_calls(access: &Access) {
     }
     println!("{effective} of {tried} changes between calls had an effect");
     assert!(effective > tried / 2);
-    for world in [&following, &reading] {
-        assert_eq!(world.call(Call::Stage), "Ok(())");
-        if is_mount {
-            assert_written(&data(world), 1, 100_000);
-        }
-        world.reset();
-    }
+    both(assert_written);
 }
 
 #[test]
