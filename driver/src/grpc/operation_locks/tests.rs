@@ -48,7 +48,7 @@ async fn run(
     locks.run(many(), operation(method, holds, number, PATIENT), work).await
 }
 
-/// Sends a request whose work must not run, and returns its error.
+/// Sends a request that must be refused, and returns its error.
 async fn refused(
     locks: &OperationLocks,
     method: &'static str,
