@@ -12,7 +12,7 @@ CACHE=${HOSTLOOP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hostloop}
 CARGO_DENY_VERSION=0.20.2
 CSI_SANITY_VERSION=5.6.0
 # The Kubernetes of the tests. Its module is test/cluster/kubernetes.
-KUBERNETES_VERSION=1.36.3
+KUBERNETES_VERSION=1.37.2
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   BOLD=$'\e[1m' DIM=$'\e[2m' RED=$'\e[31m' RESET=$'\e[0m'

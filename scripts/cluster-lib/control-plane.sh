@@ -90,14 +90,8 @@ start_etcd() {
 
 etcd_answers() { (exec 3<>"/dev/tcp/127.0.0.1/$((PORT + 1))"); }
 
-# Prints the arguments that make a part behave like an older version, one a line.
-emulation() {
-  [ -z "$EMULATE" ] || printf '%s\n' "--emulated-version=$EMULATE" "--min-compatibility-version=$EMULATE"
-}
-
 start_apiserver() {
-  local certs=$DIR/certs older
-  mapfile -t older < <(emulation)
+  local certs=$DIR/certs
   # The service `kubernetes` has no endpoints: nodes redirect its address here.
   start_process apiserver "$KUBE_BIN/kube-apiserver" \
     --etcd-servers "http://127.0.0.1:$((PORT + 1))" --bind-address 127.0.0.1 \
@@ -113,29 +107,27 @@ start_apiserver() {
     --service-account-key-file "$certs/service-account.key" \
     --service-account-signing-key-file "$certs/service-account.key" \
     --audit-policy-file "$DIR/audit-policy.yaml" --audit-log-path "$DIR/log/audit.log" \
-    --audit-log-maxsize 4000 "${older[@]}"
+    --audit-log-maxsize 4000 ${WITHOUT:+"--runtime-config=$WITHOUT=false"}
   wait_for apiserver 180 "the API server" kubectl get --raw /readyz
 }
 
 start_controller_manager() {
-  local limits=() older
-  mapfile -t older < <(emulation)
+  local limits=()
   [ -z "$FAST" ] || limits=(--kube-api-qps 500 --kube-api-burst 1000)
   start_process controller-manager "$KUBE_BIN/kube-controller-manager" \
     --kubeconfig "$DIR/certs/controller-manager.kubeconfig" --leader-elect=false \
     --use-service-account-credentials --root-ca-file "$DIR/certs/ca.crt" \
     --service-account-private-key-file "$DIR/certs/service-account.key" \
     --bind-address 127.0.0.1 --secure-port $((PORT + 3)) --cert-dir "$DIR/certs" \
-    --flex-volume-plugin-dir "$DIR/volume-plugins" "${limits[@]}" "${older[@]}"
+    --flex-volume-plugin-dir "$DIR/volume-plugins" "${limits[@]}"
   # Pods need this object, which the controller manager makes first.
   wait_for controller-manager 120 "the default service account" kubectl get serviceaccount default
 }
 
 start_scheduler() {
-  local limits=() older
-  mapfile -t older < <(emulation)
+  local limits=()
   [ -z "$FAST" ] || limits=(--kube-api-qps 500 --kube-api-burst 1000)
   start_process scheduler "$KUBE_BIN/kube-scheduler" \
     --kubeconfig "$DIR/certs/scheduler.kubeconfig" --leader-elect=false --bind-address 127.0.0.1 \
-    --secure-port $((PORT + 4)) --cert-dir "$DIR/certs" "${limits[@]}" "${older[@]}"
+    --secure-port $((PORT + 4)) --cert-dir "$DIR/certs" "${limits[@]}"
 }

@@ -52,8 +52,9 @@ pub struct Options {
     /// every second. The cluster's own controllers are limited to 20 requests a second instead of
     /// 500.
     pub slow: bool,
-    /// The version that the control plane emulates, such as `1.33`.
-    pub emulate: Option<&'static str>,
+    /// A kind that the API server does not serve, such as
+    /// `storage.k8s.io/v1/volumeattributesclasses`, as if it were older.
+    pub without: Option<&'static str>,
     /// Another version than that of the tests, such as `1.33`, which is built first.
     pub version: Option<&'static str>,
     /// Makes the nodes like those of a distribution, such as `talos`. Then the first node is in a
@@ -81,8 +82,8 @@ impl Options {
             arguments.push("--fast".to_owned());
         }
         let words = [
-            ("--emulate", self.emulate),
             ("--kubernetes-version", self.version),
+            ("--without", self.without),
             ("--layout", self.layout),
         ];
         for (flag, word) in words {

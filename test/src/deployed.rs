@@ -9,8 +9,8 @@ use crate::machine::{self, text};
 pub const TABLE: &str = "hostloop-places";
 
 /// A policy that matches nothing and has ConfigMaps as parameters. After the last such policy is
-/// deleted, the API server 1.36 stops watching ConfigMaps and cannot start again. This policy stays
-/// while others come and go.
+/// deleted, the API server (1.36 and 1.37) stops watching ConfigMaps and cannot start again. This
+/// policy stays while others come and go.
 pub const PARAMETERS: &str = "\
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy

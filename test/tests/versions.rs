@@ -1,4 +1,4 @@
-//! Other versions of Kubernetes than that of the other tests: `kubectl hostloop` installs, a volume
+//! Older versions of Kubernetes than that of the other tests: `kubectl hostloop` installs, a volume
 //! lives, and what an older API server lacks is left out and named.
 
 use std::time::Duration;
@@ -28,8 +28,8 @@ async fn kubernetes_1_33() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubernetes_1_37() {
-    lives_on("1.37", 37).await;
+async fn kubernetes_1_36() {
+    lives_on("1.36", 36).await;
 }
 
 async fn lives_on(version: &'static str, minor: u32) {

@@ -1,5 +1,5 @@
-//! An API server of Kubernetes 1.33, without definitions of snapshots: it has no
-//! VolumeAttributesClasses, snapshots and groups.
+//! An API server that lacks every optional kind: VolumeAttributesClasses, as before Kubernetes 1.34,
+//! snapshots and groups.
 
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::front::wait::{PATIENCE, until};
@@ -8,6 +8,9 @@ use serde_json::json;
 
 use crate::{handle, text};
 
+/// The kind that an older API server does not have.
+const MISSING: &str = "storage.k8s.io/v1/volumeattributesclasses";
+
 /// Controllers that use every optional kind. One process serves the whole cluster.
 const CONTROLLERS: &str = "*,snapshot-controller,-registrar,-liveness";
 
@@ -15,7 +18,7 @@ const CONTROLLERS: &str = "*,snapshot-controller,-registrar,-liveness";
 /// without a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn kinds_that_an_older_server_lacks_stop_nothing_else() {
-    let options = Options { scheduler: true, emulate: Some("1.33"), ..Options::default() };
+    let options = Options { scheduler: true, without: Some(MISSING), ..Options::default() };
     let cluster = tokio::task::spawn_blocking(move || Cluster::up(&options)).await;
     let cluster = cluster.expect("the control plane comes up");
     let storage = cluster.kubectl(&["get", "--raw", "/apis/storage.k8s.io/v1"]);
