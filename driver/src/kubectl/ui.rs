@@ -90,6 +90,10 @@ pub struct Args {
         requires = "record"
     )]
     time: Option<Duration>,
+
+    /// Serve this page instead of the built-in one, to try a change of it
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
 }
 
 /// Why `ui` failed.
@@ -97,10 +101,13 @@ pub struct Args {
 pub enum Error {
     /// The build has no page.
     #[error(
-        "this build has no page: take the program of a release, or run scripts/ui and build with \
-         `--features ui`"
+        "this build has no page: take the program of a release, or run scripts/ui and add \
+         `--page driver/ui/dist/index.html`"
     )]
     NoPage,
+    /// The page of `--page` can't be read.
+    #[error("page {0}: {1}; make it with scripts/ui")]
+    Page(PathBuf, #[source] io::Error),
     /// There is no cluster.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
@@ -145,20 +152,30 @@ struct Join {
 }
 
 pub(super) async fn run(args: &Args, cluster: &ClusterArgs) -> Result<ExitCode, Error> {
-    let page = page::page().ok_or(Error::NoPage)?;
+    let page = page(args)?;
     let out = Out::new();
     let join = Join::start(args, cluster, &out).await?;
     match &args.record {
-        Some(file) => record(args, &join, &out, file, page).await?,
+        Some(file) => record(args, &join, &out, file, &page).await?,
         None => {
             let page = match &args.replay {
-                Some(file) => recording::read(file, page)?,
-                None => page.to_owned(),
+                Some(file) => recording::read(file, &page)?,
+                None => page,
             };
             serve(args, join, out, page).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The page of the argument, or of this build.
+fn page(args: &Args) -> Result<String, Error> {
+    match &args.page {
+        Some(file) => {
+            std::fs::read_to_string(file).map_err(|error| Error::Page(file.clone(), error))
+        }
+        None => page::page().map(str::to_owned).ok_or(Error::NoPage),
+    }
 }
 
 impl Join {

@@ -103,6 +103,20 @@ async fn a_driver_without_a_cluster() {
     assert!(messages.iter().any(|message| message["type"] == "solved"));
 }
 
+#[test]
+fn the_page_of_a_file_replaces_the_one_of_the_build() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "<p>changed").unwrap();
+    let path = file.path().to_str().unwrap();
+    assert_eq!(page(&arguments(&["--page", path])).unwrap(), "<p>changed");
+    let missing = page(&arguments(&["--page", "/nowhere"])).unwrap_err().to_string();
+    assert!(missing.starts_with("page /nowhere: "), "{missing}");
+    match page(&arguments(&[])) {
+        Ok(built_in) => assert!(built_in.contains("<!--recording-->")),
+        Err(none) => assert!(matches!(none, Error::NoPage), "{none}"),
+    }
+}
+
 fn arguments(words: &[&str]) -> Args {
     use clap::{Args as _, FromArgMatches};
     let command = Args::augment_args(clap::Command::new("ui"));
