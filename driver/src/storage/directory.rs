@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, OFlags};
 use super::boot_state;
 use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, TRASH};
-use super::image_file::Image;
+use super::image_file::{Image, nanoseconds};
 use super::record_io::Record;
 use super::{GroupId, Result, VolumeRecord};
 use crate::kernel::shared_dir::SharedDir;
@@ -150,6 +150,7 @@ impl Layout {
                 file: FileId { dev: stat.st_dev, ino: stat.st_ino },
                 bytes: u64::try_from(stat.st_size).unwrap_or_default(),
                 allocated: u64::try_from(stat.st_blocks).unwrap_or_default() * 512,
+                written_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec.cast_signed()),
             })),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(e) => {

@@ -15,6 +15,8 @@ pub struct Image {
     pub bytes: u64,
     /// Allocated bytes, including extents shared with other files.
     pub allocated: u64,
+    /// When the file was last written, in nanoseconds since the epoch.
+    pub written_ns: u64,
 }
 
 impl Image {
@@ -25,6 +27,7 @@ impl Image {
             file: FileId { dev: m.dev(), ino: m.ino() },
             bytes: m.len(),
             allocated: m.blocks() * 512,
+            written_ns: nanoseconds(m.mtime(), m.mtime_nsec()),
         }))
     }
 
@@ -36,4 +39,9 @@ impl Image {
             Err(e) => Err(Error::io("open", path, e)),
         }
     }
+}
+
+/// A time of `stat` as nanoseconds. A time before the epoch is the epoch.
+pub(super) fn nanoseconds(seconds: i64, nanoseconds: i64) -> u64 {
+    u64::try_from(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)).unwrap_or(0)
 }

@@ -87,7 +87,7 @@ mod tests {
         let state = state.path().canonicalize().unwrap();
         let mounts = table(&state);
         let file = FileId { dev: 1, ino: 2 };
-        let image = Image { file, bytes: 1, allocated: 1 };
+        let image = Image { file, bytes: 1, allocated: 1, written_ns: 1 };
         let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
         let find = |image: Option<&Image>, loops: Vec<LoopInfo>| {
             root(&spec, &state, image, &loops.into(), &mounts)

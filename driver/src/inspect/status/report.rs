@@ -89,6 +89,8 @@ pub struct VolumeReport {
     pub size_bytes: u64,
     /// Bytes allocated on disk, including blocks shared with others; null without an image.
     pub allocated_bytes: Option<u64>,
+    /// When the image was last written; null without an image.
+    pub written_ns: Option<u64>,
     /// `thin` or `thick`.
     pub provisioning: Provisioning,
     /// `none`, `ext4`, `xfs`, `btrfs` or `raw`; a `?` at the end means that mkfs did not finish.
@@ -130,6 +132,8 @@ pub struct SnapshotReport {
     pub size_bytes: u64,
     /// Bytes allocated on disk, including blocks shared with others; null without an image.
     pub allocated_bytes: Option<u64>,
+    /// When the image was last written; null without an image.
+    pub written_ns: Option<u64>,
     /// The group snapshot of which this is a member.
     pub group: Option<String>,
     /// The point in time that the snapshot shows.
@@ -267,6 +271,7 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -
         pool: pool.to_owned(),
         size_bytes: v.capacity_bytes,
         allocated_bytes: image.map(|i| i.allocated),
+        written_ns: image.map(|i| i.written_ns),
         provisioning: v.settings.provisioning,
         format: format(v.format),
         source: v.source.map(|source| match source {
@@ -316,6 +321,7 @@ fn snapshot(
         source,
         size_bytes: s.size_bytes,
         allocated_bytes: image.map(|i| i.allocated),
+        written_ns: image.map(|i| i.written_ns),
         group: s.group.map(|g| g.to_string()),
         created_ns: s.created_ns,
     }

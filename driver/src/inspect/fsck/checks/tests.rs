@@ -31,7 +31,8 @@ pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Box<Stage>>) -> Vol
 }
 
 fn image(ino: u64) -> Option<Image> {
-    Some(Image { file: FileId { dev: DEVICE, ino }, bytes: SIZE, allocated: 4096 })
+    let file = FileId { dev: DEVICE, ino };
+    Some(Image { file, bytes: SIZE, allocated: 4096, written_ns: 1 })
 }
 
 fn on_loop(minor: u32, ino: u64) -> LoopInfo {
