@@ -9,6 +9,8 @@ pub(super) const BATCH: usize = 512;
 
 /// The last extent of the file.
 pub(super) const LAST: u32 = 0x0001;
+/// The extent has no address yet.
+pub(super) const UNKNOWN: u32 = 0x0002;
 /// Allocated, but reads as zeros.
 pub(super) const UNWRITTEN: u32 = 0x0800;
 /// The filesystem keeps these blocks one by one; the kernel merged them into one extent.

@@ -5,14 +5,14 @@ use std::os::fd::AsFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::fiemap::{self, LAST, SHARED, UNWRITTEN};
+use super::fiemap::{self, LAST, RawExtent, SHARED, UNKNOWN, UNWRITTEN};
 use super::{Result, length, on_file};
 
 /// The most runs of a map. A file with more has a map of its first part.
 const MOST: usize = 50_000;
 
 /// A run of a file's blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mapped {
     /// Offset in the file, in bytes.
     pub offset: u64,
@@ -40,8 +40,7 @@ pub fn map(file: &File) -> Result<Vec<Mapped>> {
     while at < len && runs.len() < MOST {
         let found = fiemap::fiemap(file.as_fd(), at, len - at).map_err(on_file("FIEMAP", file))?;
         let Some(last) = found.last() else { break };
-        let written = found.iter().filter(|raw| raw.flags & UNWRITTEN == 0);
-        for raw in written {
+        for raw in found.iter().filter(|raw| is_placed(raw)) {
             let shared = raw.flags & SHARED != 0;
             append(
                 &mut runs,
@@ -56,6 +55,12 @@ pub fn map(file: &File) -> Result<Vec<Mapped>> {
     Ok(runs)
 }
 
+/// True for written blocks with an address. Those written since may have none yet; as address 0, all
+/// of them would look shared.
+fn is_placed(raw: &RawExtent) -> bool {
+    raw.flags & (UNWRITTEN | UNKNOWN) == 0
+}
+
 fn append(runs: &mut Vec<Mapped>, next: Mapped) {
     match runs.last_mut() {
         Some(last) if last.runs_into(&next) => last.len += next.len,
@@ -66,6 +71,24 @@ fn append(runs: &mut Vec<Mapped>, next: Mapped) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_without_an_address_are_left_out() {
+        const DELAYED: u32 = 0x0004;
+        for (flags, placed) in [
+            (0, true),
+            (SHARED | LAST, true),
+            (UNWRITTEN, false),
+            (UNKNOWN | DELAYED, false),
+            (UNKNOWN | LAST, false),
+        ] {
+            assert_eq!(
+                is_placed(&RawExtent { flags, ..RawExtent::default() }),
+                placed,
+                "{flags:x}"
+            );
+        }
+    }
 
     #[test]
     fn runs_that_continue_each_other_are_one() {
