@@ -95,10 +95,10 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print where the blocks of this volume's or snapshot's image are, as JSON, and which of them
-    /// other images share
-    #[arg(long, value_name = "ID")]
-    pub extents: Option<String>,
+    /// Print where the blocks of these volumes' and snapshots' images are, as JSON, and which of them
+    /// other files share. Images are left out once there are 50,000 runs of blocks
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub extents: Vec<String>,
 }
 
 /// Arguments of `hostloop fsck`.

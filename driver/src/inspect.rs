@@ -14,9 +14,6 @@ pub mod inventory;
 pub mod probe;
 pub mod status;
 
-/// The error about an ID, which `kubectl hostloop ui` looks for.
-pub(crate) const NO_IMAGE: &str = "these pools have no volume or snapshot";
-
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -26,9 +23,6 @@ pub enum Error {
     /// The kernel does not report loop devices or mounts.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
-    /// No volume or snapshot has this ID.
-    #[error("{NO_IMAGE} {0}")]
-    NoImage(String),
     /// The pools can't be opened for the repair.
     #[error("repairing: {0}")]
     Repair(#[from] storage::Error),

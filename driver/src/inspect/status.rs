@@ -2,7 +2,7 @@
 //!
 //! It needs no driver and no lock, and changes nothing.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::cli::StatusArgs;
@@ -14,21 +14,24 @@ use crate::record::now_ns;
 pub mod color;
 pub(crate) mod columns;
 pub mod humanize;
-mod image_map;
+mod image_maps;
 pub(crate) mod page;
 pub mod render;
 pub mod report;
 pub mod table;
 
-pub(crate) use image_map::image_map;
+pub use image_maps::{ImageMap, image_maps};
 pub use report::Report;
 
 /// Takes a survey and prints it. Blocks.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let specs = args.pools.specs()?;
-    if let Some(id) = &args.extents {
-        let map = image_map(&specs, &args.pools.state_dir(), id)?;
-        print(&map, true, |_| Vec::new())?;
+    if !args.extents.is_empty() {
+        let maps = image_maps(&specs, &args.pools.state_dir(), &args.extents);
+        // On one line: with an indentation it would be twice as long.
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &maps).map_err(io::Error::from)?;
+        writeln!(out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);

@@ -2,7 +2,7 @@
 //!
 //! The command runs in the pods (pods/exec). A node without an answer does not stop the others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::api::{self, ApiError, Call};
 use super::cluster::Cluster;
-use crate::inspect::status::Report;
+use crate::inspect::status::{ImageMap, Report};
 
 mod event_pods;
 mod pool_flags;
@@ -93,6 +93,8 @@ pub(super) struct NodeReport {
     pub(super) pod: String,
     /// The report.
     pub(super) report: Result<Report, NodeError>,
+    /// How long the node took.
+    pub(super) took: Duration,
 }
 
 /// The output of a command that succeeded.
@@ -121,8 +123,29 @@ pub(super) async fn reports(cluster: &Cluster, pods: &[NodePod]) -> Vec<NodeRepo
 }
 
 async fn node_report(cluster: &Cluster, pod: &NodePod) -> NodeReport {
+    let started = Instant::now();
     let report = report(cluster, pod).await;
-    NodeReport { node: pod.node.clone(), pod: pod.name.clone(), report }
+    let took = started.elapsed();
+    NodeReport { node: pod.node.clone(), pod: pod.name.clone(), report, took }
+}
+
+/// Reads the maps of these images in their pods, several pods at a time. The order stays.
+pub(super) async fn image_maps(
+    cluster: &Cluster,
+    images: &[(&NodePod, Vec<String>)],
+) -> Vec<Result<Vec<ImageMap>, NodeError>> {
+    let maps: Vec<_> = images.iter().map(|(pod, ids)| maps_of(cluster, pod, ids)).collect();
+    futures::stream::iter(maps).buffered(AT_ONCE).collect().await
+}
+
+async fn maps_of(
+    cluster: &Cluster,
+    pod: &NodePod,
+    ids: &[String],
+) -> Result<Vec<ImageMap>, NodeError> {
+    let output = run(cluster, pod, &pod.extents_command(ids)?).await?;
+    let unreadable = |error| NodeError::Unreadable(pod.name.clone(), error);
+    serde_json::from_str(&output.stdout).map_err(unreadable)
 }
 
 /// Reads the report of one pod.
@@ -208,10 +231,10 @@ impl NodePod {
         })
     }
 
-    /// The command that reports where the blocks of an image are.
-    pub(super) fn extents_command(&self, volume: &str) -> Result<Vec<String>, FlagError> {
+    /// The command that reports where the blocks of these images are.
+    fn extents_command(&self, ids: &[String]) -> Result<Vec<String>, FlagError> {
         let mut command = self.status.clone()?;
-        command.push(format!("--extents={volume}"));
+        command.push(format!("--extents={}", ids.join(",")));
         Ok(command)
     }
 

@@ -20,6 +20,7 @@ use super::cluster::{self, Cluster, ClusterArgs};
 use crate::cli;
 use crate::storage::PoolSpec;
 
+mod block_maps;
 mod browser;
 mod history;
 mod kinds;
@@ -132,7 +133,12 @@ struct Out {
     problems: Problems,
     /// The node of a driver without a cluster, once it is known.
     node: Arc<OnceLock<String>>,
+    /// Has a receiver for each page and recording.
+    viewers: watch::Sender<()>,
 }
+
+/// Keeps [`Out::is_watched`] true until it is dropped.
+type Viewer = watch::Receiver<()>;
 
 impl Out {
     fn new() -> Out {
@@ -140,14 +146,24 @@ impl Out {
     }
 
     fn over(history: Arc<History>) -> Out {
-        Out { problems: Problems::new(history.clone()), history, node: Arc::default() }
+        let problems = Problems::new(history.clone());
+        Out { problems, history, node: Arc::default(), viewers: watch::Sender::default() }
+    }
+
+    /// A page or a recording begins.
+    fn viewer(&self) -> Viewer {
+        self.viewers.subscribe()
+    }
+
+    /// True if there is a page or a recording.
+    fn is_watched(&self) -> bool {
+        self.viewers.receiver_count() > 0
     }
 }
 
 /// The tasks that join the messages. Dropping it ends them.
 struct Join {
     subject: Subject,
-    nodes: Nodes,
     _tasks: JoinSet<()>,
 }
 
@@ -182,8 +198,7 @@ impl Join {
     async fn start(args: &Args, cluster: &ClusterArgs, out: &Out) -> Result<Join, Error> {
         if args.replay.is_some() {
             // The page has all its messages.
-            let (subject, nodes) = (Subject::default(), Nodes::None);
-            return Ok(Join { subject, nodes, _tasks: JoinSet::new() });
+            return Ok(Join { subject: Subject::default(), _tasks: JoinSet::new() });
         }
         if let Some(endpoint) = &args.endpoint {
             return Ok(Join::of_driver(args, endpoint, out));
@@ -202,10 +217,10 @@ impl Join {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(streams::of_socket(cli::events_beside(endpoint), out.clone()));
-        tasks.spawn(reports::send(nodes.clone(), out.clone()));
+        tasks.spawn(reports::send(nodes, out.clone()));
         let endpoint = Some(format!("unix://{}", endpoint.display()));
         let subject = Subject { endpoint, ..Subject::default() };
-        Join { subject, nodes, _tasks: tasks }
+        Join { subject, _tasks: tasks }
     }
 
     fn of_cluster(cluster: &Cluster, out: &Out) -> Join {
@@ -217,15 +232,14 @@ impl Join {
         tasks.spawn(pods::list(cluster.clone(), out.clone(), found));
         tasks.spawn(streams::of_pods(cluster.clone(), pods.clone(), out.clone()));
         tasks.spawn(metrics::send(cluster.clone(), pods, out.clone()));
-        let nodes = Nodes::Cluster(cluster.clone());
-        tasks.spawn(reports::send(nodes.clone(), out.clone()));
+        tasks.spawn(reports::send(Nodes::Cluster(cluster.clone()), out.clone()));
         let subject = Subject {
             cluster: cluster.context.clone(),
             endpoint: None,
             namespace: cluster.namespace.clone(),
             driver: cluster.driver_name.clone(),
         };
-        Join { subject, nodes, _tasks: tasks }
+        Join { subject, _tasks: tasks }
     }
 
     /// The first message of a stream.
@@ -245,14 +259,7 @@ async fn serve(args: &Args, join: Join, out: Out, page: String) -> Result<(), Er
     // Browsers do not send what is after the `#`. A page with a recording needs the token itself.
     let mark = if is_recording { '?' } else { '#' };
     let url = format!("http://127.0.0.1:{port}/{mark}token={}", token.as_str());
-    let served = Served {
-        token,
-        page,
-        is_recording,
-        nodes: join.nodes.clone(),
-        hello: Box::new(move || join.hello()),
-        out,
-    };
+    let served = Served { token, page, is_recording, hello: Box::new(move || join.hello()), out };
     browser::open(&Place::of_environment(args.no_open), port, &url)?;
     let serving = axum::serve(listener, server::router(served));
     tokio::select! {
@@ -270,6 +277,7 @@ async fn record(
     page: &str,
 ) -> Result<(), Error> {
     let hello = join.hello();
+    let _viewer = out.viewer();
     anstream::eprintln!("Recording; Ctrl-C ends it.");
     let time = async {
         match args.time {

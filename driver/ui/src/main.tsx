@@ -6,12 +6,11 @@ import { Engine } from "./engine.ts";
 import { STREAM } from "./model/message.ts";
 import { load } from "./recording/load.ts";
 import { fragment, parseRoute, type Route } from "./route.ts";
-import { ExtentRequests } from "./stream/extents.ts";
 import { connect, type Source } from "./stream/source.ts";
 import { AppContext } from "./parts/use-engine.ts";
 import { Shell } from "./views/shell.tsx";
 
-/** How often the page looks whether it has to ask for something. */
+/** How often the page checks the format of the stream. */
 const CHECK_MS = 250;
 
 const recording = document.getElementById("recording");
@@ -48,7 +47,6 @@ function replay(json: string): void {
 
 function follow(): void {
   const { token } = parseRoute(location.hash);
-  const extents = new ExtentRequests(engine, token);
   const query = new URLSearchParams({ token });
   connect(
     () => new EventSource(`stream?${query}`) as unknown as Source,
@@ -65,10 +63,7 @@ function follow(): void {
     },
     (run, ms) => setTimeout(run, ms),
   );
-  setInterval(() => {
-    checkFormat();
-    extents.follow(parseRoute(location.hash));
-  }, CHECK_MS);
+  setInterval(checkFormat, CHECK_MS);
 }
 
 function checkFormat(): void {

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::kernel::{LOOP_MAJOR, LoopTable, MountEntry, MountTable};
+use crate::kernel::{Kernel, LOOP_MAJOR, LoopTable, MountEntry, MountTable};
 use crate::storage::image_file::Image;
 use crate::storage::{PoolKind, PoolSpec};
 
@@ -22,6 +22,35 @@ pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
     spec.image_bytes.map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
 }
 
+/// Like [`root`], but reads only what it needs of the kernel's tables: nothing for a directory, and no
+/// other loop device for an image.
+pub(in crate::inspect) fn find(
+    spec: &PoolSpec,
+    state_dir: &Path,
+    kernel: &dyn Kernel,
+) -> Result<PathBuf, String> {
+    let (mut loops, mut mounts) = (LoopTable::default(), MountTable::default());
+    if kind(spec) != PoolKind::Directory {
+        mounts = kernel.mounts().map_err(|error| error.to_string())?;
+        let mount = mount_point(spec, state_dir).ok().and_then(|at| mounts.at(&at));
+        if let Some(minor) = mount.and_then(MountEntry::loop_minor) {
+            let device = kernel.loop_info(minor).map_err(|error| error.to_string())?;
+            loops = device.into_iter().collect();
+        }
+    }
+    let image = image_path(spec).and_then(|path| Image::at(&path).ok().flatten());
+    root(spec, state_dir, image.as_ref(), &loops, &mounts)
+}
+
+fn real(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Where the driver mounts a pool in a device or image.
+fn mount_point(spec: &PoolSpec, state_dir: &Path) -> Result<PathBuf, String> {
+    Ok(real(state_dir)?.join("pools").join(&spec.name))
+}
+
 /// The directory of a pool, or why it can't be found. A pool in a device or image is at the
 /// driver's mount point, if that device is mounted there.
 pub(super) fn root(
@@ -31,7 +60,6 @@ pub(super) fn root(
     loops: &LoopTable,
     mounts: &MountTable,
 ) -> Result<PathBuf, String> {
-    let real = |path: &Path| path.canonicalize().map_err(|e| format!("{}: {e}", path.display()));
     let device = match kind(spec) {
         PoolKind::Directory => return real(&spec.path),
         PoolKind::Device => {
@@ -46,7 +74,7 @@ pub(super) fn root(
             (LOOP_MAJOR, on.minor)
         }
     };
-    let at = real(state_dir)?.join("pools").join(&spec.name);
+    let at = mount_point(spec, state_dir)?;
     match mounts.at(&at) {
         Some(mount) if mount.device == device => Ok(at),
         Some(mount) => Err(format!("{} is mounted at {}", mount.source, at.display())),

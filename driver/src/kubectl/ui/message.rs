@@ -6,6 +6,8 @@ use hostloop_events::now;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::kernel::extents::Mapped;
+
 /// The format of the stream, in its first message.
 const STREAM: &str = "hostloop.ui/v1";
 
@@ -89,9 +91,18 @@ impl Message {
     }
 
     /// Where the blocks of an image are.
-    pub(super) fn extents(node: &str, volume: &str, extents: &Value) -> Message {
+    pub(super) fn extents(node: &str, volume: &str, extents: &[Mapped]) -> Message {
+        Message::map(Slot::Filled, node, volume, extents)
+    }
+
+    /// An image is gone, and its map with it.
+    pub(super) fn no_extents(node: &str, volume: &str) -> Message {
+        Message::map(Slot::Emptied, node, volume, &[])
+    }
+
+    fn map(slot: impl Fn(String) -> Slot, node: &str, volume: &str, extents: &[Mapped]) -> Message {
         Message::new(
-            Slot::Filled(format!("extents/{node}/{volume}")),
+            slot(format!("extents/{node}/{volume}")),
             &json!({"type": "extents", "node": node, "volume": volume, "t": now(),
                 "extents": extents}),
         )
@@ -164,7 +175,8 @@ mod tests {
             (Message::event(&source, &json!({"seq": 1})), "event", Slot::None),
             (Message::gap(&source, 3), "gap", Slot::None),
             (Message::report("n1", &json!({})), "report", filled("report/n1")),
-            (Message::extents("n1", "v", &json!([])), "extents", filled("extents/n1/v")),
+            (Message::extents("n1", "v", &[]), "extents", filled("extents/n1/v")),
+            (Message::no_extents("n1", "v"), "extents", Slot::Emptied("extents/n1/v".to_owned())),
             (Message::problem("watch", "why"), "problem", filled("problem/watch")),
             (Message::solved("watch"), "solved", Slot::Emptied("problem/watch".to_owned())),
         ] {

@@ -1,24 +1,37 @@
-//! What `hostloop status` reports on each node, whenever it differs.
+//! What `hostloop status` reports on each node, whenever it differs, and the maps of images' blocks.
+//!
+//! Maps are only read while there is a page or a recording.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::Out;
+use super::block_maps::{BlockMaps, Image};
 use super::message::Message;
 use crate::inspect::inventory::Survey;
-use crate::inspect::status::{Report, image_map};
-use crate::inspect::{Error, NO_IMAGE};
+use crate::inspect::status::{ImageMap, Report, image_maps};
 use crate::kernel::linux::Linux;
 use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods::{self, NodeError, NodePod};
+use crate::kubectl::node_pods;
 use crate::storage::PoolSpec;
 
-/// The pause between two looks. A report costs the node some milliseconds for each volume.
-const PAUSE: Duration = Duration::from_secs(3);
+/// The pauses between two looks. A report costs a node some milliseconds for each volume.
+struct Pause {
+    shortest: Duration,
+    /// A pause is this many times as long as the look before it.
+    factor: u32,
+}
+
+/// A node spends at most a tenth of the time on looks.
+const OF_CLUSTER: Pause = Pause { shortest: Duration::from_secs(3), factor: 9 };
+/// The person looks at a machine of their own.
+const OF_MACHINE: Pause = Pause { shortest: Duration::from_millis(500), factor: 3 };
+/// The longest pause between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The pools of this machine, for a driver without a cluster.
 #[derive(Clone, Debug)]
@@ -34,136 +47,155 @@ pub(super) enum Nodes {
     Cluster(Cluster),
     /// From this machine.
     Local(LocalPools),
-    /// From nowhere: a recording has its reports, and a socket alone has none.
+    /// From nowhere: a socket alone has none.
     None,
 }
 
-/// Why there is no map of an image.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ExtentsError {
-    /// The pods can't be listed.
-    #[error(transparent)]
-    Api(#[from] crate::kubectl::api::ApiError),
-    /// The node has no answer.
-    #[error(transparent)]
-    Node(#[from] node_pods::NodeError),
-    /// The node is unknown.
-    #[error("node {0} has no pod of hostloop")]
-    NoNode(String),
-    /// The answer is no JSON.
-    #[error("the answer is unreadable: {0}")]
-    Unreadable(#[from] serde_json::Error),
-    /// The node has no such image.
-    #[error("{NO_IMAGE} {0}")]
-    NoImage(String),
-    /// The image can't be read.
-    #[error("{0}")]
-    Local(String),
-}
-
-/// Sends reports until the task is dropped.
+/// Sends reports and maps until the task is dropped.
 pub(super) async fn send(nodes: Nodes, out: Out) {
     let mut known = Known::default();
     loop {
-        match &nodes {
-            Nodes::Cluster(cluster) => of_cluster(cluster, &out, &mut known).await,
-            Nodes::Local(pools) => of_machine(pools.clone(), &out, &mut known).await,
+        let (took, pause) = match &nodes {
+            Nodes::Cluster(cluster) => (of_cluster(cluster, &out, &mut known).await, OF_CLUSTER),
+            Nodes::Local(pools) => (of_machine(pools, &out, &mut known).await, OF_MACHINE),
             Nodes::None => return,
-        }
-        sleep(PAUSE).await;
+        };
+        sleep(pause.after(took)).await;
     }
 }
 
-/// The last reports by node.
+impl Pause {
+    /// The pause after a look that took a node this long.
+    fn after(&self, took: Duration) -> Duration {
+        took.saturating_mul(self.factor).clamp(self.shortest, LONGEST_PAUSE)
+    }
+}
+
+/// What is known of the nodes.
 #[derive(Default)]
-struct Known(BTreeMap<String, Value>);
+struct Known {
+    reports: BTreeMap<String, Value>,
+    maps: BlockMaps,
+}
 
 impl Known {
     /// Sends a report if it is new.
-    fn send(&mut self, out: &Out, node: &str, report: &Report) {
+    fn report(&mut self, out: &Out, node: &str, report: &Report) {
+        for gone in self.maps.see(node, Image::all(report)) {
+            out.history.add(Message::no_extents(node, &gone));
+        }
         let Ok(report) = serde_json::to_value(report) else { return };
-        let report = without_options(report);
-        if self.0.get(node) != Some(&report) {
+        let report = for_page(report);
+        if self.reports.get(node) != Some(&report) {
             out.history.add(Message::report(node, &report));
-            self.0.insert(node.to_owned(), report);
+            self.reports.insert(node.to_owned(), report);
+        }
+    }
+
+    /// Sends the maps that a node answered, or why there are none.
+    fn answered(
+        &mut self,
+        out: &Out,
+        node: &str,
+        asked: &[String],
+        maps: Result<Vec<ImageMap>, String>,
+    ) {
+        let about = match node {
+            "" => "the blocks of images".to_owned(),
+            node => format!("the blocks of images of node {node}"),
+        };
+        let problem = match &maps {
+            Err(problem) => Some(problem),
+            Ok(maps) => maps.iter().find_map(|map| map.problem.as_ref()),
+        };
+        match problem {
+            Some(problem) => out.problems.found(&about, problem),
+            None => out.problems.solved(&about),
+        }
+        for (volume, extents) in self.maps.answered(node, asked, maps.unwrap_or_default()) {
+            out.history.add(Message::extents(node, &volume, &extents));
+        }
+        const ROOM: &str = "the blocks of further images";
+        match self.maps.left_out() {
+            0 => out.problems.solved(ROOM),
+            n => out
+                .problems
+                .found(ROOM, &format!("{n} images have no map: the others' maps are too large")),
         }
     }
 }
 
-/// The report without mount options, which may be secret.
-fn without_options(mut report: Value) -> Value {
-    let mounts = report.get_mut("mounts").and_then(Value::as_array_mut);
-    for mount in mounts.into_iter().flatten() {
-        if let Some(fields) = mount.as_object_mut() {
-            fields.remove("options");
+/// The report without mount options, which may be secret, and without times that change with each write.
+fn for_page(mut report: Value) -> Value {
+    for (list, field) in
+        [("mounts", "options"), ("volumes", "written_ns"), ("snapshots", "written_ns")]
+    {
+        let items = report.get_mut(list).and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten().filter_map(Value::as_object_mut) {
+            item.remove(field);
         }
     }
     report
 }
 
-async fn of_cluster(cluster: &Cluster, out: &Out, known: &mut Known) {
+/// Returns how long the slowest node took.
+async fn of_cluster(cluster: &Cluster, out: &Out, known: &mut Known) -> Duration {
+    let mut took = Duration::ZERO;
     // Without the list of pods, their events are missing too, which is reported there.
-    let Ok(pods) = node_pods::node_pods(cluster).await else { return };
+    let Ok(pods) = node_pods::node_pods(cluster).await else { return took };
+    known.maps.keep(&pods.iter().map(|pod| pod.node.as_str()).collect::<BTreeSet<_>>());
     for report in node_pods::reports(cluster, &pods).await {
         let about = format!("the report of node {}", report.node);
         match report.report {
             Ok(found) => {
+                took = took.max(report.took);
                 out.problems.solved(&about);
-                known.send(out, &report.node, &found);
+                known.report(out, &report.node, &found);
             }
             Err(error) => out.problems.found(&about, &error.to_string()),
         }
     }
+    if out.is_watched() {
+        let due = pods.iter().map(|pod| (pod, known.maps.due(&pod.node)));
+        let due: Vec<_> = due.filter(|(_, ids)| !ids.is_empty()).collect();
+        let answers = node_pods::image_maps(cluster, &due).await;
+        for ((pod, ids), maps) in due.iter().zip(answers) {
+            known.answered(out, &pod.node, ids, maps.map_err(|error| error.to_string()));
+        }
+    }
+    took
 }
 
-async fn of_machine(pools: LocalPools, out: &Out, known: &mut Known) {
+/// Returns how long it took.
+async fn of_machine(pools: &LocalPools, out: &Out, known: &mut Known) -> Duration {
     const ABOUT: &str = "the report of this machine";
-    let surveyed = tokio::task::spawn_blocking(move || {
-        Survey::take(&pools.specs, &pools.state_dir, &Linux::new()).map(|s| Report::of(&s))
-    });
+    let started = Instant::now();
+    let surveyed = {
+        let pools = pools.clone();
+        tokio::task::spawn_blocking(move || {
+            Survey::take(&pools.specs, &pools.state_dir, &Linux::new()).map(|s| Report::of(&s))
+        })
+    };
+    // The driver's events name the node. Until they do, and without a driver, it has no name.
+    let node = out.node.get().cloned().unwrap_or_default();
     match surveyed.await {
         Ok(Ok(report)) => {
             out.problems.solved(ABOUT);
-            let node = out.node.get().map_or("", String::as_str);
-            known.send(out, node, &report);
+            known.report(out, &node, &report);
         }
         Ok(Err(error)) => out.problems.found(ABOUT, &error.to_string()),
         Err(panicked) => out.problems.found(ABOUT, &panicked.to_string()),
     }
-}
-
-impl Nodes {
-    /// Where the blocks of a volume's or snapshot's image are, as JSON.
-    pub(super) async fn extents(&self, node: &str, volume: &str) -> Result<Value, ExtentsError> {
-        match self {
-            Nodes::Cluster(cluster) => {
-                let pods = node_pods::node_pods(cluster).await?;
-                let pod: Option<&NodePod> = pods.iter().find(|pod| pod.node == node);
-                let pod = pod.ok_or_else(|| ExtentsError::NoNode(node.to_owned()))?;
-                let command = pod.extents_command(volume).map_err(node_pods::NodeError::from)?;
-                let output = match node_pods::run(cluster, pod, &command).await {
-                    Err(NodeError::Failed { message, .. }) if message.contains(NO_IMAGE) => {
-                        return Err(ExtentsError::NoImage(volume.to_owned()));
-                    }
-                    output => output?,
-                };
-                Ok(serde_json::from_str(&output.stdout)?)
-            }
-            Nodes::Local(pools) => {
-                let (pools, volume) = (pools.clone(), volume.to_owned());
-                let read = tokio::task::spawn_blocking(move || {
-                    let found = image_map(&pools.specs, &pools.state_dir, &volume);
-                    found.map_err(|error| match error {
-                        Error::NoImage(id) => ExtentsError::NoImage(id),
-                        other => ExtentsError::Local(other.to_string()),
-                    })
-                });
-                let read = read.await.map_err(|error| ExtentsError::Local(error.to_string()))?;
-                Ok(serde_json::to_value(read?)?)
-            }
-            Nodes::None => Err(ExtentsError::Local("there are no pools: add --pool".to_owned())),
-        }
+    let took = started.elapsed();
+    known.maps.keep(&BTreeSet::from([node.as_str()]));
+    let ids = known.maps.due(&node);
+    if out.is_watched() && !ids.is_empty() {
+        let (pools, asked) = (pools.clone(), ids.clone());
+        let read = move || image_maps(&pools.specs, &pools.state_dir, &asked);
+        let maps = tokio::task::spawn_blocking(read).await;
+        known.answered(out, &node, &ids, maps.map_err(|error| error.to_string()));
     }
+    took
 }
 
 #[cfg(test)]
@@ -173,9 +205,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_options_are_not_passed_on() {
-        let report = json!({"pools": [], "mounts": [{"path": "/p", "options": ["password=x"]}]});
-        assert_eq!(without_options(report), json!({"pools": [], "mounts": [{"path": "/p"}]}));
-        assert_eq!(without_options(json!({})), json!({}));
+    fn mount_options_and_times_of_writes_are_not_passed_on() {
+        let report = json!({"pools": [], "mounts": [{"path": "/p", "options": ["password=x"]}],
+            "volumes": [{"id": "v", "written_ns": 1}], "snapshots": [{"id": "s", "written_ns": 1}]});
+        let passed = json!({"pools": [], "mounts": [{"path": "/p"}], "volumes": [{"id": "v"}],
+            "snapshots": [{"id": "s"}]});
+        assert_eq!(for_page(report), passed);
+        assert_eq!(for_page(json!({})), json!({}));
+    }
+
+    #[test]
+    fn a_pause_is_longer_than_the_look_before_it() {
+        for (pause, took, expected) in [
+            (OF_CLUSTER, 0, 3000),
+            (OF_CLUSTER, 300, 3000),
+            (OF_CLUSTER, 1000, 9000),
+            (OF_MACHINE, 5, 500),
+            (OF_MACHINE, 1000, 3000),
+            (OF_MACHINE, 90_000, 60_000),
+        ] {
+            let after = pause.after(Duration::from_millis(took));
+            assert_eq!(after, Duration::from_millis(expected), "{took}");
+        }
     }
 }

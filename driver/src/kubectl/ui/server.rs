@@ -19,9 +19,7 @@ use futures::stream::{self, Stream};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::Out;
-use super::message::Message;
-use super::reports::{ExtentsError, Nodes};
+use super::{Out, Viewer};
 
 /// What the server serves.
 pub(super) struct Served {
@@ -32,7 +30,6 @@ pub(super) struct Served {
     /// The first message of a stream.
     pub(super) hello: Box<dyn Fn() -> Arc<str> + Send + Sync>,
     pub(super) out: Out,
-    pub(super) nodes: Nodes,
 }
 
 /// The key of the page's requests.
@@ -61,7 +58,6 @@ pub(super) fn router(served: Served) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/stream", get(messages))
-        .route("/extents", get(extents))
         .fallback(missing)
         .with_state(Arc::new(served))
 }
@@ -92,25 +88,20 @@ fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// The values of a query by name.
-fn query(request: &Request) -> Vec<(String, String)> {
+/// The token in the query of a request, or an empty one.
+fn token(request: &Request) -> String {
     let query = request.uri().query().unwrap_or_default();
-    form_urlencoded::parse(query.as_bytes()).into_owned().collect()
-}
-
-fn value<'q>(query: &'q [(String, String)], name: &str) -> &'q str {
-    let found = query.iter().find(|(key, _)| key == name);
-    found.map_or("", |(_, value)| value.as_str())
+    let found = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "token");
+    found.map(|(_, token)| token.into_owned()).unwrap_or_default()
 }
 
 impl Served {
-    /// Refuses a request without the token. Returns the values of its query.
-    fn check(&self, request: &Request) -> Result<Vec<(String, String)>, Refusal> {
+    /// Refuses a request without the token.
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
         check_host(request.headers())?;
         check_site(request.headers())?;
-        let query = query(request);
-        match self.token.is(value(&query, "token")) {
-            true => Ok(query),
+        match self.token.is(&token(request)) {
+            true => Ok(()),
             false => Err((
                 StatusCode::UNAUTHORIZED,
                 "the token is missing or wrong: open the address that the program printed\n",
@@ -121,7 +112,7 @@ impl Served {
 
 async fn page(State(served): State<Arc<Served>>, request: Request) -> Response {
     let checked = match served.is_recording {
-        true => served.check(&request).map(drop),
+        true => served.check(&request),
         false => check_host(request.headers()),
     };
     if let Err(refusal) = checked {
@@ -134,32 +125,14 @@ async fn page(State(served): State<Arc<Served>>, request: Request) -> Response {
 async fn messages(State(served): State<Arc<Served>>, request: Request) -> Response {
     match served.check(&request) {
         Err(refusal) => answer(refusal),
-        Ok(_) => answer(Sse::new(sent(served)).keep_alive(KeepAlive::default())),
-    }
-}
-
-async fn extents(State(served): State<Arc<Served>>, request: Request) -> Response {
-    let query = match served.check(&request) {
-        Err(refusal) => return answer(refusal),
-        Ok(query) => query,
-    };
-    let (node, volume) = (value(&query, "node"), value(&query, "volume"));
-    match served.nodes.extents(node, volume).await {
-        Ok(extents) => {
-            served.out.history.add(Message::extents(node, volume, &extents));
-            answer(StatusCode::NO_CONTENT)
-        }
-        Err(error @ ExtentsError::NoImage(_)) => {
-            answer((StatusCode::NOT_FOUND, format!("{error}\n")))
-        }
-        Err(error) => answer((StatusCode::BAD_GATEWAY, format!("{error}\n"))),
+        Ok(()) => answer(Sse::new(sent(served)).keep_alive(KeepAlive::default())),
     }
 }
 
 async fn missing(State(served): State<Arc<Served>>, request: Request) -> Response {
     match served.check(&request) {
         Err(refusal) => answer(refusal),
-        Ok(_) => answer((StatusCode::NOT_FOUND, "there is nothing at this path\n")),
+        Ok(()) => answer((StatusCode::NOT_FOUND, "there is nothing at this path\n")),
     }
 }
 
@@ -186,13 +159,15 @@ struct Position {
     /// The number of the next message; `None` at the beginning.
     next: Option<u64>,
     ready: VecDeque<Arc<str>>,
+    _viewer: Viewer,
 }
 
 /// The messages for one reader. The stream of a reader that is too slow ends; it connects again and
 /// gets everything from the beginning.
 fn sent(served: Arc<Served>) -> impl Stream<Item = Result<Event, Infallible>> {
     let ready = VecDeque::from([(served.hello)()]);
-    stream::unfold(Position { served, next: None, ready }, |mut at| async move {
+    let viewer = served.out.viewer();
+    stream::unfold(Position { served, next: None, ready, _viewer: viewer }, |mut at| async move {
         loop {
             if let Some(text) = at.ready.pop_front() {
                 return Some((Ok(Event::default().data(&*text)), at));

@@ -1,14 +1,17 @@
 //! What a survey and a report show of pools that a driver has open, and of none.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use hostloop_driver::inspect::inventory::Survey;
-use hostloop_driver::inspect::status::Report;
+use hostloop_driver::inspect::status::{Report, image_maps};
+use hostloop_driver::kernel::extents::Mapped;
 use hostloop_driver::kernel::reflink_support::shares_extents;
 use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::storage::VolumeId;
 
 use super::{Site, attach, site};
 use crate::testkit::{MI, mount_fs};
@@ -81,6 +84,46 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     site.kernel.loop_detach(minor, image).unwrap();
     site.close();
     assert_eq!(take(&site).pools[0].state, "closed");
+}
+
+#[test]
+fn maps_of_images_show_what_a_snapshot_shares_and_what_a_write_splits() {
+    const WRITTEN: u64 = 64 << 10;
+    let site = site("fast=DIR/fast,image=400Mi");
+    let record = site.make("data");
+    let pool = site.options.state_dir.join("pools/fast");
+    let image = pool.join("volumes").join(record.id.to_string()).join("image");
+    let image = File::options().write(true).open(image).unwrap();
+    let write = |bytes: u64| {
+        image.write_all_at(&vec![7; usize::try_from(bytes).unwrap()], 0).unwrap();
+    };
+    write(MI);
+    let snapshot = site.snapshot(&record, "monday");
+    let gone = VolumeId::generate(record.id.pool()).to_string();
+    let ids = [record.id.to_string(), snapshot.id.to_string(), gone];
+    let read = || {
+        let maps = image_maps(&site.specs, &site.options.state_dir, &ids);
+        let found: Vec<_> = maps.iter().map(|map| map.id.clone()).collect();
+        assert_eq!((&found[..], maps.iter().find_map(|map| map.problem.clone())), (&ids[..], None));
+        maps.into_iter().map(|map| map.extents)
+    };
+    let bytes = |runs: &[Mapped], shared: bool| -> u64 {
+        runs.iter().filter(|run| run.shared == shared).map(|run| run.len).sum()
+    };
+    let [data, monday, gone] = read().collect::<Vec<_>>().try_into().unwrap();
+    let (data, monday) = (data.unwrap(), monday.unwrap());
+    assert_eq!((&data, gone), (&monday, None));
+    assert!(bytes(&data, true) >= MI && bytes(&data, false) == 0, "{data:?}");
+    write(WRITTEN);
+    let [data, after, _] = read().collect::<Vec<_>>().try_into().unwrap();
+    let (data, after) = (data.unwrap(), after.unwrap());
+    assert_eq!(
+        (bytes(&data, false), bytes(&after, false)),
+        (WRITTEN, WRITTEN),
+        "{data:?} {after:?}"
+    );
+    assert_ne!(data[0].physical, after[0].physical);
+    assert_eq!(bytes(&data, true), bytes(&after, true));
 }
 
 #[test]

@@ -173,6 +173,11 @@ function foldReport(state: State, { node, t, report }: ReportMessage): void {
 }
 
 function foldExtents(state: State, node: string, volume: string, t: number, extents: Extent[]): void {
+  // The image is gone, or has no blocks yet.
+  if (extents.length === 0) {
+    state.extents.delete(volume);
+    return;
+  }
   const sharing = { t, shared: 0, own: 0 };
   for (const extent of extents) {
     if (extent.shared) sharing.shared += extent.len;

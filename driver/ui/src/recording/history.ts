@@ -95,9 +95,13 @@ export function base<E extends Entry>(entries: readonly E[]): E[] {
       case "report":
         last.set(`report ${message.node}`, entry);
         break;
-      case "extents":
-        last.set(`extents ${message.volume}`, entry);
+      case "extents": {
+        // The map of an image that is gone is empty.
+        const key = `extents ${message.volume}`;
+        if (message.extents.length > 0) last.set(key, entry);
+        else last.delete(key);
         break;
+      }
       case "problem":
         last.set(`problem ${message.about}`, entry);
         break;

@@ -30,11 +30,7 @@ export function launch(): Promise<Browser> {
 }
 
 export class Server {
-  /** Paths with queries that were asked for, without the stream. */
-  readonly asked: string[] = [];
   url = "";
-  /** Answers of `/extents`. */
-  extentsStatus = 204;
   private messages: unknown[];
   private streams = new Set<ServerResponse>();
   private readonly server = createServer((request, response) => {
@@ -49,8 +45,7 @@ export class Server {
       response.on("close", () => this.streams.delete(response));
       void this.replay(response);
     } else {
-      this.asked.push(url.pathname + url.search);
-      response.writeHead(this.extentsStatus).end();
+      response.writeHead(404).end();
     }
   });
 

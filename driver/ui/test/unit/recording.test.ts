@@ -33,6 +33,20 @@ test("a history has a limit of bytes", () => {
   assert.ok(history.bytes <= 50_000, String(history.bytes));
 });
 
+test("a full history forgets the map of an image that is gone", () => {
+  const history = new History({ messages: 100, bytes: 1e9 });
+  const extents = [{ offset: 0, len: 1, physical: 1, shared: false }];
+  fill(history, [
+    { type: "extents", t: START, node: "n", volume: "gone", extents },
+    { type: "extents", t: START, node: "n", volume: "there", extents },
+    { type: "extents", t: START, node: "n", volume: "gone", extents: [] },
+  ]);
+  fill(history, Array.from({ length: 200 }, (_, i) => ({ type: "gap", t: START + i, node: "n", process: "node", lost: 1 })));
+  const messages = history.entries.map((e) => e.raw);
+  assert.deepEqual([...stateOf({ messages }).extents.keys()], ["there"]);
+  assert.ok(!JSON.stringify(messages).includes("gone"));
+});
+
 test("times in the history never go back", () => {
   const history = new History();
   fill(history, [

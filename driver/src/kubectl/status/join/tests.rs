@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use hostloop_controllers::api::scope::NODE_LABEL;
 use serde_json::{Value, json};
 
@@ -30,7 +32,8 @@ fn node(name: &str, pool: Value, volumes: &[Value], snapshots: &[Value]) -> Node
         "pools": [pool], "volumes": volumes, "snapshots": snapshots, "groups": [], "loops": [],
         "mounts": [], "orphans": [],
     });
-    NodeReport { node: name.to_owned(), pod: format!("hostloop-{name}"), report: Ok(read(report)) }
+    let (node, pod) = (name.to_owned(), format!("hostloop-{name}"));
+    NodeReport { node, pod, report: Ok(read(report)), took: Duration::ZERO }
 }
 
 fn pool(state: &str, why: Option<&str>) -> Value {
@@ -43,7 +46,8 @@ fn pool(state: &str, why: Option<&str>) -> Value {
 
 fn silent(name: &str) -> NodeReport {
     let late = NodeError::Late("hostloop-x".to_owned());
-    NodeReport { node: name.to_owned(), pod: "hostloop-x".to_owned(), report: Err(late) }
+    let (node, pod) = (name.to_owned(), "hostloop-x".to_owned());
+    NodeReport { node, pod, report: Err(late), took: Duration::ZERO }
 }
 
 fn objects() -> Objects {

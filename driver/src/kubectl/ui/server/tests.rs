@@ -15,7 +15,6 @@ fn server() -> (Router, String, Out) {
         is_recording: false,
         hello: Box::new(|| "{\"type\":\"hello\"}".into()),
         out: out.clone(),
-        nodes: Nodes::None,
     };
     (router(served), token.as_str().to_owned(), out)
 }
@@ -55,8 +54,6 @@ async fn requests_of_others_are_refused() {
         (with("/stream", &token.to_uppercase()), vec![local], 401),
         ("/stream".to_owned(), vec![local], 401),
         ("/stream?token=".to_owned(), vec![local], 401),
-        (with("/extents", "no"), vec![local], 401),
-        (with("/extents", &token) + "&node=n&volume=v", vec![local], 502),
         (with("/other", "no"), vec![local], 401),
         (with("/other", &token), vec![local], 404),
     ] {
@@ -67,7 +64,7 @@ async fn requests_of_others_are_refused() {
         assert_eq!(all["cache-control"], "no-store", "{path}");
         cases += 1;
     }
-    assert_eq!(cases, 21);
+    assert_eq!(cases, 19);
     let changed = Request::post("/").header("host", "localhost").body(Body::empty()).unwrap();
     let changed = router.clone().oneshot(changed).await.unwrap();
     assert_eq!(changed.status(), StatusCode::METHOD_NOT_ALLOWED);
@@ -82,7 +79,6 @@ async fn a_recording_needs_the_token_too() {
         is_recording: true,
         hello: Box::new(|| "".into()),
         out,
-        nodes: Nodes::None,
     };
     let router = router(served);
     let local = [("host", "127.0.0.1:1")];
@@ -111,6 +107,9 @@ async fn a_reader_gets_the_history_and_then_what_comes() {
     let after = next().await;
     assert!(after.contains("\"about\":\"after\""), "{after}");
     assert_eq!(after.matches('\n').count(), 2, "one line of data: {after}");
+    assert!(out.is_watched());
+    drop(body);
+    assert!(!out.is_watched(), "its reader is gone");
 }
 
 #[tokio::test]
@@ -123,7 +122,6 @@ async fn a_reader_that_is_too_slow_is_cut_off() {
         is_recording: false,
         hello: Box::new(|| "hello".into()),
         out: out.clone(),
-        nodes: Nodes::None,
     };
     let mut stream = Box::pin(sent(Arc::new(served)));
     out.problems.found("first", "x");
