@@ -23,6 +23,7 @@ pub mod namespace;
 pub mod plugin;
 pub mod pools;
 pub mod queries;
+pub mod recording;
 pub mod requests;
 pub mod scenarios;
 pub mod scratch;

@@ -5,27 +5,29 @@
 //! kernel, and its checks. All it made goes with its scratch directory, also after a failure or a
 //! signal.
 
-use std::collections::BTreeMap;
+mod beside;
+mod pace;
+mod styles;
+mod tour;
+
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anstream::println;
-use anstyle::{AnsiColor, Style};
 use clap::Parser;
 use hostloop_driver::inspect::status::humanize::{bytes, count};
-use hostloop_test::client::Csi;
-use hostloop_test::driver::{Driver, DriverSpec};
-use hostloop_test::leaks::{Leaks, files_in, mounted};
-use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, used_bytes};
-use hostloop_test::scratch::Scratch;
+use hostloop_test::leaks::Leaks;
+use hostloop_test::pools::{MIB, used_bytes};
 use hostloop_test::steps::{Name, Origin, Spec, Step};
-use hostloop_test::world::World;
-use hostloop_test::{data, loops, machine};
+use hostloop_test::{data, loops, machine, recording};
 use nix::sys::statvfs::statvfs;
 use tokio::signal::unix::{SignalKind, signal};
+
+use beside::Shown;
+use styles::{BAD, TITLE};
+use tour::{POD, Tour};
 
 /// Walk through the life of a volume on this machine, without a cluster.
 #[derive(Parser)]
@@ -42,6 +44,9 @@ struct Options {
     /// Keep volumes, mounts and the driver until Ctrl-C
     #[arg(long)]
     keep: bool,
+
+    #[command(flatten)]
+    shown: Shown,
 }
 
 /// Size of the first volume, in MiB.
@@ -52,194 +57,14 @@ const SCRAP: u64 = 64 * MIB;
 const SNAPSHOT_LIMIT: u64 = 4 * MIB;
 /// Deleted space is back in the pool after this time.
 const DISCARD_LIMIT: Duration = Duration::from_secs(20);
-const POD: Name = "pod";
 const SNAPSHOT: Name = "monday";
 const VOLUMES: [Name; 3] = ["clone", "restored", "data"];
 const INTERRUPTED: u8 = 130;
-
-const TITLE: Style = Style::new().bold();
-const QUIET: Style = Style::new().dimmed();
-const CALL: Style = AnsiColor::Cyan.on_default();
-const GOOD: Style = AnsiColor::Green.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
-
-/// The images, loop devices and mounts beneath the scratch directory, each with its properties.
-type Picture = BTreeMap<String, String>;
-
-struct Tour {
-    world: World,
-    csi: Csi,
-    driver: Driver,
-    pool: PoolFixture,
-    /// Volume and snapshot IDs with the names to print for them.
-    names: BTreeMap<String, Name>,
-    before: Picture,
-    /// Lines of the driver's log that were printed or skipped.
-    logged: usize,
-    steps: usize,
-    checks: usize,
-    failed: usize,
-    // Dropped last: it unmounts and detaches all that is left.
-    scratch: Scratch,
-}
 
 /// The size of the filesystem at a path, in bytes.
 fn filesystem_bytes(path: &Path) -> u64 {
     let stat = statvfs(path).unwrap_or_else(|e| panic!("statvfs {}: {e}", path.display()));
     stat.blocks() * stat.fragment_size()
-}
-
-impl Tour {
-    async fn new() -> Tour {
-        let scratch = Scratch::new();
-        let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
-        let log = ["--log-format=json", "--log-level=warn,hostloop::call=debug"];
-        let driver = DriverSpec::new(&scratch, &[&pool]).args(log).start();
-        Tour {
-            world: World::new(scratch.dir("kubelet")),
-            csi: driver.csi().await,
-            driver,
-            pool,
-            names: BTreeMap::new(),
-            before: Picture::new(),
-            logged: 0,
-            steps: 0,
-            checks: 0,
-            failed: 0,
-            scratch,
-        }
-    }
-
-    /// Prints what comes, does the steps, and prints the calls and what they changed.
-    async fn step(&mut self, title: &str, why: &str, steps: &[Step]) {
-        self.steps += 1;
-        println!("\n{TITLE}{:2}  {title}{TITLE:#}", self.steps);
-        println!("    {QUIET}{why}{QUIET:#}");
-        for step in steps {
-            self.world.insist(&self.driver, &self.csi, *step).await;
-            let (id, name) = match *step {
-                Step::Create { volume, .. } => (self.world.id(volume), volume),
-                Step::Snapshot { snapshot, .. } => (self.world.snapshot_id(snapshot), snapshot),
-                _ => continue,
-            };
-            self.names.insert(id.to_owned(), name);
-        }
-        self.look();
-    }
-
-    fn check(&mut self, what: &str, held: bool) {
-        self.checks += 1;
-        self.failed += usize::from(!held);
-        match held {
-            true => println!("    {GOOD}✓{GOOD:#} {what}"),
-            false => println!("    {BAD}✗ {what}{BAD:#}"),
-        }
-    }
-
-    fn look(&mut self) {
-        for call in self.calls() {
-            println!("    {CALL}{}{CALL:#}", self.short(&call));
-        }
-        let now = self.picture();
-        for (thing, was) in &self.before {
-            match now.get(thing) {
-                None => println!("    - {thing}  {was}"),
-                Some(is) if is != was => println!("    ~ {thing}  {was} → {is}"),
-                Some(_) => {}
-            }
-        }
-        for (thing, is) in now.iter().filter(|(t, _)| !self.before.contains_key(*t)) {
-            println!("    + {thing}  {is}");
-        }
-        self.before = now;
-    }
-
-    /// The calls in the driver's log since the last time.
-    fn calls(&mut self) -> Vec<String> {
-        let log = self.driver.log();
-        let lines: Vec<&str> = log.lines().collect();
-        let from = std::mem::replace(&mut self.logged, lines.len());
-        let new = lines[from..].iter().filter_map(|line| {
-            let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            let of = |name: &str| {
-                let value = &line[name];
-                value.as_str().map_or(value.to_string(), str::to_owned)
-            };
-            (line["target"] == "hostloop::call").then(|| {
-                let (method, about, code, ms) = (of("method"), of("about"), of("code"), of("ms"));
-                format!("{method}  {about}  {code}, {ms} ms")
-            })
-        });
-        new.collect()
-    }
-
-    /// The text with paths from the scratch directory on, and names for IDs.
-    fn short(&self, text: &str) -> String {
-        let root = format!("{}/", machine::text(self.scratch.path()));
-        let text = text.replace(&root, "");
-        let named = |text: String, (id, name): (&String, &Name)| text.replace(id, name);
-        self.names.iter().fold(text, named)
-    }
-
-    fn picture(&self) -> Picture {
-        let mut picture = Picture::new();
-        for entry in files_in(self.pool.root()) {
-            if let Ok(image) = entry.join("image").metadata() {
-                let (size, taken) = (bytes(image.len()), bytes(image.blocks() * 512));
-                let image = format!("image {}", self.short(machine::text(&entry)));
-                picture.insert(image, format!("{size}, {taken} on disk"));
-            }
-        }
-        for l in loops::beneath(self.scratch.path()) {
-            let io = if l.direct_io { "direct I/O" } else { "buffered" };
-            let is = format!("{}, {}-byte blocks, {io}", self.short(&l.backing), l.sector);
-            picture.insert(format!("loop  /dev/loop{}", l.minor), is);
-        }
-        for (at, device) in self.mounts() {
-            picture.insert(format!("mount {}", self.short(machine::text(&at))), device);
-        }
-        picture
-    }
-
-    /// The mounts beneath the scratch directory, with their devices.
-    fn mounts(&self) -> BTreeMap<PathBuf, String> {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-        let ours = mounted(&table).into_iter();
-        ours.filter(|m| m.at.starts_with(self.scratch.path())).map(|m| (m.at, m.source)).collect()
-    }
-
-    fn target(&self, volume: Name) -> PathBuf {
-        self.world.target(volume, POD)
-    }
-
-    /// What the pod last wrote to a volume.
-    fn content(&self, volume: Name) -> data::Checksum {
-        data::read(&self.target(volume).join("data"))
-    }
-
-    fn image(&self, volume: Name) -> PathBuf {
-        let volumes = self.pool.root().join("volumes");
-        volumes.join(self.world.id(volume)).join("image")
-    }
-
-    /// Bytes that a volume's image takes on the disk, once everything is written back.
-    fn taken(&self, volume: Name) -> u64 {
-        let target = self.target(volume);
-        if target.exists() {
-            used_bytes(&target);
-        }
-        used_bytes(self.pool.root());
-        let image = self.image(volume).metadata().expect("the image is there");
-        image.blocks() * 512
-    }
-
-    /// The loop devices over a volume's image.
-    fn devices(&self, volume: Name) -> Vec<loops::Loop> {
-        let image = self.image(volume);
-        let mut devices = loops::beneath(self.scratch.path());
-        devices.retain(|l| Path::new(&l.backing) == image);
-        devices
-    }
 }
 
 fn create(volume: Name, fs: &'static str, mib: u64, from: Option<Origin>) -> Step {
@@ -382,9 +207,37 @@ async fn take_down(t: &mut Tour, leaks: &Leaks) {
     t.check("the snapshot is still there", there);
     let steps = [Step::DeleteSnapshot(SNAPSHOT)];
     t.step("Delete the snapshot", "DeleteSnapshot.", &steps).await;
+    look_back(t).await;
     let left = leaks.after(&[&t.pool], &t.driver);
     left.iter().for_each(|leak| println!("    left: {leak}"));
     t.check("pool and kernel are as at the start", left.is_empty());
+}
+
+/// Ends the page and the recording, once their last state was seen.
+async fn look_back(t: &mut Tour) {
+    if t.page.is_none() && t.recorder.is_none() {
+        return;
+    }
+    t.pace.wait().await;
+    t.steps += 1;
+    println!("\n{TITLE}{:2}  Look back{TITLE:#}", t.steps);
+    if let Some(page) = t.page.take() {
+        t.check("the page was there until now", page.answers());
+    }
+    let Some(recorder) = t.recorder.take() else { return };
+    let Some(file) = recorder.end() else { return t.check("the recording is written", false) };
+    let messages = recording::read(&file);
+    let (events, reports) =
+        (recording::count(&messages, "event"), recording::count(&messages, "report"));
+    let at = file.display();
+    println!("    {at}: {}, {}", count(events, "event"), count(reports, "report"));
+    t.check("the recording has the calls and what they changed", events > 0 && reports > 0);
+    // What is deleted is only known here.
+    let id = |name| t.names.iter().find(|(_, n)| **n == name).map_or("", |(id, _)| id.as_str());
+    let sharings = recording::sharings(&messages, id("data"), id(SNAPSHOT));
+    t.check("in it, the snapshot shares blocks", sharings.iter().any(|s| s.shared > 0));
+    let split = recording::was_split(&sharings, data::BYTES as u64 / 2);
+    t.check("and a later write splits them", split);
 }
 
 /// Stops the driver, removes the scratch directory, and counts.
@@ -406,15 +259,15 @@ fn finish(mut t: Tour) -> ExitCode {
 }
 
 /// The whole of it, or with `keep` the part before the volumes are taken down.
-async fn tell(fs: &'static str, keep: bool) -> ExitCode {
-    let mut t = Tour::new().await;
+async fn tell(fs: &'static str, options: Options) -> ExitCode {
+    let mut t = Tour::new(&options.shown).await;
     let leaks = Leaks::before(&t.scratch, &[&t.pool], &t.driver);
     println!("{TITLE}The life of a volume, from CreateVolume to DeleteVolume{TITLE:#}");
     let at = t.scratch.path().display();
     println!("Paths are beneath {at}. + is new, ~ changed, - gone.");
     t.look();
     make(&mut t, fs).await;
-    if !keep {
+    if !options.keep {
         take_down(&mut t, &leaks).await;
         return finish(t);
     }
@@ -432,8 +285,9 @@ async fn signalled() {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Options { fstype, keep } = Options::parse();
-    let mut story = tokio::spawn(tell(fstype.leak(), keep));
+    let options = Options::parse();
+    let fs = options.fstype.clone().leak();
+    let mut story = tokio::spawn(tell(fs, options));
     tokio::select! {
         // The panic of a failure has been printed; its unwinding has cleaned up.
         code = &mut story => code.unwrap_or(ExitCode::FAILURE),
