@@ -75,14 +75,8 @@ choose_profile() {
   IMAGE=${IMAGE:-$image}
 }
 
-# The program that records needs the page.
 demo_program() {
-  local features=()
-  if [ -n "$RECORD" ]; then
-    "$ROOT/scripts/ui" --no-unit || return
-    features=(--features hostloop-driver/ui)
-  fi
-  (cd "$ROOT" && cargo build --locked --profile "$PROFILE" --bin hostloop ${features[@]+"${features[@]}"})
+  (cd "$ROOT" && cargo build --locked --profile "$PROFILE" --bin hostloop)
 }
 
 demo_image() {

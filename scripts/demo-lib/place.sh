@@ -48,7 +48,11 @@ build_missing() {
   elif [ "$OURS" = yes ]; then
     making=demo_image
   fi
-  [ -z "$RECORD" ] || making=${making:-demo_program}
+  if [ -n "$RECORD" ] || [ "$UI" = yes ]; then
+    making=${making:-demo_program}
+    names+=("the page")
+    begin_build "the page" build_page
+  fi
   if [ -n "$making" ]; then
     need_toolchain
     need_packages strip=binutils
@@ -61,7 +65,10 @@ build_missing() {
     names+=("Kubernetes, etcd and containerd (six minutes alone, this once)")
     begin_build Kubernetes cluster build
   fi
-  [ ${#names[@]} = 0 ] || say "Building ${names[0]}${names[1]:+, and beside it ${names[1]}}"
+  if [ ${#names[@]} -gt 0 ]; then
+    printf -v making '%s, ' "${names[@]}"
+    say "Building, side by side: ${making%, }"
+  fi
   await_builds
 }
 
@@ -198,6 +205,7 @@ clean_up() {
   trap '' INT TERM HUP
   if [ -n "$CALLING" ]; then kill "$CALLING" 2>/dev/null || true; fi
   end_builds
+  end_page
   end_recording || true
   if [ "$FINISHED" = yes ]; then
     cut=false
