@@ -7,6 +7,7 @@
 //!
 //! Everything here blocks. The server calls it from threads that may block.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ mod shared_table;
 
 pub use error::{Error, Result};
 pub use loop_device::{
-    Detached, FileId, LoopDevice, LoopInfo, LoopKey, LoopSpec, LoopTable, file_id, loop_path,
+    Detached, FileId, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable, file_id,
+    loop_path,
 };
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
@@ -249,8 +251,11 @@ pub trait Kernel: Send + Sync + 'static {
     fn loops(&self) -> Result<Vec<LoopInfo>>;
 
     /// The attached loop devices as far as they are known: like [`Kernel::loops`], but their
-    /// settings may be old, see [`Kernel::confirm`]. It costs the same with any number of devices.
-    fn known_loops(&self) -> Result<LoopTable> {
+    /// settings may be old, see [`Kernel::confirm`]. A device that the scope does not need may have
+    /// no more than its path, as if the kernel did not report its backing file. It costs the same
+    /// with any number of devices.
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<LoopTable> {
+        let _ = scope;
         Ok(self.loops()?.into())
     }
 
@@ -282,14 +287,15 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Attached devices that are known to have this backing file, lowest minor first.
     fn loops_of(&self, backing: FileId) -> Result<Vec<LoopInfo>> {
-        confirmed_loops(self, |loops| loops.over(backing).collect())
+        confirmed_loops(self, LoopScope::All, |loops| loops.over(backing).collect())
     }
 
     /// All attached devices with this backing file. [`Error::Silent`] if there may be another one:
     /// a device without a reported backing file, with `name` in its path. `name` is the part of the
     /// path that no other file has: a volume's ID, or the file name of a pool's image.
     fn loops_holding(&self, backing: FileId, name: &str) -> Result<Vec<LoopInfo>> {
-        let loops = confirmed_loops(self, |loops| {
+        let scope = LoopScope::Image { directory: name, minors: &BTreeSet::new() };
+        let loops = confirmed_loops(self, scope, |loops| {
             let silent = loops.silent().filter(|l| l.may_hold(name));
             silent.chain(loops.over(backing)).collect()
         })?;
@@ -474,10 +480,11 @@ pub(crate) fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<Moun
 /// Those of the known loop devices that `wanted` selects, confirmed.
 fn confirmed_loops<K: Kernel + ?Sized>(
     kernel: &K,
+    scope: LoopScope<'_>,
     wanted: impl Fn(&LoopTable) -> Vec<&LoopInfo>,
 ) -> Result<Vec<LoopInfo>> {
     for _ in 0..LOOKS {
-        let known = kernel.known_loops()?;
+        let known = kernel.known_loops(scope)?;
         let found = wanted(&known);
         if kernel.confirm(&found, &[], &[]) {
             return Ok(found.into_iter().cloned().collect());

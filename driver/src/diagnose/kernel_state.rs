@@ -1,6 +1,8 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
-use crate::kernel::{self, FileId, Kernel, LoopInfo, LoopKey, LoopTable, MountEntry, MountTable};
+use crate::kernel::{
+    self, FileId, Kernel, LoopInfo, LoopKey, LoopScope, LoopTable, MountEntry, MountTable,
+};
 
 /// Loop devices and mounts at one time.
 #[derive(Clone, Debug, Default)]
@@ -20,17 +22,18 @@ impl KernelState {
         Ok(KernelState { loops, mounts })
     }
 
-    /// What is known of both, in the same order. Some details may be old, see [`Kernel::confirm`].
-    pub(crate) fn known(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
+    /// What is known of both, in the same order. Some details may be old, see [`Kernel::confirm`],
+    /// or missing, see [`Kernel::known_loops`].
+    pub(crate) fn known(kernel: &dyn Kernel, scope: LoopScope<'_>) -> kernel::Result<KernelState> {
         let mounts = kernel.known_mounts()?;
-        let loops = kernel.known_loops()?;
+        let loops = kernel.known_loops(scope)?;
         Ok(KernelState { loops, mounts })
     }
 
     /// Reads all of both, which then is known. So the driver keeps it once.
     pub(crate) fn read_to_know(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         kernel.forget();
-        KernelState::known(kernel)
+        KernelState::known(kernel, LoopScope::All)
     }
 
     /// The attached device with this minor.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::kernel_state::KernelState;
-use crate::kernel::{self, FileId, Kernel, LoopInfo, LoopKey, MountEntry, MountKey};
+use crate::kernel::{self, FileId, Kernel, LoopInfo, LoopKey, LoopScope, MountEntry, MountKey};
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
@@ -154,8 +154,10 @@ impl VolumeState {
         identity: &VolumeIdentity,
         is_confirmed: impl Fn(&VolumeState) -> bool,
     ) -> kernel::Result<VolumeState> {
+        let directory = identity.id.to_string();
+        let scope = LoopScope::Image { directory: &directory, minors: &identity.recorded };
         for _ in 0..kernel::LOOKS {
-            let seen = VolumeState::of(&KernelState::known(kernel)?, identity.clone());
+            let seen = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
             if is_confirmed(&seen) {
                 return Ok(seen);
             }

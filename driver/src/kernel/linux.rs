@@ -8,7 +8,8 @@ use hostloop_events::phase;
 
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopSpec, LoopTable, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, Superblock,
+    LoopScope, LoopSpec, LoopTable, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
+    Superblock,
 };
 
 mod asking;
@@ -127,11 +128,11 @@ impl Kernel for Linux {
         mount::table()
     }
 
-    fn known_loops(&self) -> Result<LoopTable> {
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<LoopTable> {
         let Some(known) = &self.known else {
             return Ok(self.loops()?.into());
         };
-        let loops = known.loops(self)?;
+        let loops = known.loops(self, scope)?;
         // The driver looks at the devices before each publication of a block volume.
         loopdev::keep_spares(self, loops.iter());
         Ok(loops)

@@ -1,5 +1,6 @@
 //! Loop devices, and the files behind them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -114,6 +115,47 @@ impl Keyed for LoopInfo {
     }
 }
 
+/// The devices that a look needs in full.
+#[derive(Clone, Copy, Debug)]
+pub enum LoopScope<'a> {
+    /// All of them.
+    All,
+    /// Those that may be over one image.
+    Image {
+        /// The name of the image's directory.
+        directory: &'a str,
+        /// Devices that are needed whatever is attached to them.
+        minors: &'a BTreeSet<u32>,
+    },
+}
+
+impl LoopScope<'_> {
+    /// False if the backing file's path shows that the device is over another image: its directory
+    /// has a name of the same form. (The name of a volume's directory is the volume's ID.)
+    pub(crate) fn needs(self, minor: u32, backing_path: &str) -> bool {
+        match self {
+            LoopScope::All => true,
+            LoopScope::Image { directory, minors } => {
+                let other = directory_name(backing_path);
+                minors.contains(&minor) || !other.is_some_and(|other| is_sibling(other, directory))
+            }
+        }
+    }
+}
+
+/// True for two different names of the same form: of one length, and equal up to the last hyphen.
+fn is_sibling(a: &str, b: &str) -> bool {
+    fn form(name: &str) -> Option<(&str, usize)> {
+        name.rsplit_once('-').map(|(form, end)| (form, end.len()))
+    }
+    a != b && form(a).is_some() && form(a) == form(b)
+}
+
+/// The name of the directory that contains this file.
+fn directory_name(path: &str) -> Option<&str> {
+    Path::new(path).parent()?.file_name()?.to_str()
+}
+
 /// Loop devices in the order of their minors.
 pub type LoopTable = SharedTable<LoopInfo>;
 
@@ -161,7 +203,7 @@ impl From<Vec<LoopInfo>> for LoopTable {
 impl LoopInfo {
     /// The name of the backing file's directory.
     pub(crate) fn directory(&self) -> Option<&str> {
-        Path::new(&self.backing_path).parent()?.file_name()?.to_str()
+        directory_name(&self.backing_path)
     }
 
     /// The minor of the loop device under this one, if there is one.
@@ -257,6 +299,35 @@ mod tests {
             };
             assert!(fits, "{info:?}: {found:?}, not {expected:?}");
         }
+    }
+
+    #[test]
+    fn a_look_for_an_image_needs_no_device_of_another_one() {
+        const OTHER: &str = "/pool/volumes/vol-aa-22/image";
+        let none = BTreeSet::new();
+        let recorded = BTreeSet::from([3]);
+        // Path of the file behind device 3 → needed in full
+        let table = [
+            ("/pool/volumes/vol-aa-11/image", true),
+            ("/elsewhere/vol-aa-11/image (deleted)", true),
+            (OTHER, false),
+            ("/elsewhere/vol-aa-22/file", false),
+            ("/pool/volumes/vol-bb-11/image", true),
+            ("/pool/volumes/vol-aa-222/image", true),
+            ("/pool/volumes/vol-aa-11/below/image", true),
+            ("/dev/loop5", true),
+            ("/image", true),
+            ("", true),
+        ];
+        for (path, needed) in table {
+            let scope = LoopScope::Image { directory: "vol-aa-11", minors: &none };
+            assert_eq!(scope.needs(3, path), needed, "{path}");
+            assert!(LoopScope::All.needs(3, path), "{path}");
+        }
+        let of_device = LoopScope::Image { directory: "vol-aa-11", minors: &recorded };
+        assert_eq!([3, 4].map(|minor| of_device.needs(minor, OTHER)), [true, false]);
+        let of_pool = LoopScope::Image { directory: "default.img", minors: &none };
+        assert!(of_pool.needs(3, OTHER), "another kind of image");
     }
 
     #[test]

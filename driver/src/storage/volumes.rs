@@ -1,5 +1,6 @@
 //! Creation, modification and deletion of volumes.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, 
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::KernelState;
 use crate::kernel::file::Copied;
-use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file};
+use crate::kernel::{self, Detached, FileId, LoopInfo, LoopScope, MkfsSpec, extents, file};
 use crate::record::{SCHEMA, now_ns};
 
 #[cfg(test)]
@@ -99,11 +100,13 @@ impl Pools {
 
     /// Detaches the image's loop devices, if they have no users in this mount namespace.
     fn detach_idle(&self, id: VolumeId, stage: Option<&Stage>, image: FileId) -> Result<()> {
-        let loops = self.kernel.loops_holding(image, &id.to_string())?;
+        let directory = id.to_string();
+        let loops = self.kernel.loops_holding(image, &directory)?;
         if loops.is_empty() {
             return Ok(());
         }
-        let view = KernelState::known(&*self.kernel)?;
+        let scope = LoopScope::Image { directory: &directory, minors: &BTreeSet::new() };
+        let view = KernelState::known(&*self.kernel, scope)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {

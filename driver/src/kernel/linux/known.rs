@@ -23,7 +23,7 @@ use rustix::fs::StatVfsMountFlags;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, ioctl, lock, loopdev, mount, statmount};
 use crate::kernel::mount_words::Words;
-use crate::kernel::{Error, LoopInfo, LoopTable, MountEntry, MountTable, Result};
+use crate::kernel::{Error, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
 
 /// The loop devices and mounts that are known.
 #[derive(Debug, Default)]
@@ -43,13 +43,21 @@ struct Loops {
     known: LoopTable,
     /// Number of the last message.
     messages: u64,
-    /// Devices to query again, with the message that announced it. Those that do not report their
-    /// backing file stay here.
-    changed: BTreeMap<u32, u64>,
+    /// Devices to query again. Those that do not report their backing file stay here.
+    changed: BTreeMap<u32, Change>,
     /// True if `known` has all devices but the changed ones.
     complete: bool,
     /// The last message after which messages were lost.
     lost: u64,
+}
+
+/// A device to query again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Change {
+    /// The message that announced it.
+    message: u64,
+    /// The path of the backing file, if that was read after the message.
+    backing_path: Option<String>,
 }
 
 /// The devices to query before the list is right.
@@ -62,16 +70,21 @@ enum Query {
 }
 
 impl Loops {
-    /// Takes in messages, and says what to query.
-    fn note(&mut self, changes: Changes) -> Query {
+    /// Takes in messages, and says what to query for this scope.
+    fn note(&mut self, changes: Changes, scope: LoopScope<'_>) -> Query {
         match changes {
             Changes::Loops(minors) => minors.into_iter().for_each(|minor| self.change(minor)),
             Changes::Unknown => self.forget(),
         }
-        match self.complete {
-            true => Query::These(self.changed.iter().map(|(m, n)| (*m, *n)).collect()),
-            false => Query::All(self.messages),
+        if !self.complete {
+            return Query::All(self.messages);
         }
+        let is_needed = |(minor, change): &(&u32, &Change)| {
+            let path = change.backing_path.as_ref();
+            path.is_none_or(|path| scope.needs(**minor, path))
+        };
+        let needed = self.changed.iter().filter(is_needed);
+        Query::These(needed.map(|(minor, change)| (*minor, change.message)).collect())
     }
 
     /// All devices must be queried again.
@@ -84,7 +97,7 @@ impl Loops {
     /// The device must be queried again.
     fn change(&mut self, minor: u32) {
         self.messages += 1;
-        self.changed.insert(minor, self.messages);
+        self.changed.insert(minor, Change { message: self.messages, backing_path: None });
     }
 
     /// Takes in the answers to a query, and returns the list. A device without an answer has
@@ -93,12 +106,12 @@ impl Loops {
         let asked = match query {
             Query::These(asked) => asked,
             Query::All(message) => {
-                let later = self.changed.split_off(&0).into_iter().filter(|(_, n)| *n > message);
-                self.changed = later.collect();
+                self.changed.retain(|_, change| change.message > message);
                 self.complete = self.lost <= message;
                 self.known = LoopTable::default();
                 for info in &answers {
-                    self.changed.entry(info.minor).or_insert(message);
+                    let change = Change { message, backing_path: None };
+                    self.changed.entry(info.minor).or_insert(change);
                 }
                 answers.iter().map(|info| (info.minor, message)).collect()
             }
@@ -107,13 +120,16 @@ impl Loops {
             answers.into_iter().map(|info| (info.minor, info)).collect();
         for (minor, message) in asked {
             // Another call has learned this message already, or a later one.
-            let Some(latest) = self.changed.get(&minor).copied() else {
+            let Some(change) = self.changed.get_mut(&minor) else {
                 continue;
             };
             let answer = answers.remove(&minor);
-            let silent = answer.as_ref().is_some_and(|info| info.backing.is_none());
-            if latest == message && !silent {
-                self.changed.remove(&minor);
+            let silent = answer.as_ref().filter(|info| info.backing.is_none());
+            if change.message == message {
+                match silent {
+                    Some(info) => change.backing_path = Some(info.backing_path.clone()),
+                    None => drop(self.changed.remove(&minor)),
+                }
             }
             match answer {
                 Some(info) => self.known.insert(minor.into(), Arc::new(info)),
@@ -242,7 +258,7 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
 
 impl Known {
     /// All attached loop devices, lowest minor first.
-    pub(super) fn loops(&self, linux: &Linux) -> Result<LoopTable> {
+    pub(super) fn loops(&self, linux: &Linux, scope: LoopScope<'_>) -> Result<LoopTable> {
         let uevents = self.uevents.get_or_init(|| {
             let proved = loopdev::proved_uevents(linux);
             if proved.is_none() {
@@ -253,22 +269,19 @@ impl Known {
             proved
         });
         let Some(uevents) = uevents else {
-            return Ok(loopdev::infos(linux, &loopdev::attached_minors()?).into());
+            return Ok(loopdev::infos_in(linux, &loopdev::attached_minors()?, scope).into());
         };
         let query = {
             let mut loops = lock(&self.loops);
             let changes = uevents.drain().map_err(|e| Error::io("recvfrom", "uevents", e))?;
-            loops.note(changes)
+            loops.note(changes, scope)
         };
         // Without the lock: a device may hang.
         let minors = match &query {
             Query::All(_) => loopdev::attached_minors()?,
             Query::These(minors) => minors.iter().map(|(minor, _)| *minor).collect(),
         };
-        let answers = match minors.as_slice() {
-            [] => Vec::new(),
-            minors => loopdev::infos(linux, minors),
-        };
+        let answers = loopdev::infos_in(linux, &minors, scope);
         Ok(lock(&self.loops).learn(query, answers))
     }
 

@@ -19,8 +19,8 @@ use super::uevents::{Changes, Uevents};
 use super::{Linux, device_size, read_attribute, sysfs};
 use crate::kernel::failpoint::effect;
 use crate::kernel::{
-    BLOCK_SIZE, Detached, Error, FileId, Kernel, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec,
-    Result, file_id, loop_path,
+    BLOCK_SIZE, Detached, Error, FileId, Kernel, LOOP_MAJOR, LoopDevice, LoopInfo, LoopScope,
+    LoopSpec, Result, file_id, loop_path,
 };
 
 /// Another process may take the free device between the query and the attach. So many times in a
@@ -66,7 +66,7 @@ fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
     }
     if !linux.dev_makes_nodes() {
         // The look keeps spare nodes, one of which this device may have taken.
-        linux.known_loops()?;
+        linux.known_loops(LoopScope::All)?;
     }
     Ok(LoopDevice { minor, direct_io, file })
 }
@@ -212,6 +212,26 @@ pub(super) fn attached_minors() -> Result<Vec<u32>> {
 
 fn is_attached(minor: u32) -> bool {
     sysfs(minor, "loop/backing_file").exists()
+}
+
+/// Queries the devices that the scope needs. Of others it reads the path only: an open would wait
+/// for a concurrent attach or detach of that device, and delay its detach. Leaves out devices
+/// without a backing file.
+pub(super) fn infos_in(linux: &Linux, minors: &[u32], scope: LoopScope<'_>) -> Vec<LoopInfo> {
+    let (mut needed, mut found) = (Vec::new(), Vec::new());
+    for minor in minors.iter().copied() {
+        match backing_path(minor) {
+            Ok(None) => {}
+            Ok(Some(backing_path)) if !scope.needs(minor, &backing_path) => {
+                found.push(LoopInfo { minor, backing_path, ..LoopInfo::default() });
+            }
+            _ => needed.push(minor),
+        }
+    }
+    if !needed.is_empty() {
+        found.extend(infos(linux, &needed));
+    }
+    found
 }
 
 /// Queries these devices, and leaves out those without a backing file. A device that fails or hangs

@@ -1,9 +1,12 @@
 //! Looks that follow the kernel's notices, against looks that read everything. Other programs make
 //! the changes, behind the driver's back.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use hostloop_driver::kernel::{BindFlags, FsType, Kernel, LoopInfo, MountEntry, MountTable};
+use hostloop_driver::kernel::{
+    BindFlags, FsType, Kernel, LoopInfo, LoopScope, MountEntry, MountTable, file_id,
+};
 
 use super::scratch::{Scratch, lasting, size};
 use crate::testkit::{MI, loops_beneath};
@@ -27,7 +30,7 @@ fn ours(s: &Scratch, table: &MountTable) -> Vec<MountEntry> {
 fn known(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
     for _ in 0..5 {
         let table = s.kernel.known_mounts().unwrap();
-        let loops = s.kernel.known_loops().unwrap().iter().cloned().collect();
+        let loops = s.kernel.known_loops(LoopScope::All).unwrap().iter().cloned().collect();
         let loops = loops_beneath(loops, s.path());
         let mounts: Vec<_> =
             table.entries.iter().filter(|m| m.mount_point.starts_with(s.path())).collect();
@@ -153,7 +156,7 @@ fn a_stale_detail_is_not_confirmed() {
     run("losetup", &["-c", &node]);
     assert!(!s.kernel.confirm(&[&before], &[], &[]), "it has grown");
     let find = || {
-        let known = s.kernel.known_loops().unwrap();
+        let known = s.kernel.known_loops(LoopScope::All).unwrap();
         known.iter().find(|l| l.minor == device.minor).unwrap().clone()
     };
     assert_eq!(find().size_bytes, 8 * MI);
@@ -172,4 +175,48 @@ fn a_stale_detail_is_not_confirmed() {
     assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is gone");
     assert!(!s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]), "nothing is mounted there");
     assert!(s.kernel.confirm(&[], &[], &[(&at, None)]));
+}
+
+/// The first look after an attach opens only devices that may be over its own image.
+#[test]
+fn a_look_for_one_image_leaves_other_images_devices_alone() {
+    let s = Scratch::new();
+    let names = ["vol-aa-01", "vol-aa-02"];
+    let images = names.map(|name| {
+        s.dir(name);
+        s.image(&format!("{name}/image"), MI)
+    });
+    let none = BTreeSet::new();
+    let of = |directory| LoopScope::Image { directory, minors: &none };
+    let find = |scope: LoopScope<'_>, minor| {
+        let known = s.kernel.known_loops(scope).unwrap();
+        known.iter().find(|l| l.minor == minor).cloned()
+    };
+    let paths = names.map(|name| s.path().join(name).join("image"));
+    for path in &paths {
+        run("losetup", &["-f", arg(path)]);
+    }
+    let minors = paths.each_ref().map(|path| {
+        let device = losetup_of(path);
+        device.strip_prefix("/dev/loop").unwrap().parse::<u32>().unwrap()
+    });
+    let ids = images.each_ref().map(|image| file_id(image).unwrap());
+    for (own, other) in [(0, 1), (1, 0)] {
+        s.kernel.forget();
+        let mine = find(of(names[own]), minors[own]).unwrap();
+        assert_eq!(mine.backing, Some(ids[own]));
+        let theirs = find(of(names[own]), minors[other]).unwrap();
+        assert_eq!(theirs.backing, None, "it was not asked");
+        assert_eq!(theirs.backing_path, arg(&paths[other].canonicalize().unwrap()));
+        let recorded = BTreeSet::from([minors[other]]);
+        let scope = LoopScope::Image { directory: names[own], minors: &recorded };
+        assert_eq!(find(scope, minors[other]).unwrap().backing, Some(ids[other]));
+    }
+    s.kernel.forget();
+    find(of(names[0]), minors[0]);
+    let all = minors.map(|minor| find(LoopScope::All, minor).unwrap().backing);
+    assert_eq!(all, ids.map(Some));
+    for minor in minors {
+        run("losetup", &["-d", &format!("/dev/loop{minor}")]);
+    }
 }

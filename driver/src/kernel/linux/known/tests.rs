@@ -1,5 +1,9 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::kernel::FileId;
+
+static EMPTY: BTreeSet<u32> = BTreeSet::new();
 
 fn device(minor: u32, ino: u64) -> LoopInfo {
     LoopInfo { minor, backing: Some(FileId { dev: 1, ino }), ..LoopInfo::default() }
@@ -12,7 +16,7 @@ fn silent(minor: u32) -> LoopInfo {
 /// Devices that were listed once, with nothing left to query.
 fn listed(devices: &[LoopInfo]) -> Loops {
     let mut loops = Loops::default();
-    let query = loops.note(Changes::Loops(vec![]));
+    let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
     assert_eq!(query, Query::All(0), "the first look lists all devices");
     loops.learn(query, devices.to_vec());
     loops
@@ -47,7 +51,7 @@ fn only_changed_devices_are_queried() {
     ];
     for (known, messages, expected, answers, list) in table {
         let mut loops = listed(&known);
-        let query = loops.note(Changes::Loops(messages));
+        let query = loops.note(Changes::Loops(messages), LoopScope::All);
         assert_eq!(minors(&query), Some(expected), "{known:?}");
         assert_eq!(all(&loops.learn(query, answers)), list);
     }
@@ -57,31 +61,67 @@ fn only_changed_devices_are_queried() {
 fn a_device_that_does_not_report_its_file_is_queried_each_time() {
     let mut loops = listed(&[silent(1), device(2, 2)]);
     for _ in 0..2 {
-        let query = loops.note(Changes::Loops(vec![]));
+        let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
         assert_eq!(minors(&query), Some(vec![1]));
         loops.learn(query, vec![silent(1)]);
     }
-    let query = loops.note(Changes::Loops(vec![]));
+    let query = loops.note(Changes::Loops(vec![]), LoopScope::All);
     loops.learn(query, vec![device(1, 1)]);
-    assert_eq!(minors(&loops.note(Changes::Loops(vec![]))), Some(vec![]));
+    assert_eq!(minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)), Some(vec![]));
+}
+
+#[test]
+fn a_device_of_another_image_is_queried_when_it_is_needed() {
+    let path = |volume: &str| format!("/pool/volumes/vol-a-{volume}/image");
+    let seen = LoopInfo { backing_path: path("2"), ..silent(5) };
+    let of = |directory| LoopScope::Image { directory, minors: &EMPTY };
+    let none = || Changes::Loops(vec![]);
+    let mut loops = listed(&[]);
+    let query = loops.note(Changes::Loops(vec![5]), of("vol-a-1"));
+    assert_eq!(minors(&query), Some(vec![5]), "its path is not known yet");
+    assert_eq!(all(&loops.learn(query, vec![seen.clone()])), vec![seen.clone()]);
+    let recorded = BTreeSet::from([5]);
+    let with_minor = LoopScope::Image { directory: "vol-a-1", minors: &recorded };
+    for (scope, asked) in [
+        (of("vol-a-1"), vec![]),
+        (of("vol-a-3"), vec![]),
+        (of("vol-a-2"), vec![5]),
+        (with_minor, vec![5]),
+        (LoopScope::All, vec![5]),
+    ] {
+        assert_eq!(minors(&loops.note(none(), scope)), Some(asked), "{scope:?}");
+    }
+    let query = loops.note(none(), LoopScope::All);
+    // A look for another image meanwhile reads the path after that.
+    let late = loops.note(Changes::Loops(vec![5]), of("vol-a-1"));
+    assert_eq!(minors(&late), Some(vec![5]), "it changed again");
+    let whole = LoopInfo { backing_path: path("2"), ..device(5, 2) };
+    loops.learn(query, vec![whole.clone()]);
+    assert_eq!(minors(&loops.note(none(), of("vol-a-1"))), Some(vec![5]));
+    assert_eq!(all(&loops.learn(late, vec![seen.clone()])), vec![seen.clone()]);
+    let query = loops.note(none(), of("vol-a-2"));
+    assert_eq!(all(&loops.learn(query.clone(), vec![whole.clone()])), vec![whole.clone()]);
+    // The path of the same message comes late, and is older than the whole answer.
+    assert_eq!(all(&loops.learn(query, vec![seen])), [whole]);
+    assert_eq!(minors(&loops.note(none(), LoopScope::All)), Some(vec![]));
 }
 
 #[test]
 fn lost_messages_list_all_devices() {
     let mut loops = listed(&[device(1, 1)]);
-    let query = loops.note(Changes::Unknown);
+    let query = loops.note(Changes::Unknown, LoopScope::All);
     assert_eq!(minors(&query), None);
     assert_eq!(all(&loops.learn(query, vec![device(2, 2)])), [device(2, 2)]);
-    assert_eq!(minors(&loops.note(Changes::Loops(vec![]))), Some(vec![]));
+    assert_eq!(minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)), Some(vec![]));
 }
 
 #[test]
 fn messages_lost_during_a_listing_list_again() {
     let mut loops = listed(&[]);
-    let first = loops.note(Changes::Unknown);
-    assert_eq!(minors(&loops.note(Changes::Unknown)), None);
+    let first = loops.note(Changes::Unknown, LoopScope::All);
+    assert_eq!(minors(&loops.note(Changes::Unknown, LoopScope::All)), None);
     loops.learn(first, vec![device(1, 1)]);
-    assert_eq!(minors(&loops.note(Changes::Loops(vec![]))), None);
+    assert_eq!(minors(&loops.note(Changes::Loops(vec![]), LoopScope::All)), None);
 }
 
 #[test]
@@ -90,10 +130,10 @@ fn a_device_that_changes_during_a_query_is_queried_again() {
     for lost in [true, false] {
         let mut loops = listed(&[device(1, 1)]);
         let changes = if lost { Changes::Unknown } else { Changes::Loops(vec![1]) };
-        let first = loops.note(changes);
-        let second = loops.note(Changes::Loops(vec![1]));
+        let first = loops.note(changes, LoopScope::All);
+        let second = loops.note(Changes::Loops(vec![1]), LoopScope::All);
         loops.learn(first, vec![device(1, 2)]);
-        let third = loops.note(Changes::Loops(vec![]));
+        let third = loops.note(Changes::Loops(vec![]), LoopScope::All);
         assert_eq!(minors(&third), Some(vec![1]), "lost: {lost}");
         assert_eq!(all(&loops.learn(third, vec![device(1, 3)])), [device(1, 3)]);
         // An answer to an older query comes last, and has nothing new.
