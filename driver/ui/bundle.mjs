@@ -2,7 +2,7 @@
 //
 //   node bundle.mjs [FILE]
 import { createHash } from "node:crypto";
-import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
@@ -62,5 +62,7 @@ const html = page({ policy, style, program, data: { place: PLACE } });
 const compressed = gzipSync(html, { level: 9 }).length;
 if (compressed > LIMIT) throw new Error(`the page has ${compressed} bytes compressed, and ${LIMIT} are allowed`);
 await mkdir(dirname(output), { recursive: true });
-await writeFile(output, html);
+// Another run may read the page meanwhile.
+await writeFile(`${output}.${process.pid}`, html);
+await rename(`${output}.${process.pid}`, output);
 console.log(`${output}: ${html.length} bytes, ${compressed} compressed`);

@@ -1,6 +1,7 @@
 //! `kubectl hostloop` on a cluster, as a person types it.
 
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cluster::Cluster;
@@ -17,14 +18,19 @@ pub struct Plugin<'c> {
 impl Plugin<'_> {
     /// The plugin for a cluster.
     pub fn of(cluster: &Cluster) -> Plugin<'_> {
-        let folder = Scratch::new();
-        symlink(binary(), folder.path().join("kubectl-hostloop")).expect("a link can be made");
-        Plugin { cluster, folder }
+        let plugin = Plugin { cluster, folder: Scratch::new() };
+        symlink(binary(), plugin.program()).expect("a link can be made");
+        plugin
+    }
+
+    /// The program.
+    pub fn program(&self) -> PathBuf {
+        self.folder.path().join("kubectl-hostloop")
     }
 
     /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it succeeds.
     pub fn run(&self, arguments: &[&str]) -> (String, bool) {
-        let output = Command::new(self.folder.path().join("kubectl-hostloop"))
+        let output = Command::new(self.program())
             .args(arguments)
             .env("KUBECONFIG", self.cluster.kubeconfig())
             .output()

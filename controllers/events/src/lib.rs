@@ -30,7 +30,7 @@ pub use trace::{is_uid, trace_of};
 pub const FORMAT: &str = "hostloop.events/v1";
 
 /// The size of the ring of a process, in bytes: about 1,500 events.
-const LIMIT: usize = 384 << 10;
+pub const LIMIT: usize = 384 << 10;
 
 /// The ring of this process.
 pub static RING: LazyLock<Ring> = LazyLock::new(|| Ring::new(LIMIT));

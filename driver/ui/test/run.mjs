@@ -1,6 +1,6 @@
 // Bundles the tests of a folder and runs them with node's test runner.
 //
-//   node test/run.mjs unit|browser|speed [--filter WORD]
+//   node test/run.mjs unit|browser|speed|live [--filter WORD]
 import { spawn } from "node:child_process";
 import { readdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -11,7 +11,7 @@ const [kind, option, word] = process.argv.slice(2);
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const folder = join(root, "test", kind);
 const output = join(root, "dist", "test", kind);
-const tests = (await readdir(folder)).filter((name) => /\.test\.tsx?$/.test(name));
+const tests = (await readdir(folder)).filter((name) => /\.test\.tsx?$/.test(name)).sort();
 await rm(output, { recursive: true, force: true });
 await build({
   entryPoints: tests.map((name) => join(folder, name)),

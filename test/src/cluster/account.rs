@@ -12,11 +12,22 @@ impl Cluster {
     /// Creates a service account that may do anything. Returns its user name and its kubeconfig,
     /// which is written to this directory.
     pub fn account(&self, namespace: &str, name: &str, dir: &Path) -> (String, PathBuf) {
+        self.account_with("cluster-admin", namespace, name, dir)
+    }
+
+    /// [`Cluster::account`] with the rights of another ClusterRole.
+    pub fn account_with(
+        &self,
+        role: &str,
+        namespace: &str,
+        name: &str,
+        dir: &Path,
+    ) -> (String, PathBuf) {
         let user = format!("{namespace}:{name}");
         self.kubectl(&["create", "serviceaccount", "-n", namespace, name]);
-        let role = "--clusterrole=cluster-admin";
+        let role = format!("--clusterrole={role}");
         let (binding, to) = (format!("{namespace}-{name}"), format!("--serviceaccount={user}"));
-        self.kubectl(&["create", "clusterrolebinding", &binding, role, &to]);
+        self.kubectl(&["create", "clusterrolebinding", &binding, &role, &to]);
         let token = ["create", "token", "-n", namespace, name, "--duration=2h"];
         let token = self.kubectl(&token);
         let file = dir.join(format!("{name}.kubeconfig"));

@@ -18,9 +18,10 @@ function isOurClaim({ main, objects }: Life, state: State): boolean {
   // Volumes and contents of other drivers are not in the stream.
   if (objects.some((object) => object.kind === "PersistentVolume")) return true;
   const claim = main?.object;
-  if (text(claim, "spec", "volumeName") !== "") return false;
+  // Also without the right to see volumes.
   const provisioner = text(claim, "metadata", "annotations", "volume.kubernetes.io/storage-provisioner");
   if (provisioner !== "") return provisioner === driverOf(state);
+  if (text(claim, "spec", "volumeName") !== "") return false;
   const name = text(claim, "spec", "storageClassName");
   const storageClass = state.current.get(`StorageClass ${name}`);
   // A class that does not exist may become ours.

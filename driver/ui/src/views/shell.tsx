@@ -54,7 +54,7 @@ function Header() {
   );
 }
 
-/** Problems that are shown at once; the others are counted. */
+/** Problems that are shown at once; the others are counted, and shown on demand. */
 const MOST = 5;
 
 function Problems() {
@@ -68,13 +68,17 @@ function Problems() {
   ];
   if (lost > 0) sentences.push({ about: "gaps", text: `Processes overwrote ${count(lost, "event")} before they were read. Timelines have gaps.` });
   if (unknown > 0) sentences.push({ about: "unknown", text: `This page left out ${count(unknown, "message")} of a kind that it does not know.` });
+  const line = ({ about, text }: { about: string; text: string }) => <li key={about}><Text value={text} /></li>;
   return (
     <section class="problems" role="status" aria-label="Problems">
-      {sentences.length > 0 && (
-        <ul>
-          {sentences.slice(0, MOST).map(({ about, text }) => <li key={about}><Text value={text} /></li>)}
-          {sentences.length > MOST && <li>and {sentences.length - MOST} more</li>}
-        </ul>
+      {sentences.length > 0 && <ul>{sentences.slice(0, MOST).map(line)}</ul>}
+      {sentences.length > MOST && (
+        <details>
+          <summary>and {sentences.length - MOST} more</summary>
+          <div tabIndex={0} role="region" aria-label="Further problems">
+            <ul>{sentences.slice(MOST).map(line)}</ul>
+          </div>
+        </details>
       )}
     </section>
   );

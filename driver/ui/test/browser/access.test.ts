@@ -1,30 +1,10 @@
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
 import { test } from "node:test";
-import type { Page } from "playwright-core";
 import { allLives } from "../../src/model/lives.ts";
 import { stateOf } from "../generator/fold.ts";
 import { severalStates, wholeLife } from "../generator/stories.ts";
+import { violations } from "./axe.ts";
 import { open, picture } from "./harness.ts";
-
-const AXE = await readFile("node_modules/axe-core/axe.min.js", "utf8");
-
-interface Violation {
-  id: string;
-  help: string;
-  nodes: string[];
-}
-
-async function violations(page: Page): Promise<Violation[]> {
-  await page.evaluate(AXE);
-  return page.evaluate(async () => {
-    interface Axe {
-      run(): Promise<{ violations: { id: string; help: string; nodes: { html: string; failureSummary?: string }[] }[] }>;
-    }
-    const { violations } = await (globalThis as unknown as { axe: Axe }).axe.run();
-    return violations.map(({ id, help, nodes }) => ({ id, help, nodes: nodes.slice(0, 3).map((n) => `${n.html.slice(0, 200)} ${n.failureSummary ?? ""}`) }));
-  });
-}
 
 const world = wholeLife(severalStates());
 const life = encodeURIComponent(allLives(stateOf(world)).find((key) => key.startsWith("claim:"))!);

@@ -1,38 +1,10 @@
 import assert from "node:assert/strict";
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { pathToFileURL } from "node:url";
-import { after, test } from "node:test";
-import type { Page } from "playwright-core";
+import { test } from "node:test";
 import { HOSTILE, hostile, severalStates, wholeLife } from "../generator/stories.ts";
-import { cells, launch, open, openLife, PATIENCE_MS, picture, watch } from "./harness.ts";
-
-const folder = await mkdtemp(join(tmpdir(), "hostloop-recording-"));
-after(() => rm(folder, { recursive: true }));
-
-/** Saves what a page has seen, and opens the file without a network. */
-async function replayed(page: Page, name: string): Promise<{ page: Page; file: string; errors: string[] }> {
-  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Save recording" }).click()]);
-  const path = join(folder, name);
-  await file.saveAs(path);
-  return { ...(await openFile(path)), file: path };
-}
-
-async function openFile(path: string): Promise<{ page: Page; errors: string[] }> {
-  const context = await (await launch()).newContext({ viewport: { width: 1280, height: 800 }, offline: true });
-  context.setDefaultTimeout(PATIENCE_MS);
-  after(() => context.close());
-  const page = await context.newPage();
-  const errors = watch(page);
-  page.on("request", (request) => {
-    if (!request.url().startsWith("file:")) errors.push(`request to ${request.url()}`);
-  });
-  await page.goto(pathToFileURL(path).href);
-  return { page, errors };
-}
-
-const drawing = (page: Page) => page.locator(".plot svg").first().evaluate((svg) => svg.outerHTML);
+import { cells, open, openLife, picture } from "./harness.ts";
+import { drawing, folder, openFile, replayed } from "./replay.ts";
 
 test("a recording is saved and replayed to the same picture", async () => {
   const { page } = await open(wholeLife().messages);

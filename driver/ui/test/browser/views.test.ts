@@ -4,6 +4,7 @@ import { STEPS } from "../../src/life/steps.ts";
 import { duration } from "../../src/model/text.ts";
 import { FULL, hostile, HOSTILE, severalStates, sharing, split, wholeLife } from "../generator/stories.ts";
 import { TIMING, World } from "../generator/world.ts";
+import { violations } from "./axe.ts";
 import { cells, open, openLife, picture } from "./harness.ts";
 
 test("a new claim appears", async () => {
@@ -223,4 +224,20 @@ test("missing rights, lost events and another version are sentences", async () =
   assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
   server.push({ type: "solved", about: "Lease" });
   await problems.getByText("You may not list leases").waitFor({ state: "detached" });
+});
+
+test("more than five problems are counted, and shown on demand", async () => {
+  const world = new World();
+  world.claim("one");
+  const rights = ["nodes", "pods", "leases", "events", "volumes", "classes", "pods/exec"];
+  world.messages.push(...rights.map((right) => ({ type: "problem", about: right, text: `You may not list ${right}.` })));
+  const { page } = await open(world.messages);
+  const last = page.getByRole("status", { name: "Problems" }).getByText("You may not list pods/exec.");
+  await page.getByText("You may not list volumes.").waitFor();
+  assert.equal(await last.isVisible(), false);
+  await page.getByText("and 2 more").click();
+  await last.waitFor();
+  assert.ok(await page.getByRole("link", { name: "one", exact: true }).isVisible());
+  assert.deepEqual(await violations(page), []);
+  await picture(page, "problems");
 });

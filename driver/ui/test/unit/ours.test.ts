@@ -22,6 +22,11 @@ const CASES: [string, (world: World) => void, string[]][] = [
   ["a claim of another provisioner", (w) => w.set("PersistentVolumeClaim", w.claim("a"), provisioner("other.csi")), []],
   ["a claim of our provisioner", (w) => w.set("PersistentVolumeClaim", w.claim("a"), provisioner("hostloop.csi.dev")), ["a"]],
   ["a claim bound to a volume of another driver", (w) => w.set("PersistentVolumeClaim", w.claim("a"), { spec: { volumeName: "pv-1" } }), []],
+  [
+    "our claim bound to a volume that may not be seen",
+    (w) => w.set("PersistentVolumeClaim", w.claim("a"), { ...provisioner("hostloop.csi.dev"), spec: { volumeName: "pv-1" } }),
+    ["a"],
+  ],
   ["a claim without a class", (w) => w.set("PersistentVolumeClaim", "demo/a", { spec: {} }), []],
   ["a claim of a class that does not exist", (w) => w.set("PersistentVolumeClaim", "demo/a", { spec: { storageClassName: "fast" } }), ["a"]],
   [

@@ -1,7 +1,7 @@
 //! The controllers on a real Kubernetes: how quickly claims get their volumes, against what the
 //! cluster itself needs for that, and what the deployed container takes.
 
-mod claims;
+pub(crate) mod claims;
 pub(crate) mod floors;
 pub(crate) mod ground;
 mod pods;

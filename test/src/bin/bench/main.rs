@@ -9,6 +9,7 @@ mod calls;
 mod cluster;
 mod density;
 mod disk;
+mod events;
 mod measure;
 mod page;
 mod parallel;
@@ -35,7 +36,7 @@ type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
 /// These parts take long, or need a Kubernetes, which takes long to build: they run if they are
 /// named.
-const IF_NAMED: [&str; 3] = ["density", "cluster", "scale"];
+const IF_NAMED: [&str; 4] = ["density", "cluster", "events", "scale"];
 
 const PARTS: &[Part] = &[
     ("attach", |runtime, _| attach::figures(runtime)),
@@ -47,6 +48,7 @@ const PARTS: &[Part] = &[
     ("parallel", |runtime, _| parallel::figures(runtime)),
     ("density", |_, args| density::figures(&args.density(), &args.docs())),
     ("cluster", |runtime, _| cluster::figures(runtime)),
+    ("events", |runtime, args| events::figures(runtime, args.quick, &args.docs())),
     ("scale", |runtime, args| scale::figures(runtime, &args.scale(), &args.docs())),
 ];
 
@@ -54,13 +56,13 @@ const PARTS: &[Part] = &[
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// The parts to measure; by default, all but density, cluster and scale
+    /// The parts to measure; by default, all but density, cluster, events and scale
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,
     /// Keep the figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// density, scale: few volumes, instances and claims
+    /// density, events, scale: few volumes, instances and claims
     #[arg(long)]
     quick: bool,
     /// density: numbers of attached volumes
@@ -81,10 +83,10 @@ struct Args {
     /// scale: without the policy that makes the API server place and label claims
     #[arg(long)]
     without_policy: bool,
-    /// density, scale: write data, table and charts into this directory
+    /// density, events, scale: write data, table and charts into this directory
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
-    /// density, scale: draw the data in that directory again, and measure nothing
+    /// density, events, scale: draw the data in that directory again, and measure nothing
     #[arg(long, requires = "docs")]
     again: bool,
 }

@@ -10,8 +10,10 @@ use crate::measure::Figure;
 
 /// What is measured, and drawn on a page of the documentation.
 pub(crate) trait Report: DeserializeOwned + Serialize {
-    /// The part's name, and that of the page and of the file with the data.
+    /// The part's name, and that of the file with the data.
     const NAME: &'static str;
+    /// The name of the page.
+    const PAGE: &'static str = Self::NAME;
 
     /// A table in Markdown.
     fn table(&self) -> String;
@@ -64,7 +66,7 @@ fn keep<R: Report>(report: &R, docs: &Path) {
 
 /// Writes the table and charts into the page, which is made if there is none.
 fn draw<R: Report>(report: &R, docs: &Path) {
-    let page = docs.join(R::NAME).with_extension("md");
+    let page = docs.join(R::PAGE).with_extension("md");
     let text = match std::fs::read_to_string(&page) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => marks::<R>().concat(),
@@ -156,7 +158,7 @@ pub(crate) mod tests {
     /// The report in the documentation, and its page.
     pub(crate) fn documented<R: Report>() -> (R, String) {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        let page = std::fs::read_to_string(docs.join(R::NAME).with_extension("md"));
+        let page = std::fs::read_to_string(docs.join(R::PAGE).with_extension("md"));
         (read(&docs), page.expect("the page is there"))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hostloop_test::cluster::{Cluster, Options};
-use hostloop_test::driver::DriverSpec;
+use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::front::objects;
 use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::text;
@@ -43,17 +43,7 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let cluster = Cluster::up(&Options::default());
     let (samples, asked) = runtime.block_on(async {
         let mut ground = Ground::lay(&cluster).await;
-        let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
-        let controllers = Controllers::start(
-            scratch.path(),
-            NAMESPACE,
-            &[
-                format!("--csi-address={}", driver.endpoint()),
-                format!("--kubeconfig={}", text(&kubeconfig)),
-                "--controllers=provisioner".to_owned(),
-                "--node-deployment=false".to_owned(),
-            ],
-        );
+        let (user, controllers) = provisioner(&cluster, &driver, &scratch, &[]);
         let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
         let null = tokio::spawn(provision(objects::client(&kubeconfig).await));
         for by in By::ALL {
@@ -71,6 +61,24 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = times(samples);
     figures.extend(requests(&asked));
     figures
+}
+
+/// Starts our provisioner for a driver, with further arguments. Returns its user, too.
+pub(crate) fn provisioner(
+    cluster: &Cluster,
+    driver: &Driver,
+    scratch: &Scratch,
+    further: &[String],
+) -> (String, Controllers) {
+    let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
+    let arguments = [
+        format!("--csi-address={}", driver.endpoint()),
+        format!("--kubeconfig={}", text(&kubeconfig)),
+        "--controllers=provisioner".to_owned(),
+        "--node-deployment=false".to_owned(),
+    ];
+    let arguments = [&arguments, further].concat();
+    (user, Controllers::start(scratch.path(), NAMESPACE, &arguments))
 }
 
 async fn measure(ground: &mut Ground) -> Samples {

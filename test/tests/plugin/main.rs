@@ -10,6 +10,8 @@ use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, walk};
 use serde_json::Value;
 
+mod page;
+
 /// The events of the node have the calls of the claim's life in order, and their steps.
 #[track_caller]
 fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
