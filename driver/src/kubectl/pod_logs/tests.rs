@@ -65,7 +65,7 @@ async fn lines_of_all_pods_by_time() {
     assert_eq!(last.as_deref(), Some("2026-01-02T03:04:05.5Z"), "of all lines of the pod");
     let requests = api.requests();
     let request = requests.iter().find(|request| request.contains("hostloop-a/log")).unwrap();
-    has(&request, &["container=hostloop", "sinceSeconds=90", "timestamps=true"]);
+    has(request, &["container=hostloop", "sinceSeconds=90", "timestamps=true"]);
 }
 
 #[tokio::test]
