@@ -46,9 +46,12 @@ async fn kinds_that_an_older_server_lacks_stop_nothing_else() {
     assert!(!log.contains("watching failed"), "{log}");
 
     cluster.create_crds();
+    // In one line, or in two if the process asks between the two definitions.
     let on = || async {
         let log = front.log();
-        log.contains("has their kinds by now: snapshots, group snapshots").then_some(())
+        let names = log.lines().filter_map(|line| line.split_once("has their kinds by now: "));
+        let names: Vec<_> = names.flat_map(|(_, names)| names.split(", ")).map(str::trim).collect();
+        ["snapshots", "group snapshots"].iter().all(|name| names.contains(name)).then_some(())
     };
     until(PATIENCE, on).await.expect("the new kinds are noticed");
     front.down().await;
