@@ -1,5 +1,6 @@
 //! The real kernel.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +14,7 @@ use super::{
 };
 
 mod asking;
+mod attempt;
 pub(crate) mod blank;
 mod fs;
 mod fs_tools;
@@ -33,6 +35,8 @@ pub struct Linux {
     asking: asking::Asking,
     /// For opens only, which work even on a device that hangs when it is queried.
     opening: asking::Asking,
+    /// Minors at which threads attach files now.
+    attaching: Mutex<BTreeSet<u32>>,
     /// For new images with ext4.
     templates: fs_tools::Templates,
     /// `None` if each call reads all loop devices and mounts.
