@@ -7,7 +7,6 @@ use std::time::Duration;
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::front::objects;
-use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::text;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
@@ -38,12 +37,11 @@ struct Samples {
 pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 200 * GIB);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
     // With nodes or without, the limits are raised: what is measured is not the cluster's throttle.
     let cluster = Cluster::up(&Options::default());
     let (samples, asked) = runtime.block_on(async {
         let mut ground = Ground::lay(&cluster).await;
-        let (user, controllers) = provisioner(&cluster, &driver, &scratch, &[]);
+        let (user, driver) = provisioner(&cluster, &pool, &scratch).await;
         let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
         let null = tokio::spawn(provision(objects::client(&kubeconfig).await));
         for by in By::ALL {
@@ -53,32 +51,29 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
         let samples = measure(&mut ground).await;
         let asked = requests.ended().await;
         null.abort();
-        tokio::task::block_in_place(|| controllers.stop());
+        tokio::task::block_in_place(|| driver.stop());
         (samples, asked)
     });
     drop(cluster);
-    driver.stop();
     let mut figures = times(samples);
     figures.extend(requests(&asked));
     figures
 }
 
-/// Starts our provisioner for a driver, with further arguments. Returns its user, too.
-pub(crate) fn provisioner(
+/// Starts the driver with its provisioner in one process, as in a node's pod. It provisions claims
+/// without a node, too: nothing here places them. Returns the provisioner's user, too.
+pub(crate) async fn provisioner(
     cluster: &Cluster,
-    driver: &Driver,
+    pool: &PoolFixture,
     scratch: &Scratch,
-    further: &[String],
-) -> (String, Controllers) {
+) -> (String, Driver) {
     let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
-    let arguments = [
-        format!("--csi-address={}", driver.endpoint()),
-        format!("--kubeconfig={}", text(&kubeconfig)),
-        "--controllers=provisioner".to_owned(),
-        "--node-deployment=false".to_owned(),
-    ];
-    let arguments = [&arguments, further].concat();
-    (user, Controllers::start(scratch.path(), NAMESPACE, &arguments))
+    let spec = DriverSpec::new(scratch, &[pool]).with_loops(NAMESPACE).args([
+        format!("--kubeconfig={}", text(&kubeconfig)).as_str(),
+        "--controllers=provisioner",
+        "--node-deployment=false",
+    ]);
+    (user, tokio::task::block_in_place(|| spec.start()))
 }
 
 async fn measure(ground: &mut Ground) -> Samples {
