@@ -45,6 +45,8 @@ async fn the_page_in_a_browser() {
     let scratch = Scratch::new();
     // Images share blocks, as in most pools.
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
+    // The container gets the pool as a mount that passes further mounts on.
+    machine::run("mount", &["--make-shared", text(pool.mount().expect("it is mounted"))]);
     let kubelet_dir = format!("/var/lib/hostloop-page-{}", std::process::id());
     let options = Options { kubelet_dir: Some(kubelet_dir.clone().into()), ..Options::one_node() };
     let cluster = Cluster::up(&options);

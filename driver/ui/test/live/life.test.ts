@@ -38,7 +38,7 @@ const paintedAt = (name: string) =>
   page.evaluate((of) => (globalThis as unknown as { painted: Map<string, number> }).painted.get(of), name);
 
 test("a claim appears within a second of its creation", async (t) => {
-  await page.getByText("No volumes yet").waitFor();
+  await page.getByText("0 stuck").waitFor();
   const names = Array.from({ length: TIMED }, (_, i) => `timed-${i}`);
   const times: number[] = [];
   for (const name of names) {
