@@ -47,11 +47,17 @@ fn online(world: &World, fs: &str) {
     space.end();
 }
 
-/// A claim with its requested size has no resize status or condition left.
+/// Conditions of a change of size, and of its errors.
+const RESIZING: [&str; 4] =
+    ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
+
+/// A claim with its requested size has no resize status or condition left. It may have others: since
+/// Kubernetes 1.37, `Unused` tells whether a pod uses it.
 fn assert_settled(space: &Space<'_>) {
     space.until_claim("not resizing", "data", |claim| {
-        let conditions = claim["status"]["conditions"].as_array().map_or(0, Vec::len);
-        conditions == 0 && claim["status"]["allocatedResourceStatuses"]["storage"].is_null()
+        let mut conditions = claim["status"]["conditions"].as_array().into_iter().flatten();
+        let is_left = conditions.any(|c| RESIZING.iter().any(|kind| c["type"] == *kind));
+        !is_left && claim["status"]["allocatedResourceStatuses"]["storage"].is_null()
     });
 }
 
