@@ -1,8 +1,8 @@
 //! Which maps of images' blocks are read, and which of them are sent.
 //!
 //! Each report has the allocated bytes of every image and the time of the last write. A map is read again
-//! if one of them changed, or if an image came or went that may share blocks with it. Each request is
-//! for a bounded number of images, and all maps together have a bounded size.
+//! if one of them changed, or if an image was written, came or went that may share blocks with it. Each
+//! request is for a bounded number of images, and all maps together have a bounded size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -91,10 +91,14 @@ impl BlockMaps {
         let known = self.nodes.entry(node.to_owned()).or_default();
         let mut gone = std::mem::take(known);
         let mut copied = BTreeSet::new();
+        let mut written = Vec::new();
         for image in images {
             let now = match gone.remove(&image.id) {
                 Some(same) if same.image == image => same,
-                Some(before) => Known { due: before.due.max(1), image, ..before },
+                Some(before) => {
+                    written.push(image.clone());
+                    Known { due: before.due.max(1), image, ..before }
+                }
                 None => {
                     copied.extend(image.source.clone());
                     Known::new(image)
@@ -103,7 +107,9 @@ impl BlockMaps {
             known.insert(now.image.id.clone(), now);
         }
         for each in known.values_mut() {
-            if copied.contains(&each.image.id) {
+            // A write leaves the blocks it replaces to the relatives alone.
+            let is_left_alone = written.iter().any(|other| other.is_related(&each.image));
+            if is_left_alone || copied.contains(&each.image.id) {
                 each.mark(1);
             }
             if gone.values().any(|gone| gone.image.is_related(&each.image)) {

@@ -30,6 +30,13 @@ fn a_map_is_read_if_it_may_differ() {
         (vec![data(), other()], vec![data(), other()], vec![], vec![]),
         (vec![data(), other()], vec![image("data", "", 2, 1), other()], vec!["data"], vec![]),
         (vec![data(), other()], vec![image("data", "", 1, 2), other()], vec!["data"], vec![]),
+        // A write splits what was shared with relatives.
+        (
+            vec![data(), snapshot(), other()],
+            vec![image("data", "", 1, 2), snapshot(), other()],
+            vec!["data", "monday"],
+            vec![],
+        ),
         // A copy shares blocks of its source from now on.
         (vec![data(), other()], vec![data(), snapshot(), other()], vec!["data", "monday"], vec![]),
         // Its end leaves them to the relatives, once they are freed.
