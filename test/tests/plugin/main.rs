@@ -45,6 +45,28 @@ fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
     assert!(work, "the provisioner's work is missing: {events:#?}");
 }
 
+/// Runs the commands with kubectl that README.md shows below these words, and returns what they print.
+fn paste(cluster: &Cluster, words: &str) -> String {
+    let readme = std::fs::read_to_string(machine::root().join("README.md")).expect("it is there");
+    let (_, below) = readme.split_once(words).unwrap_or_else(|| panic!("no {words}"));
+    let block = below.split("```").nth(1).expect("a block").strip_prefix("console");
+    let commands =
+        block.expect("commands").lines().filter_map(|line| line.strip_prefix("kubectl "));
+    let mut printed = String::new();
+    for command in commands {
+        let words = command.split_whitespace().take_while(|word| !word.starts_with('#'));
+        let words: Vec<String> = words
+            .map(|word| match word.starts_with("deploy/") {
+                true => text(&machine::root().join(word)).to_owned(),
+                // A shell would take the quotes away.
+                false => word.replace('\'', ""),
+            })
+            .collect();
+        printed += &cluster.kubectl(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    printed
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_by_the_plugin() {
     machine::require();
@@ -88,9 +110,14 @@ async fn a_life_by_the_plugin() {
     plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
     plugin.succeeds(&["describe", "claim"], &["claim"]);
     assert_life(&cluster, &kubelet_dir);
+
+    // As the first minutes of README.md go on.
+    let said = paste(&cluster, "**A volume, its snapshot, and a larger volume restored from it**");
+    assert_has(&said, &["pod/claim condition met", "pod/snapshot condition met", "begun on "]);
     plugin.fails(&["uninstall", "--yes"], &["of claim default/claim", "Delete the pods, claims"]);
 
-    cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&example)]);
+    let restored = machine::root().join("deploy/examples/snapshot.yaml");
+    cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&restored), "-f", text(&example)]);
     walk::until_no_volume(&cluster).await;
     plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", &kubelet_dir]);
     let removed = ["is not installed", "volumesnapshots.snapshot.storage.k8s.io removed"];
