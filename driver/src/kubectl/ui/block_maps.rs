@@ -46,13 +46,26 @@ impl Image {
         });
         volumes.chain(snapshots).collect()
     }
+}
 
-    /// True if one was copied from the other, or both from the same image.
-    fn is_related(&self, other: &Image) -> bool {
-        let from = |source: &Option<String>, id: &str| source.as_deref() == Some(id);
-        from(&self.source, &other.id)
-            || from(&other.source, &self.id)
-            || (self.source.is_some() && self.source == other.source)
+/// The images that may share blocks with some others.
+#[derive(Default)]
+struct Relatives {
+    ids: BTreeSet<String>,
+    sources: BTreeSet<String>,
+}
+
+impl Relatives {
+    fn add(&mut self, image: &Image) {
+        self.ids.insert(image.id.clone());
+        self.sources.extend(image.source.clone());
+    }
+
+    /// True if the image was copied from one that was added, or one of these from it, or both from
+    /// the same image.
+    fn has(&self, image: &Image) -> bool {
+        let is_copy = |source: &String| self.ids.contains(source) || self.sources.contains(source);
+        self.sources.contains(&image.id) || image.source.as_ref().is_some_and(is_copy)
     }
 }
 
@@ -91,12 +104,12 @@ impl BlockMaps {
         let known = self.nodes.entry(node.to_owned()).or_default();
         let mut gone = std::mem::take(known);
         let mut copied = BTreeSet::new();
-        let mut written = Vec::new();
+        let mut of_written = Relatives::default();
         for image in images {
             let now = match gone.remove(&image.id) {
                 Some(same) if same.image == image => same,
                 Some(before) => {
-                    written.push(image.clone());
+                    of_written.add(&image);
                     Known { due: before.due.max(1), image, ..before }
                 }
                 None => {
@@ -106,13 +119,14 @@ impl BlockMaps {
             };
             known.insert(now.image.id.clone(), now);
         }
+        let mut of_gone = Relatives::default();
+        gone.values().for_each(|gone| of_gone.add(&gone.image));
         for each in known.values_mut() {
             // A write leaves the blocks it replaces to the relatives alone.
-            let is_left_alone = written.iter().any(|other| other.is_related(&each.image));
-            if is_left_alone || copied.contains(&each.image.id) {
+            if of_written.has(&each.image) || copied.contains(&each.image.id) {
                 each.mark(1);
             }
-            if gone.values().any(|gone| gone.image.is_related(&each.image)) {
+            if of_gone.has(&each.image) {
                 each.mark(AFTER_A_DELETION);
             }
         }
