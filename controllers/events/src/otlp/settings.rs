@@ -16,6 +16,9 @@ use crate::serve::Process;
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 const ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
+const NO_TLS: &str = "https is not supported: send to a collector in the cluster or on this machine, \
+                      which can forward the spans with TLS";
+
 /// The address of a collector: `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -39,13 +42,7 @@ impl FromStr for Address {
         match scheme {
             "http" => {}
             // rustls for gRPC would make the program larger by the code of a TLS server, too.
-            "https" => {
-                return Err(
-                    "https is not supported: send to a collector in the cluster or on this \
-                            machine, which can forward the spans with TLS"
-                        .to_owned(),
-                );
-            }
+            "https" => return Err(NO_TLS.to_owned()),
             _ => return Err(format!("{scheme} is not supported: write http://HOST:PORT")),
         }
         if authority.as_str().contains('@') {
