@@ -11,6 +11,14 @@ rust_target() {
   esac
 }
 
+# architecture_of TARGET: prints the name that Debian has for it.
+architecture_of() {
+  case $1 in
+    x86_64-*) echo amd64 ;;
+    aarch64-*) echo arm64 ;;
+  esac
+}
+
 # cross_tools ARCH TARGET: exports what cargo, cc and bindgen read to compile for another architecture,
 # with Debian's cross compiler. Static programs need it, too: musl comes with Rust's library.
 cross_tools() {
@@ -50,28 +58,31 @@ build_cargo_auditable() {
     cargo-auditable --root "$1"
 }
 
-# released_program ARCH LIBC PROFILE: builds the program and sets `program` to it. It has the page, which
-# scripts/ui must have made, and a list of its crates for scanners. Its bytes do not depend on the
-# folders of the checkout and of cargo.
-released_program() {
-  local target auditable home=${CARGO_HOME:-$HOME/.cargo} folder name flags='' maps=''
-  target=$(rust_target "$1" "$2")
+# released_programs PROFILE TARGET…: builds the program for each target, side by side, since linking
+# one uses one core. program_at says where each is. It has the page, which scripts/ui must have made,
+# and a list of its crates for scanners. Its bytes do not depend on the folders of the checkout and
+# of cargo.
+released_programs() {
+  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder target name flags='' maps='' targets=()
+  shift
   auditable=$(build_tool cargo-auditable "$CARGO_AUDITABLE_VERSION" build_cargo_auditable)
-  need_target "$target"
-  cross_tools "$1" "$target"
   # The last folder that matches counts, and one may be inside another.
   for folder in "$ROOT=/hostloop" "$TARGET=/target" "$home=/cargo"; do
     flags+="${flags:+$'\x1f'}--remap-path-prefix=$folder"
     maps+=" -ffile-prefix-map=$folder"
   done
-  name=CFLAGS_${target//-/_}
   (
-    export CARGO_ENCODED_RUSTFLAGS=$flags "$name=${!name:-}$maps" CARGO_PROFILE_DEV_STRIP=symbols
+    for target in "$@"; do
+      need_target "$target"
+      cross_tools "$(architecture_of "$target")" "$target"
+      name=CFLAGS_${target//-/_}
+      export "$name=${!name:-}$maps"
+      targets+=(--target "$target")
+    done
+    export CARGO_ENCODED_RUSTFLAGS=$flags CARGO_PROFILE_DEV_STRIP=symbols
     cd "$ROOT" || exit
     # Of its package alone: with the whole workspace, crates would have the tests' features, too.
-    "$auditable" auditable build --quiet --locked --profile "$3" --package hostloop-driver \
-      --features ui --bin hostloop --target "$target"
+    "$auditable" auditable build --quiet --locked --profile "$profile" --package hostloop-driver \
+      --features ui --bin hostloop "${targets[@]}"
   )
-  # shellcheck disable=SC2034 # the caller reads it
-  program=$(program_at "$3" "$target")
 }
