@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::floor::rate;
-use super::requests::WatchTraffic;
+use super::requests::{WatchTraffic, server_cpu_seconds};
 use super::round::Fielded;
 use super::taken::Taken;
 
@@ -39,6 +39,8 @@ pub(super) struct Attached {
     pub(super) traffic: WatchTraffic,
     /// CPU of all instances together, in milliseconds an attachment.
     pub(super) cpu: f64,
+    /// The API server's CPU, in milliseconds an attachment. Old data lack it.
+    pub(super) server_cpu: Option<f64>,
 }
 
 /// Attaches volumes that there are, so many, and detaches them.
@@ -48,6 +50,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
     let (each, params) = (wanted.len() as f64, PostParams::default());
     let names: Vec<_> = wanted.iter().map(VolumeAttachment::name_any).collect();
     let (taken, traffic) = (Taken::by(&fielded.fleet), WatchTraffic::by(fielded.cluster));
+    let server = server_cpu_seconds(fielded.cluster);
     let began = Instant::now();
     let make = async {
         let made = stream::iter(&wanted).map(|one| api.create(&params, one));
@@ -56,6 +59,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
     };
     let ((), last) = tokio::join!(make, seen(&api, &names, true));
     let attached_in = last - began;
+    let server = server_cpu_seconds(fielded.cluster) - server;
     let asked = fielded.requests.settled().await;
     let traffic = WatchTraffic::by(fielded.cluster).since(traffic);
     let busy = Taken::by(&fielded.fleet).cpu_seconds - taken.cpu_seconds;
@@ -77,6 +81,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
         conflicts: asked.conflicts,
         traffic: traffic.each(each),
         cpu: busy * 1e3 / each,
+        server_cpu: Some(server * 1e3 / each),
     }
 }
 

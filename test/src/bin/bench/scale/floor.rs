@@ -11,6 +11,7 @@ use hostloop_test::scratch::Scratch;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::requests::server_cpu_seconds;
 use crate::cluster::floors::{By, provision};
 use crate::cluster::ground::{Ground, NAMESPACE};
 use crate::withheld::Cpus;
@@ -26,12 +27,31 @@ pub(super) struct Pace {
     pub(super) rate: f64,
     /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent. Old data lack it.
     pub(super) withheld: Option<f64>,
+    /// The API server's CPU, in milliseconds a volume. Old data lack it.
+    pub(super) server_cpu: Option<f64>,
 }
 
-impl Pace {
-    /// Of so many volumes in so many seconds, which ended just now.
-    pub(super) fn of(volumes: usize, seconds: f64, before: Cpus) -> Pace {
-        Pace { rate: rate(volumes, seconds), withheld: Some(Cpus::now().withheld_since(before)) }
+/// CPU times at the start of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    cpus: Cpus,
+    server: f64,
+}
+
+impl Start {
+    pub(super) fn now(cluster: &Cluster) -> Start {
+        Start { server: server_cpu_seconds(cluster), cpus: Cpus::now() }
+    }
+
+    /// The pace of so many volumes in so many seconds, which ended just now.
+    pub(super) fn pace(self, volumes: usize, seconds: f64, cluster: &Cluster) -> Pace {
+        let withheld = Cpus::now().withheld_since(self.cpus);
+        let server = server_cpu_seconds(cluster) - self.server;
+        Pace {
+            rate: rate(volumes, seconds),
+            withheld: Some(withheld),
+            server_cpu: Some(server * 1e3 / volumes as f64),
+        }
     }
 }
 
@@ -48,7 +68,7 @@ pub(super) struct Floors {
 
 impl Display for Pace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Pace { rate, withheld } = self;
+        let Pace { rate, withheld, .. } = self;
         let withheld = withheld.unwrap_or_default();
         write!(f, "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld")
     }
@@ -93,34 +113,35 @@ impl<'c> Floor<'c> {
 
         let hand = names("hand", claims);
         ground.prepare(By::Hand, &hand).await;
-        let by_hand = bound(&mut ground, By::Hand, &hand).await;
+        let by_hand = self.bound(&mut ground, By::Hand, &hand).await;
         eprintln!("  floor: volumes made by hand {by_hand}");
         ground.clear().await;
 
-        let null = bound(&mut ground, By::Null, &names("null", claims)).await;
+        let null = self.bound(&mut ground, By::Null, &names("null", claims)).await;
         eprintln!("  floor: a null provisioner {null}");
         ground.clear().await;
 
-        let null_wait = wait(&mut ground, claims).await;
+        let null_wait = self.wait(&mut ground, claims).await;
         eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
         ground.clear().await;
         provisioner.abort();
         Floors { by_hand, null, null_wait }
     }
-}
 
-async fn bound(ground: &mut Ground, by: By, names: &[String]) -> Pace {
-    let cpus = Cpus::now();
-    let seconds = ground.bind(by, names).await.as_secs_f64();
-    Pace::of(names.len(), seconds, cpus)
-}
+    async fn bound(&self, ground: &mut Ground, by: By, names: &[String]) -> Pace {
+        let start = Start::now(self.cluster);
+        let seconds = ground.bind(by, names).await.as_secs_f64();
+        start.pace(names.len(), seconds, self.cluster)
+    }
 
-async fn wait(ground: &mut Ground, claims: usize) -> Pace {
-    let wish = |name| Wish { name, class: NULL_WAIT.to_owned(), node: Some("a-node".to_owned()) };
-    let wishes: Vec<_> = names("null-wait", claims).into_iter().map(wish).collect();
-    let cpus = Cpus::now();
-    let bound = ground.bind_wishes(&wishes).await;
-    Pace::of(claims, bound.as_secs_f64(), cpus)
+    async fn wait(&self, ground: &mut Ground, claims: usize) -> Pace {
+        let node = Some("a-node".to_owned());
+        let wish = |name| Wish { name, class: NULL_WAIT.to_owned(), node: node.clone() };
+        let wishes: Vec<_> = names("null-wait", claims).into_iter().map(wish).collect();
+        let start = Start::now(self.cluster);
+        let bound = ground.bind_wishes(&wishes).await;
+        start.pace(claims, bound.as_secs_f64(), self.cluster)
+    }
 }
 
 fn names(what: &str, count: usize) -> Vec<String> {

@@ -49,6 +49,9 @@ type Line = (&'static str, fn(&Round, f64) -> f64);
 /// A line about something else.
 type Of<T> = (&'static str, fn(&T) -> f64);
 
+/// A line that old data lack.
+type Maybe<T> = (&'static str, fn(&T) -> Option<f64>);
+
 /// The lines of each binding.
 const LINES: [Line; 12] = [
     ("volumes/s", |round, _| round.pace.rate),
@@ -85,11 +88,15 @@ impl page::Report for Report {
             let ratio = self.medians(ratio);
             let withheld = self.medians(|n| round(n, binding)?.pace.withheld);
             let null_withheld = self.medians(|n| n.floors.null(binding).withheld);
+            let server = self.medians(|n| round(n, binding)?.pace.server_cpu);
+            let null_server = self.medians(|n| n.floors.null(binding).server_cpu);
             let beside = [
                 ("a null provisioner's volumes/s", null),
                 ("… of the null provisioner's", ratio),
                 ("CPU withheld by the host, %", withheld),
                 ("… with the null provisioner", null_withheld),
+                ("CPU ms of the API server a volume", server),
+                ("… with the null provisioner", null_server),
             ];
             for (what, of) in LINES {
                 let values = self.medians(|n| Some(of(round(n, binding)?, n.count as f64)));
@@ -173,11 +180,16 @@ impl page::Report for Report {
             let none = Aim::LessThan(1.0);
             figures.push(Figure::alone(what("refused writes (409)"), refused, "", none));
 
-            let each: [Of<Round>; 2] =
-                [("API requests", |r| r.requests), ("watch events", |r| r.traffic.events)];
+            let each: [Maybe<Round>; 4] = [
+                ("API requests", |r| Some(r.requests)),
+                ("watch events", |r| Some(r.traffic.events)),
+                ("watch KiB", |r| Some(r.traffic.bytes / 1024.0)),
+                ("CPU ms of the API server", |r| r.pace.server_cpu),
+            ];
             for (each, of) in each {
                 let against = what(&format!("{each}, against {fewest} nodes"));
-                let (many, few) = (runs(most, of), runs(fewest, of));
+                let [many, few] = [most, fewest]
+                    .map(|count| self.runs(*count, |n| round(n, binding).and_then(of)));
                 figures.push(Figure::beside(against, many, few, "a volume", flat));
             }
             let peaks: [Of<Round>; 2] =
@@ -188,12 +200,16 @@ impl page::Report for Report {
                 figures.push(Figure::alone(memory, runs(most, of), "MiB", small));
             }
         }
-        let each: [Of<Attached>; 2] =
-            [("API requests", |a| a.requests), ("watch events", |a| a.traffic.events)];
+        let each: [Maybe<Attached>; 4] = [
+            ("API requests", |a| Some(a.requests)),
+            ("watch events", |a| Some(a.traffic.events)),
+            ("watch KiB", |a| Some(a.traffic.bytes / 1024.0)),
+            ("CPU ms of the API server", |a| a.server_cpu),
+        ];
         for (each, of) in each {
             let what = format!("{most} nodes, attach: {each}, against {fewest} nodes");
             let [many, few] =
-                [most, fewest].map(|count| self.runs(*count, |n| n.attached.as_ref().map(of)));
+                [most, fewest].map(|count| self.runs(*count, |n| n.attached.as_ref().and_then(of)));
             figures.push(Figure::beside(what, many, few, "an attachment", flat));
         }
         figures.retain(|figure| !figure.ours.is_empty());
@@ -214,7 +230,9 @@ impl Report {
         let line = |(what, of): Of<Attached>| {
             row(&format!("attach: {what}"), self.medians(|n| n.attached.as_ref().map(of)))
         };
-        lines.into_iter().map(line).collect()
+        let server = self.medians(|n| n.attached.as_ref()?.server_cpu);
+        let server = row("attach: CPU ms of the API server an attachment", server);
+        lines.into_iter().map(line).chain([server]).collect()
     }
 
     /// The numbers of instances, each once.
@@ -253,6 +271,7 @@ mod tests {
     use crate::measure::Verdict;
     use crate::page::Report as _;
     use crate::page::tests::{documented, require_drawn};
+    use crate::scale::requests::WatchTraffic;
 
     #[test]
     fn the_page_shows_the_data_in_the_tree() {
@@ -261,15 +280,17 @@ mod tests {
 
     #[test]
     fn three_runs_decide_and_their_medians_are_drawn() {
-        let (once, page) = documented::<Report>();
+        let (mut once, _) = documented::<Report>();
+        let mut counts = BTreeSet::new();
+        once.numbers.retain(|n| counts.insert(n.count));
         let verdicts = |report: &Report| report.figures().iter().map(Figure::verdict).collect();
         let few: Vec<Verdict> = verdicts(&once);
-        assert_eq!(few, [Verdict::FewRuns(1); 14]);
-        let thrice = Report { numbers: [&*once.numbers; 3].concat(), ..once };
-        let drawn = thrice.table();
-        let (head, table) = drawn.split_once('\n').expect("it has lines");
-        assert_eq!(head, "3000 claims of each kind, medians of 3 runs.");
-        assert!(page.contains(table));
+        assert_eq!(few, vec![Verdict::FewRuns(1); few.len()]);
+        let thrice = Report { numbers: [&*once.numbers; 3].concat(), ..once.clone() };
+        let [drawn, table] = [&thrice, &once].map(page::Report::table);
+        let (head, drawn) = drawn.split_once('\n').expect("it has lines");
+        assert_eq!(head, format!("{} claims of each kind, medians of 3 runs.", once.claims));
+        assert!(table.ends_with(drawn));
         let enough: Vec<Verdict> = verdicts(&thrice);
         assert!(enough.iter().all(|v| !v.undecided()), "{enough:?}");
     }
@@ -278,21 +299,19 @@ mod tests {
     fn an_attachment_may_not_cost_more_with_more_nodes() {
         let (mut report, _) = documented::<Report>();
         report.numbers.retain(|n| [1, 100].contains(&n.count));
-        for (more, requests, events) in [
-            (0.0, Verdict::Met, Verdict::Met),
-            (0.1, Verdict::Met, Verdict::Met),
-            (0.3, Verdict::Missed, Verdict::Missed),
-        ] {
+        for (more, verdict) in [(0.0, Verdict::Met), (0.1, Verdict::Met), (0.3, Verdict::Missed)] {
             for instances in &mut report.numbers {
                 let attached = instances.attached.as_mut().expect("volumes were attached");
                 let grown = if instances.count == 100 { 1.0 + more } else { 1.0 };
-                (attached.requests, attached.traffic.events) = (3.0 * grown, 19.0 * grown);
+                let traffic = WatchTraffic { events: 19.0 * grown, bytes: 20e3 * grown };
+                (attached.requests, attached.traffic) = (3.0 * grown, traffic);
+                attached.server_cpu = Some(5.0 * grown);
             }
             let thrice = Report { numbers: [&*report.numbers; 3].concat(), ..report.clone() };
             let figures = thrice.figures();
             let attach = figures.iter().filter(|figure| figure.what.contains("attach: "));
             let verdicts: Vec<_> = attach.map(Figure::verdict).collect();
-            assert_eq!(verdicts, [requests, events], "{more}");
+            assert_eq!(verdicts, [verdict; 4], "{more}");
         }
         report.numbers.iter_mut().for_each(|n| n.attached = None);
         assert!(report.figures().iter().all(|figure| !figure.what.contains("attach")));

@@ -164,6 +164,12 @@ impl WatchTraffic {
     }
 }
 
+/// The API server's time on a CPU since its start, in seconds.
+pub(super) fn server_cpu_seconds(cluster: &Cluster) -> f64 {
+    let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
+    sum(&metrics, "process_cpu_seconds_total")
+}
+
 /// The sum of a metric's values, whatever their labels.
 pub(super) fn sum(metrics: &str, name: &str) -> f64 {
     sum_with(metrics, name, "")

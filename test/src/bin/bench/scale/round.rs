@@ -9,11 +9,10 @@ use hostloop_test::fleet::{Binding, Fleet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::floor::{Pace, rate};
+use super::floor::{Pace, Start, rate};
 use super::requests::{Reader, WatchTraffic, sum, sum_with};
 use super::taken::Taken;
 use crate::cluster::ground::{last_bound, watch_bound};
-use crate::withheld::Cpus;
 
 /// Claims before those that are counted: caches and connections are there afterwards.
 const WARM_UP: usize = 20;
@@ -114,9 +113,10 @@ impl<'a> Fielded<'a> {
         let wishes = self.fleet.wishes(binding, numbers);
         let each = count as f64;
         let (taken_before, before) = (Taken::by(&self.fleet), self.traffic());
-        let (began, cpus) = (Instant::now(), Cpus::now());
+        let start = Start::now(self.cluster);
+        let began = Instant::now();
         let (made, bound, scheduler_conflicts) = self.bind(&wishes).await;
-        let pace = Pace::of(count, (bound - began).as_secs_f64(), cpus);
+        let pace = start.pace(count, (bound - began).as_secs_f64(), self.cluster);
         let asked = self.requests.settled().await;
         let (taken, after) = (Taken::by(&self.fleet), self.traffic());
         self.fleet.each_once(PATIENCE).await;
