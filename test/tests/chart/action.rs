@@ -16,6 +16,8 @@ fn action(script: &str, args: &[&str]) -> Result<String, String> {
 /// What the script `install` finds in a cluster.
 #[derive(Clone, Copy, Debug)]
 struct Cluster {
+    /// The minor version of Kubernetes, as the API server says it.
+    minor: &'static str,
     /// The served versions of the kinds of single snapshots, and of groups.
     snapshots: &'static str,
     groups: &'static str,
@@ -23,7 +25,7 @@ struct Cluster {
     is_ours: bool,
 }
 
-const EMPTY: Cluster = Cluster { snapshots: "", groups: "", is_ours: false };
+const EMPTY: Cluster = Cluster { minor: "37", snapshots: "", groups: "", is_ours: false };
 
 const IMAGE: &str = "r.example.com/h:1";
 
@@ -42,12 +44,13 @@ impl Install {
 
     /// The objects for a cluster, or the script's error.
     fn try_on(&self, cluster: Cluster, args: &[&str]) -> Result<Objects, String> {
-        let Cluster { snapshots, groups, is_ours } = cluster;
+        let Cluster { minor, snapshots, groups, is_ours } = cluster;
         let role = if is_ours { "clusterrole.rbac.authorization.k8s.io/hostloop" } else { "" };
         let kubectl = format!(
             "#!/bin/sh
 case \"$*\" in
   kustomize*) PATH=${{PATH#*:}} && exec kubectl \"$@\" ;;
+  'get --raw /version') printf '{{\n  \"minor\": \"{minor}\",\n}}\n' ;;
   *' volumesnapshots.'*) echo '{snapshots}' ;;
   *' volumegroupsnapshots.'*) echo '{groups}' ;;
   *' clusterrole '*) echo '{role}' ;;
@@ -79,7 +82,7 @@ fn render(args: &[&str]) -> Objects {
 
 #[test]
 fn snapshots_by_choice_and_cluster() {
-    let other = Cluster { snapshots: "v1 ", groups: "v1beta2 v1 ", is_ours: false };
+    let other = Cluster { snapshots: "v1 ", groups: "v1beta2 v1 ", ..EMPTY };
     let without_groups = Cluster { groups: "", ..other };
     let old_groups = Cluster { groups: "v1beta1 v1beta2 ", ..other };
     let ours = Cluster { is_ours: true, ..other };
@@ -91,17 +94,17 @@ fn snapshots_by_choice_and_cluster() {
     let install = Install::new();
     for (cluster, choice, rendered) in [
         (EMPTY, "auto", &all[..]),
-        (EMPTY, "true", &all),
-        (EMPTY, "false", &[]),
-        (other, "auto", &classes),
-        (other, "true", &all),
-        (other, "false", &classes),
-        (without_groups, "auto", &class),
-        (without_groups, "true", &all),
-        (old_groups, "auto", &class),
-        (old_groups, "true", &all_but_groups),
-        (ours, "auto", &all),
-        (ours, "false", &classes),
+        (EMPTY, "true", &all[..]),
+        (EMPTY, "false", &[][..]),
+        (other, "auto", &classes[..]),
+        (other, "true", &all[..]),
+        (other, "false", &classes[..]),
+        (without_groups, "auto", &class[..]),
+        (without_groups, "true", &all[..]),
+        (old_groups, "auto", &class[..]),
+        (old_groups, "true", &all_but_groups[..]),
+        (ours, "auto", &all[..]),
+        (ours, "false", &classes[..]),
     ] {
         let objects = install.on(cluster, &["--snapshot-controller", choice]);
         let expected = render(rendered);
@@ -109,6 +112,21 @@ fn snapshots_by_choice_and_cluster() {
         assert_eq!(keys(&objects), keys(&expected), "{choice} {cluster:?}");
         assert!(objects == expected, "{choice} {cluster:?}: {objects:#?}");
     }
+}
+
+/// Older API servers refuse what they do not know.
+#[test]
+fn the_action_fits_older_servers() {
+    let install = Install::new();
+    let older: &[&str] = &["--component", "kubernetes-1.30"];
+    for (minor, components) in [("30", older), ("33+", older), ("34", &[]), ("37", &[])] {
+        let cluster = Cluster { minor, ..EMPTY };
+        let objects = install.on(cluster, &["--snapshot-controller", "false"]);
+        assert_eq!(objects, render(components), "{minor}");
+    }
+    let cluster = Cluster { minor: "", ..EMPTY };
+    let error = install.try_on(cluster, &[]).expect_err("no version");
+    assert!(error.contains("its version"), "{error}");
 }
 
 #[test]
