@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::machine::{self, root, text};
+use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, queries, tools, walk};
 use serde_json::json;
@@ -150,30 +151,35 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     let definitions = cluster.kubectl(&["get", "crds", "--output=name"]);
     assert_eq!(definitions.lines().filter(|line| line.contains("snapshot")).count(), 6);
 
-    let manifest = install_by_the_action(&site, &pool);
+    // The definitions are there, so the action takes them for another controller's.
+    let manifest = deployed::render(&["--release", "--kubelet-dir", text(cluster.kubelet_dir())]);
+    let manifest = site.scratch.file("install.yaml", &manifest);
+    for (choice, controllers) in [("auto", ""), ("true", ",snapshot-controller")] {
+        install_by_the_action(&site, &manifest, &pool, choice);
+        let env = ".spec.template.spec.containers[0].env[?(@.name=='SNAPSHOT_CONTROLLER')].value";
+        let deployment = ["deployment", "hostloop-controller", "--namespace=hostloop"];
+        assert_eq!(site.get(env, &deployment), controllers);
+        let classes = "volumesnapshotclass,volumegroupsnapshotclass";
+        let ours = ["get", classes, "-l", "app.kubernetes.io/name=hostloop", "--output=name"];
+        assert_eq!(cluster.kubectl(&ours).lines().count(), 2);
+    }
     cluster.apply(&users);
     cluster.pod_ready("default", "restored");
     cluster.delete(&users);
     stock.assert_nothing_left(cluster).await;
-    cluster.delete(&manifest);
+    let said = Plugin::of(cluster).uninstalls_all();
+    for kind in ["volumesnapshotclasses.snapshot", "volumegroupsnapshotclasses.groupsnapshot"] {
+        assert_has(&said, &[&format!("{kind}.storage.k8s.io removed")]);
+    }
 }
 
-/// Installs the driver with the script of the GitHub action, and returns the manifest.
-fn install_by_the_action(site: &Site, pool: &Path) -> String {
-    let kubelet_dir = ["--kubelet-dir", text(site.cluster.kubelet_dir())];
-    let manifest =
-        deployed::render(&[&["--overlay", "snapshot-controller"], &kubelet_dir[..]].concat());
-    let crds = machine::run(
-        "sh",
-        &["-c", &format!("cat {}/*.k8s.io_*", text(&root().join("deploy/crds")))],
-    );
-    let file = site.scratch.file("install.yaml", &format!("{manifest}\n{crds}\n"));
+/// Installs the driver with the script of the GitHub action.
+fn install_by_the_action(site: &Site, manifest: &Path, pool: &Path, snapshot_controller: &str) {
     let kubeconfig = format!("KUBECONFIG={}", text(&site.cluster.kubeconfig()));
     let script = root().join("deploy/action/install");
     let default = format!("default={}", text(pool));
-    let further = ["--default-class", "true", "--snapshot-controller", "true"];
-    let args = [&kubeconfig, text(&script), "--manifest", text(&file), "--pool", &default];
+    let further = ["--default-class", "true", "--snapshot-controller", snapshot_controller];
+    let args = [&kubeconfig, text(&script), "--manifest", text(manifest), "--pool", &default];
     let said = machine::run("env", &[&args[..], &further].concat());
     assert!(said.contains("hostloop is installed"), "{said}");
-    manifest
 }

@@ -57,7 +57,7 @@ async fn lives_on(version: &'static str, minor: u32) {
     // Three classes, and a field of the CSIDriver.
     let left_out = said.lines().filter(|line| line.contains("left out: ")).count();
     assert_eq!(left_out, if minor < WHOLE { 4 } else { 0 }, "{said}");
-    takes_the_manifest(&cluster, minor, &kubelet_dir);
+    takes_the_manifests(&cluster, minor, &kubelet_dir);
 
     let checked = plugin.succeeds(&["check"], &[&number]);
     for (kind, since) in OPTIONAL {
@@ -89,12 +89,20 @@ async fn lives_on(version: &'static str, minor: u32) {
     );
 }
 
-/// The API server takes each object of the manifest that is for its version, with every field.
-fn takes_the_manifest(cluster: &Cluster, minor: u32, kubelet_dir: &str) {
-    let older: &[&str] = if minor < WHOLE { &["--component", "kubernetes-1.30"] } else { &[] };
-    let chosen = ["--overlay", "snapshot-controller", "--kubelet-dir", kubelet_dir];
+/// The API server takes each object of the manifests that are for its version, with every field: of
+/// the overlay, and of a release. Older servers refuse the release's manifest for newer ones.
+fn takes_the_manifests(cluster: &Cluster, minor: u32, kubelet_dir: &str) {
     let manifest = Scratch::new();
-    let file = manifest.file("manifest.yaml", &deployed::render(&[&chosen[..], older].concat()));
-    let try_it = ["apply", "--dry-run=server", "--validate=strict", "-f", text(&file)];
-    cluster.kubectl(&try_it);
+    let takes = |args: &[&str], apply: &[&str]| {
+        let file = manifest.file("manifest.yaml", &deployed::render(args));
+        let try_it = ["apply", "--dry-run=server", "--validate=strict", "-f", text(&file)];
+        cluster.try_kubectl(&[&try_it[..], apply].concat())
+    };
+    let older: &[&str] = if minor < WHOLE { &["--component", "kubernetes-1.30"] } else { &[] };
+    let overlay = ["--overlay", "snapshot-controller", "--kubelet-dir", kubelet_dir];
+    takes(&[&overlay[..], older].concat(), &[]).unwrap_or_else(|why| panic!("{why}"));
+    // The plugin has applied other values of the same fields.
+    let as_released = ["--server-side", "--force-conflicts"];
+    takes(&[&["--release"][..], older].concat(), &as_released).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(takes(&["--release"], &as_released).is_ok(), minor >= WHOLE);
 }

@@ -1,43 +1,30 @@
 //! Creates the driver's default classes. kubectl looks up all kinds of a manifest before it applies the
 //! first object, so a manifest cannot contain a definition and an object of its kind.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::TypeMeta;
 
-use super::names::{DEFAULT_CLASS, DEFAULT_GROUP_CLASS};
 use crate::client::{ApiError, Kube, Resource};
-use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotClass, VolumeSnapshotClass};
+use crate::snapshots::{VolumeGroupSnapshotClass, VolumeSnapshotClass};
+
+/// The classes of the components, with the labels by which Velero and `kubectl hostloop uninstall`
+/// find them.
+const CLASS: &str = include_str!("../../../deploy/components/snapshot-class/class.yaml");
+const GROUP_CLASS: &str = include_str!("../../../deploy/components/group-snapshot-class/class.yaml");
 
 /// Creates the classes of this name that are missing. Existing ones stay as they are.
 pub(super) async fn ensure_classes(kube: &Kube, name: &str, driver: &str) -> Result<(), ApiError> {
-    let class = VolumeSnapshotClass {
-        types: Some(TypeMeta::resource::<VolumeSnapshotClass>()),
-        metadata: metadata(name, DEFAULT_CLASS),
-        driver: driver.to_owned(),
-        parameters: None,
-        deletion_policy: DeletionPolicy::Delete,
-    };
+    let mut class: VolumeSnapshotClass = read(CLASS);
+    class.metadata.name = Some(name.to_owned());
+    class.driver = driver.to_owned();
     ensure(kube, &class).await?;
-    let group_class = VolumeGroupSnapshotClass {
-        types: Some(TypeMeta::resource::<VolumeGroupSnapshotClass>()),
-        metadata: metadata(name, DEFAULT_GROUP_CLASS),
-        driver: driver.to_owned(),
-        parameters: None,
-        deletion_policy: DeletionPolicy::Delete,
-    };
+    let mut group_class: VolumeGroupSnapshotClass = read(GROUP_CLASS);
+    group_class.metadata.name = Some(name.to_owned());
+    group_class.driver = driver.to_owned();
     ensure(kube, &group_class).await
 }
 
-fn metadata(name: &str, default_class: &str) -> ObjectMeta {
-    let annotation = (default_class.to_owned(), "true".to_owned());
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        annotations: Some(BTreeMap::from([annotation])),
-        ..ObjectMeta::default()
-    }
+fn read<K: Resource>(text: &str) -> K {
+    serde_saphyr::from_str(text).expect("tests read each embedded file")
 }
 
 async fn ensure<K: Resource>(kube: &Kube, class: &K) -> Result<(), ApiError> {
