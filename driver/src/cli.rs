@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use hostloop_controllers::api::duration;
 use hostloop_controllers::flags;
 
@@ -361,19 +361,6 @@ pub enum BlockType {
     /// Extents of any length.
     #[value(name = "VARIABLE_LENGTH")]
     Variable,
-}
-
-/// The command line with the subcommands of [`kubectl`](crate::kubectl), as completions need it.
-pub(crate) fn whole() -> clap::Command {
-    let client = crate::kubectl::Cli::command();
-    let own = Cli::command();
-    let further: Vec<_> = client
-        .get_subcommands()
-        .filter(|one| own.find_subcommand(one.get_name()).is_none())
-        .cloned()
-        .collect();
-    let flags: Vec<_> = client.get_arguments().cloned().collect();
-    own.subcommands(further.into_iter().map(|command| command.args(flags.clone())))
 }
 
 impl ServeArgs {

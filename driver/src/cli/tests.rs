@@ -1,3 +1,5 @@
+use clap::CommandFactory;
+
 use super::*;
 
 fn parse(line: &str) -> Result<Cli, String> {

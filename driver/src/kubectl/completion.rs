@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::{PLUGIN, Program, command_line};
@@ -28,10 +29,23 @@ pub struct Args {
 pub(super) fn run(args: &Args, program: Program) -> ExitCode {
     let (mut command, name) = match program {
         Program::Plugin | Program::Completer => (command_line(program), PLUGIN),
-        Program::Client | Program::Driver => (cli::whole(), "hostloop"),
+        Program::Client | Program::Driver => (whole(), "hostloop"),
     };
     clap_complete::generate(args.shell, &mut command, name, &mut io::stdout());
     ExitCode::SUCCESS
+}
+
+/// The command line with the subcommands of both the driver and the client.
+fn whole() -> clap::Command {
+    let client = super::Cli::command();
+    let own = cli::Cli::command();
+    let further: Vec<_> = client
+        .get_subcommands()
+        .filter(|one| own.find_subcommand(one.get_name()).is_none())
+        .cloned()
+        .collect();
+    let flags: Vec<_> = client.get_arguments().cloned().collect();
+    own.subcommands(further.into_iter().map(|command| command.args(flags.clone())))
 }
 
 /// Prints what may come next, a line for each word, and then the line with which kubectl's own
@@ -53,7 +67,7 @@ mod tests {
     fn every_shell_gets_a_script_for_both_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             for (mut command, name) in
-                [(command_line(Program::Plugin), PLUGIN), (cli::whole(), "hostloop")]
+                [(command_line(Program::Plugin), PLUGIN), (whole(), "hostloop")]
             {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut command, name, &mut script);
@@ -67,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_whole_program_has_both_command_lines() {
-        let whole = cli::whole();
+        let whole = whole();
         for name in ["serve", "run", "fsck", "status", "install", "check", "completion"] {
             assert!(whole.find_subcommand(name).is_some(), "{name}");
         }
