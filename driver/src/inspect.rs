@@ -12,6 +12,7 @@ pub mod events;
 pub mod fsck;
 pub mod inventory;
 pub mod probe;
+pub mod render;
 pub mod status;
 
 /// Why a command failed.

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::cli::FsckArgs;
 use crate::inspect::inventory::Survey;
-use crate::inspect::status::color::{GOOD, QUIET, paint};
-use crate::inspect::status::humanize::count;
+use crate::inspect::render::color::{GOOD, QUIET, paint};
+use crate::inspect::render::humanize::count;
 use crate::inspect::{Error, print};
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;

@@ -7,18 +7,15 @@ use std::process::ExitCode;
 
 use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
+use crate::inspect::render::terminal_width;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
 
-pub mod color;
 pub(crate) mod columns;
-pub mod humanize;
 mod image_maps;
-pub(crate) mod page;
 pub mod render;
 pub mod report;
-pub mod table;
 
 pub use image_maps::{ImageMap, image_maps};
 pub use report::Report;
@@ -38,10 +35,4 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     let text = |report: &Report| render::text(report, terminal_width(), now_ns());
     print(&report, args.json, text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Number of columns if standard output is a terminal.
-pub(crate) fn terminal_width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }

@@ -16,7 +16,7 @@ use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
 use super::volume_objects::Objects;
-use crate::inspect::status::terminal_width;
+use crate::inspect::render::terminal_width;
 use crate::record::now_ns;
 
 mod history;

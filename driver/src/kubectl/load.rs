@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 use super::Cluster;
 use super::api::{self, ApiError};
 use super::distribution::Distribution;
-use crate::inspect::status::color::{GOOD, QUIET, paint};
+use crate::inspect::render::color::{GOOD, QUIET, paint};
 
 mod steps;
 

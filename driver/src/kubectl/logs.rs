@@ -18,7 +18,7 @@ use super::log_line::LogLine;
 use super::output::{self, printable};
 use super::pod_logs::{self, Entry, LogPod};
 use super::subject::Subject;
-use crate::inspect::status::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
 
 /// The pause before a log that ended is asked for again, and before a search for new pods.
 const PAUSE: Duration = Duration::from_secs(5);

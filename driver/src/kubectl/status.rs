@@ -11,7 +11,7 @@ use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
 use super::volume_objects::Objects;
-use crate::inspect::status::terminal_width;
+use crate::inspect::render::terminal_width;
 use crate::record::now_ns;
 
 mod join;

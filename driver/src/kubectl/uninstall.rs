@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::Cluster;
 use super::api::{ApiError, Objects};
 use super::manifests::{Installed, ObjectKey};
-use crate::inspect::status::color::{GOOD, QUIET, TITLE, paint};
-use crate::inspect::status::humanize::count;
+use crate::inspect::render::color::{GOOD, QUIET, TITLE, paint};
+use crate::inspect::render::humanize::count;
 
 mod data;
 mod left;

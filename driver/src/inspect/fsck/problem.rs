@@ -3,7 +3,7 @@
 use anstyle::Style;
 use serde::{Deserialize, Serialize};
 
-use crate::inspect::status::color::{BAD, QUIET, WARNING};
+use crate::inspect::render::color::{BAD, QUIET, WARNING};
 
 /// How bad a problem is. The order is from harmless to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

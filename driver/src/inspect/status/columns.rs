@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::humanize::bytes;
-use super::page::Cell;
 use super::report::{LoopReport, MountReport, PoolReport};
-use super::table::{long, numbers, words};
+use crate::inspect::render::humanize::bytes;
+use crate::inspect::render::page::Cell;
+use crate::inspect::render::table::{long, numbers, words};
 
 /// The columns of a pool.
 pub(crate) fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {

@@ -1,11 +1,11 @@
 //! Formats a report as tables for a terminal.
 
-use super::color::{BAD, paint};
 use super::columns::{self, LOOP, MOUNT, io, or_dash, size};
-use super::humanize::{age, bytes, count};
-use super::page::{Cell, Page};
 use super::report::{GroupReport, Report, SnapshotReport, VolumeReport};
-use super::table::{long, numbers, words};
+use crate::inspect::render::color::{BAD, paint};
+use crate::inspect::render::humanize::{age, bytes, count};
+use crate::inspect::render::page::{Cell, Page};
+use crate::inspect::render::table::{long, numbers, words};
 
 /// Formats the report as lines. `width` is the terminal's, if there is one. Ages are relative to
 /// `now_ns`.

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::line::{Line, Mark, Section, passed};
-use crate::inspect::status::color::{BAD, GOOD, QUIET, TITLE, WARNING, paint};
-use crate::inspect::status::humanize::count;
+use crate::inspect::render::color::{BAD, GOOD, QUIET, TITLE, WARNING, paint};
+use crate::inspect::render::humanize::count;
 
 /// The whole result, as `-o json` prints it. Names and meanings are stable; fields may be added.
 #[derive(Serialize)]

@@ -6,12 +6,12 @@ use kube::ResourceExt;
 
 use super::history::{Moment, history};
 use super::{Facts, Target};
-use crate::inspect::status::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::render::humanize::{age, bytes};
+use crate::inspect::render::page::{Cell, Page};
+use crate::inspect::render::table::{numbers, words};
 use crate::inspect::status::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
-use crate::inspect::status::humanize::{age, bytes};
-use crate::inspect::status::page::{Cell, Page};
 use crate::inspect::status::report::{Report, VolumeReport};
-use crate::inspect::status::table::{numbers, words};
 use crate::kubectl::log_line::Call;
 use crate::kubectl::output::one_line;
 use crate::kubectl::status::{SnapshotRow, Stuck, VolumeRow};

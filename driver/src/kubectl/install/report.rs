@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::apply::Counts;
 use super::decide::Plan;
 use super::survey::Survey;
-use crate::inspect::status::color::{GOOD, QUIET, TITLE, WARNING, paint};
-use crate::inspect::status::humanize::count;
+use crate::inspect::render::color::{GOOD, QUIET, TITLE, WARNING, paint};
+use crate::inspect::render::humanize::count;
 use crate::kubectl::manifests::{Installed, ObjectKey};
 
 /// What was found, what follows from it, and what is applied.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::Error;
 use super::progress::{Look, Progress, State};
 use super::survey::Survey;
-use crate::inspect::status::color::{GOOD, QUIET, WARNING, paint};
+use crate::inspect::render::color::{GOOD, QUIET, WARNING, paint};
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{self, ApiError, Call, timely};
 use crate::kubectl::distribution::Distribution;

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::report::{ClusterReport, PoolRow, SnapshotRow, State, Stuck, VolumeRow};
-use crate::inspect::status::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::render::humanize::{age, count};
+use crate::inspect::render::page::{Cell, Page};
+use crate::inspect::render::table::{long, numbers, words};
 use crate::inspect::status::columns::{self, io, or_dash, size};
-use crate::inspect::status::humanize::{age, count};
-use crate::inspect::status::page::{Cell, Page};
-use crate::inspect::status::table::{long, numbers, words};
 use crate::kubectl::output::one_line;
 
 /// How the tables look.

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{Error, NAMED};
-use crate::inspect::status::humanize::count;
+use crate::inspect::render::humanize::count;
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{ApiError, Objects};
 use crate::kubectl::manifests::ObjectKey;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anstream::println;
 use clap::Parser;
-use hostloop_driver::inspect::status::humanize::{bytes, count};
+use hostloop_driver::inspect::render::humanize::{bytes, count};
 use hostloop_test::leaks::Leaks;
 use hostloop_test::pools::{MIB, used_bytes};
 use hostloop_test::steps::{Name, Origin, Spec, Step};

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anstream::println;
-use hostloop_driver::inspect::status::humanize::bytes;
+use hostloop_driver::inspect::render::humanize::bytes;
 use hostloop_test::client::Csi;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::{files_in, mounted};

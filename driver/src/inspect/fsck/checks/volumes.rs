@@ -3,7 +3,7 @@
 use crate::diagnose::volume::{Image, Issue, Length, judge, length};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey, readable};
-use crate::inspect::status::humanize::bytes;
+use crate::inspect::render::humanize::bytes;
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 

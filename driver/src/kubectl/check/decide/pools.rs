@@ -1,7 +1,7 @@
 //! The pools: open, reflinks, direct I/O, room. The node pods report them.
 
 use super::machines::unreported;
-use crate::inspect::status::humanize::bytes;
+use crate::inspect::render::humanize::bytes;
 use crate::inspect::status::report::PoolReport;
 use crate::kubectl::check::facts::{Facts, Machine};
 use crate::kubectl::check::line::{Line, names};
