@@ -14,7 +14,7 @@ mod objects;
 
 pub use error::ApiError;
 pub(super) use error::{Call, error_chain};
-pub(super) use objects::{MANAGER, Objects};
+pub(super) use objects::Objects;
 
 /// The deadline of a request.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);

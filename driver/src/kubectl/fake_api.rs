@@ -14,8 +14,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::Cluster;
-use super::api::MANAGER;
-use super::manifests::{ObjectKey, crds};
+use super::manifests::{MANAGER, ObjectKey, crds};
 
 /// The kinds that every server has: the version, the kinds in namespaces, and the others. Those of
 /// the snapshot API need their definitions.

@@ -9,7 +9,6 @@ use hostloop_controllers::snapshot_controller::CRD_FILES;
 use serde_json::Value;
 
 use super::NAME_LABEL;
-use super::api::MANAGER;
 
 mod component;
 mod fields;
@@ -22,6 +21,9 @@ pub(super) use server::{Fitted, Version, fit};
 pub(super) use settings::{
     Class, DEFAULT_CLASS, Installed, Pool, Settings, Snapshots, base_image, repository, usual_pools,
 };
+
+/// The field manager of what `install` applies.
+pub(super) const MANAGER: &str = "kubectl-hostloop";
 
 /// The base.
 const BASE: &str = include_str!("../../../deploy/hostloop.yaml");

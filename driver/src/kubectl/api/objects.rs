@@ -13,10 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{ApiError, Call, PAGE, error, pages, timely};
-use crate::kubectl::manifests::ObjectKey;
-
-/// The field manager of what `install` applies.
-pub(in crate::kubectl) const MANAGER: &str = "kubectl-hostloop";
+use crate::kubectl::manifests::{MANAGER, ObjectKey};
 
 /// A kind as this API server serves it.
 #[derive(Clone, Debug)]

@@ -132,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubectl::api::MANAGER;
+    use crate::kubectl::manifests::MANAGER;
 
     /// Definitions that the cluster has: of single snapshots, and of groups.
     fn cluster(single: Option<(&str, bool)>, groups: Option<(&str, bool)>) -> Found {
