@@ -10,17 +10,15 @@
 //! unfinished work, since disk and kernel show how far it got. Mounts and loop devices outlive the
 //! process either way.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
-use hostloop_controllers::tasks::{Ended, Tasks as Roles};
+use hostloop_controllers::tasks::Tasks;
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
 
@@ -30,65 +28,28 @@ use crate::grpc::socket;
 use crate::grpc::{Server, http};
 use crate::kernel::linux::Linux;
 use crate::node::Node;
-use crate::storage::{self, Pools};
+use crate::storage::Pools;
 
 mod config;
 mod controllers;
+mod error;
 mod events;
 mod logging;
 mod otlp;
 mod preflight;
+mod process;
 
-use config::{Settings, SettingsError};
+use config::Settings;
 use controllers::Loops;
+use process::{GRACE, Signals, show};
 
-/// How long calls under way may take at the end; Kubernetes kills after 30 s.
-const GRACE: Duration = Duration::from_secs(25);
+pub use error::Error;
+
 /// How often the driver looks for missing pools.
 const SEARCH: Duration = Duration::from_secs(5);
 /// Maximum number of blocking threads. `grpc::lanes` limits how many are used. This limit is far
 /// above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
-
-/// The reason why the driver can't serve, or stopped serving.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Flags contradict each other or the machine.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// `--log-level`.
-    #[error("--log-level: {0}")]
-    LogLevel(String),
-    /// The machine lacks requirements of the driver.
-    #[error("this machine lacks {}", .0.join("; "))]
-    Machine(Vec<String>),
-    /// The pools.
-    #[error("opening the pools: {0}")]
-    Pools(#[from] storage::Error),
-    /// The socket.
-    #[error(transparent)]
-    Socket(#[from] socket::Error),
-    /// `--http-endpoint`.
-    #[error("--http-endpoint {address}: {source}")]
-    Http {
-        /// The value of the flag.
-        address: String,
-        /// The error of listening there.
-        source: io::Error,
-    },
-    /// `--otlp-endpoint` and the variables beside it.
-    #[error(transparent)]
-    Otlp(#[from] hostloop_events::otlp::Error),
-    /// The operating system refused something at start.
-    #[error("{0}: {1}")]
-    Start(&'static str, #[source] io::Error),
-    /// The Kubernetes loops.
-    #[error(transparent)]
-    Controllers(#[from] hostloop_controllers::manager::Error),
-    /// A task ended that must run as long as the driver serves.
-    #[error(transparent)]
-    Role(#[from] Ended),
-}
 
 /// Serves until a signal comes.
 pub fn serve(args: &ServeArgs) -> Result<(), Error> {
@@ -172,7 +133,7 @@ async fn work(
 ) -> Result<(), Error> {
     let mut signals = Signals::install()?;
     let stop = CancellationToken::new();
-    let mut roles = Roles::default();
+    let mut roles = Tasks::default();
 
     let controller = Controller::new(pools.clone(), settings.controller);
     let node = Node::new(pools.clone(), settings.node);
@@ -259,23 +220,6 @@ fn unfinished(server: &Server, why: &'static str) {
     );
 }
 
-/// Serves `--http-endpoint`, if it is given.
-async fn show(
-    address: Option<String>,
-    shown: http::Shown,
-    stop: &CancellationToken,
-    roles: &mut Roles,
-) -> Result<(), Error> {
-    let Some(address) = address else {
-        return Ok(());
-    };
-    let listener = TcpListener::bind(&address).await;
-    let listener = listener.map_err(|source| Error::Http { address, source })?;
-    let serving = http::serve(listener, shown, stop.clone().cancelled_owned());
-    roles.start("the HTTP endpoint", async { serving.await.map_err(|error| error.to_string()) });
-    Ok(())
-}
-
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has
 /// its own task, so a hanging pool delays no other.
 async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
@@ -288,28 +232,4 @@ async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result
         }
     }
     Ok(())
-}
-
-/// The signals that stop the process.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn install() -> Result<Self, Error> {
-        let listen =
-            |kind| signal(kind).map_err(|error| Error::Start("listening to signals", error));
-        Ok(Signals {
-            term: listen(SignalKind::terminate())?,
-            int: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.int.recv() => "SIGINT",
-        }
-    }
 }

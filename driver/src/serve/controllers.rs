@@ -8,7 +8,7 @@ use hostloop_controllers::cli::Args;
 use hostloop_controllers::csi::{Csi, Driver, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
-use hostloop_controllers::tasks::Ended;
+use hostloop_controllers::tasks::{Ended, Tasks};
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
 use tokio::io::DuplexStream;
@@ -18,7 +18,9 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, GRACE, Roles, Signals, events, otlp, show};
+use super::error::Error;
+use super::process::{GRACE, Signals, show};
+use super::{events, otlp};
 use crate::cli::ControllersArgs;
 use crate::controller::capabilities;
 use crate::csi::identity;
@@ -184,7 +186,7 @@ fn source(args: &ControllersArgs) -> Source {
 pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut signals = Signals::install()?;
     let stop = CancellationToken::new();
-    let mut roles = Roles::default();
+    let mut roles = Tasks::default();
     let setup = Setup {
         args: args.controllers.clone(),
         default_fstype: args.default_fstype.clone(),

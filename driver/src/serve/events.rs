@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use hostloop_controllers::tasks::Tasks;
 use hostloop_events::serve::{Process, serve};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Roles};
+use super::error::Error;
 use crate::cli::EventsSocket;
 use crate::grpc::socket::{self, Name};
 
@@ -18,7 +19,7 @@ pub(super) fn start(
     endpoint: Option<&Path>,
     process: Process,
     stop: &CancellationToken,
-    roles: &mut Roles,
+    roles: &mut Tasks,
 ) -> Result<Option<Name>, Error> {
     let Some(path) = flag.path(endpoint) else {
         return Ok(None);

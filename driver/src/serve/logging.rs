@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use super::Error;
+use super::error::Error;
 use crate::cli::{LogFormat, WatchArgs};
 
 /// Starts logging. Panics are logged in the same format.

@@ -1,10 +1,11 @@
 //! Exports the events of this process to the collector of `--otlp-endpoint`.
 
+use hostloop_controllers::tasks::Tasks;
 use hostloop_events::otlp::{Environment, Exporter};
 use hostloop_events::serve::Process;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Roles};
+use super::error::Error;
 use crate::cli::WatchArgs;
 
 /// Checks the flag and the environment. Without the flag, nothing is exported.
@@ -17,7 +18,7 @@ pub(super) fn prepare(args: &WatchArgs, process: &Process) -> Result<Option<Expo
 }
 
 /// Starts the export, if there is one.
-pub(super) fn start(exporter: Option<Exporter>, stop: &CancellationToken, roles: &mut Roles) {
+pub(super) fn start(exporter: Option<Exporter>, stop: &CancellationToken, roles: &mut Tasks) {
     let Some(exporter) = exporter else {
         return;
     };

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use super::Error;
 use super::config::Settings;
+use super::error::Error;
 use crate::kernel::{FsType, Kernel};
 
 /// The host's name.

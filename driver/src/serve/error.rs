@@ -1,0 +1,49 @@
+//! Why the process can't serve.
+
+use std::io;
+
+use hostloop_controllers::tasks::Ended;
+
+use super::config::SettingsError;
+use crate::grpc::socket;
+use crate::storage;
+
+/// The reason why the driver can't serve, or stopped serving.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Flags contradict each other or the machine.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// `--log-level`.
+    #[error("--log-level: {0}")]
+    LogLevel(String),
+    /// The machine lacks requirements of the driver.
+    #[error("this machine lacks {}", .0.join("; "))]
+    Machine(Vec<String>),
+    /// The pools.
+    #[error("opening the pools: {0}")]
+    Pools(#[from] storage::Error),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    /// `--http-endpoint`.
+    #[error("--http-endpoint {address}: {source}")]
+    Http {
+        /// The value of the flag.
+        address: String,
+        /// The error of listening there.
+        source: io::Error,
+    },
+    /// `--otlp-endpoint` and the variables beside it.
+    #[error(transparent)]
+    Otlp(#[from] hostloop_events::otlp::Error),
+    /// The operating system refused something at start.
+    #[error("{0}: {1}")]
+    Start(&'static str, #[source] io::Error),
+    /// The Kubernetes loops.
+    #[error(transparent)]
+    Controllers(#[from] hostloop_controllers::manager::Error),
+    /// A task ended that must run as long as the driver serves.
+    #[error(transparent)]
+    Role(#[from] Ended),
+}
