@@ -3,6 +3,7 @@
 pub mod boolean;
 pub mod duration;
 pub mod names;
+pub mod naming;
 pub(crate) mod node;
 pub(crate) mod node_selector;
 pub(crate) mod pv;

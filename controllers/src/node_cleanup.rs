@@ -24,11 +24,11 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use tokio::time::Instant;
 
+use crate::api::naming::Naming;
 use crate::api::{duration, pv};
 use crate::cache::{Index, Store};
 use crate::client::Kube;
 use crate::controller::Context;
-use crate::provisioner::naming::Naming;
 use crate::{attacher, provisioner};
 
 mod apply;

@@ -26,6 +26,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::api::naming::Naming;
 use crate::api::{duration, pv};
 use crate::attacher::{self, ListError, Published};
 use crate::cache::store::fraction;
@@ -35,7 +36,7 @@ use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability as Can;
 use crate::health::node_reference;
 use crate::node_cleanup::grace_period::Since;
-use crate::provisioner::{self, naming::Naming};
+use crate::provisioner;
 
 mod decide;
 mod inventory;

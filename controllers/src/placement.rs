@@ -36,6 +36,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::api::naming::Naming;
 use crate::api::{pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::capacity;
@@ -43,7 +44,6 @@ use crate::client::Kube;
 use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
-use crate::provisioner::naming::Naming;
 use crate::provisioner::source_protection;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
+use crate::api::naming::Naming;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
@@ -35,7 +36,6 @@ pub(crate) mod finalizers;
 mod gather;
 mod in_flight;
 mod metrics;
-pub(crate) mod naming;
 mod one_node;
 mod secrets;
 pub(crate) mod source;
@@ -46,7 +46,6 @@ pub use metrics::Metrics;
 
 use decide::Settings;
 use in_flight::InFlight;
-use naming::Naming;
 use source_protection::Protection;
 
 /// Default deadline of a CSI call.

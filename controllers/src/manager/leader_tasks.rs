@@ -7,10 +7,10 @@ use std::convert::Infallible;
 
 use tokio::task::JoinSet;
 
+use crate::api::naming::Naming;
 use crate::cli::Args;
 use crate::controller::Context;
 use crate::csi::driver::ControllerCapability;
-use crate::provisioner::naming::Naming;
 use crate::queue::tasks::finish;
 use crate::roles::Role;
 use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};

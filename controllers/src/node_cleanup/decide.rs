@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
+use crate::api::naming::Naming;
 use crate::api::node::is_ready;
 use crate::api::{pv, pvc};
 use crate::client::Resource;
-use crate::provisioner::naming::Naming;
 use crate::snapshots::content::Content;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 

@@ -9,9 +9,9 @@ use kube::ResourceExt;
 
 use super::Placement;
 use crate::api::names::PROVISIONED_BY;
+use crate::api::naming::Naming;
 use crate::api::pvc;
 use crate::client::ApiError;
-use crate::provisioner::naming::Naming;
 
 const DELETED: &str = "VolumeOfForeignClaim";
 

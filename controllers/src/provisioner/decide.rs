@@ -14,6 +14,7 @@ use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 
 use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
+use crate::api::naming::Naming;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
@@ -22,7 +23,6 @@ use crate::csi::{Driver, Pools};
 
 use super::access::{self, VolumeMode};
 use super::error::Error;
-use super::naming::Naming;
 use super::secrets::{self, SecretPurpose, TemplateVars};
 use super::source::{self, SourceObjects, Target};
 

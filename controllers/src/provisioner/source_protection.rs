@@ -18,9 +18,9 @@ use crate::queue::{Outcome, Queue};
 use crate::snapshots::VolumeSnapshot;
 
 use super::finalizers;
-use super::naming::Naming;
 use super::{Named, Options};
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::naming::Naming;
 use crate::api::pvc::{self, DataSource};
 
 /// The wait before a snapshot's finalizer is removed. Within it, this process sees new claims for

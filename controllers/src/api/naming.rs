@@ -3,7 +3,7 @@
 use hostloop_events::is_uid;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use super::Options;
+use crate::provisioner::Options;
 
 /// How the provisioner names volumes.
 #[derive(Clone, Debug)]
