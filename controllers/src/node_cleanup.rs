@@ -26,10 +26,10 @@ use tokio::time::Instant;
 
 use crate::api::naming::Naming;
 use crate::api::{duration, pv};
+use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
 use crate::controller::Context;
-use crate::{attacher, provisioner};
 
 mod apply;
 mod decide;
@@ -77,11 +77,11 @@ struct Tidier {
 pub(crate) async fn run(
     context: Context,
     options: Options,
-    volumes: provisioner::Options,
+    naming: Naming,
     capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
-    let mut tidier = Tidier::new(context, &options, &volumes, capacities);
+    let mut tidier = Tidier::new(context, &options, naming, capacities);
     let (most, least) = LOOK;
     let look = (options.gone_node_grace / 5).clamp(least, most);
     let passes = async {
@@ -98,13 +98,13 @@ impl Tidier {
     fn new(
         context: Context,
         options: &Options,
-        volumes: &provisioner::Options,
+        naming: Naming,
         capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
         let rules = Rules {
             driver: context.driver.name.clone(),
             attached: attacher::finalizer(&context.driver.name),
-            naming: Naming::new(volumes),
+            naming,
         };
         let (of_volumes, of_claims) = (rules.clone(), rules.clone());
         let volumes = context.caches.volumes();

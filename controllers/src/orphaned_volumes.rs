@@ -36,7 +36,6 @@ use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability as Can;
 use crate::health::node_reference;
 use crate::node_cleanup::grace_period::Since;
-use crate::provisioner;
 
 mod decide;
 mod inventory;
@@ -90,7 +89,7 @@ impl Metrics {
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) options: Options,
-    pub(crate) volumes: provisioner::Options,
+    pub(crate) naming: Naming,
     /// Maximum entries in one page of ListVolumes; 0 is no limit.
     pub(crate) max_entries: u32,
     pub(crate) inventory: Inventory,
@@ -114,7 +113,6 @@ struct Scanner {
     context: Context,
     kube: Kube,
     part: Part,
-    naming: Naming,
     timeout: Duration,
     without_pv: Since<String>,
     stale_publications: Since<String>,
@@ -148,7 +146,6 @@ impl Scanner {
         Scanner {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
-            naming: Naming::new(&part.volumes),
             context,
             part,
             without_pv: Since::default(),
@@ -217,7 +214,7 @@ impl Scanner {
         }
         let unused = |id: &String| {
             let volume = inventory.and_then(|inventory| inventory.get(id));
-            volume.is_some_and(|one| decide::claim_of_unused(one, &self.naming).is_some())
+            volume.is_some_and(|one| decide::claim_of_unused(one, &self.part.naming).is_some())
         };
         let cluster = self.cluster(due.iter().any(unused)).await?;
         let mut orphans = BTreeSet::new();
@@ -268,7 +265,7 @@ impl Scanner {
         let Some(volume) = inventory.as_ref().and_then(|inventory| inventory.get(id)) else {
             return Ok(false);
         };
-        if !decide::may_be_deleted(volume, &self.naming, cluster) {
+        if !decide::may_be_deleted(volume, &self.part.naming, cluster) {
             return Ok(false);
         }
         let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };

@@ -60,13 +60,9 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[group(skip)]
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
-    /// Prefix of volume names
-    #[arg(long, value_name = "PREFIX", default_value = "pvc")]
-    pub volume_name_prefix: String,
-
-    /// Number of digits of the claim's UID in volume names; if negative, the whole UID with dashes
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
-    pub volume_name_uuid_length: i64,
+    /// The names of volumes.
+    #[command(flatten)]
+    pub naming: Naming,
 
     /// Workers that remove the finalizers of claims that are no longer being cloned
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -145,7 +141,7 @@ pub(crate) async fn run_for_all(context: Context, options: Options) {
 
 /// Runs the provisioner until `context.stop`.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
-    if options.volume_name_prefix.is_empty() {
+    if options.naming.prefix.is_empty() {
         return Err(Error::NoPrefix);
     }
     let provisioner = Arc::new(Provisioner::new(context, options, metrics));
@@ -157,7 +153,7 @@ impl Provisioner {
     fn new(context: Context, options: Options, metrics: Metrics) -> Self {
         let common = &context.common;
         let settings = Settings {
-            naming: Naming::new(&options),
+            naming: options.naming.clone(),
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
             has_topology: context.driver.has_topology(),

@@ -3,26 +3,31 @@
 use hostloop_events::is_uid;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use crate::provisioner::Options;
-
 /// How the provisioner names volumes.
-#[derive(Clone, Debug)]
-pub(crate) struct Naming {
-    /// `--volume-name-prefix`.
-    pub(crate) prefix: String,
-    /// `--volume-name-uuid-length`: digits of the UID; if negative, the whole UID with dashes.
-    pub(crate) uuid_length: i64,
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub struct Naming {
+    /// Prefix of volume names
+    #[arg(
+        long = "volume-name-prefix",
+        id = "volume-name-prefix",
+        value_name = "PREFIX",
+        default_value = "pvc"
+    )]
+    pub prefix: String,
+
+    /// Number of digits of the claim's UID in volume names; if negative, the whole UID with dashes
+    #[arg(
+        long = "volume-name-uuid-length",
+        id = "volume-name-uuid-length",
+        value_name = "N",
+        default_value_t = -1,
+        allow_negative_numbers = true
+    )]
+    pub uuid_length: i64,
 }
 
 impl Naming {
-    /// Reads the naming flags.
-    pub(crate) fn new(options: &Options) -> Naming {
-        Naming {
-            prefix: options.volume_name_prefix.clone(),
-            uuid_length: options.volume_name_uuid_length,
-        }
-    }
-
     /// The name of the volume of a claim with this UID.
     pub(crate) fn volume(&self, uid: &str) -> String {
         let prefix = &self.prefix;
@@ -55,7 +60,7 @@ mod tests {
     const UID: &str = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
 
     fn naming(uuid_length: i64) -> Naming {
-        Naming { uuid_length, ..Naming::new(&crate::testing::options()) }
+        Naming { uuid_length, ..crate::testing::options() }
     }
 
     #[test]

@@ -112,7 +112,7 @@ const CONTROLLERS: [Entry; 7] = [
             let Inputs { args, counts, inventory } = inputs;
             let part = orphaned_volumes::Part {
                 options: args.orphans,
-                volumes: args.provisioner,
+                naming: args.provisioner.naming,
                 max_entries: args.attacher.max_entries,
                 inventory,
                 metrics: counts.orphans,

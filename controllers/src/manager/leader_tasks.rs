@@ -7,7 +7,6 @@ use std::convert::Infallible;
 
 use tokio::task::JoinSet;
 
-use crate::api::naming::Naming;
 use crate::cli::Args;
 use crate::controller::Context;
 use crate::csi::driver::ControllerCapability;
@@ -31,15 +30,15 @@ pub(crate) async fn run(
         let capacity =
             args.capacity.enable_capacity.unwrap_or(true) && args.controllers.has(Role::Capacity);
         let attachments = picked.has(Role::Attacher);
-        let naming = Naming::new(&args.provisioner);
+        let naming = args.provisioner.naming.clone();
         let options =
             placement::Options::new(&args.placement, capacity, attachments, naming, placing);
         let capacities = capacities.clone();
         parts.spawn(placement::run(context.clone(), options, capacities));
     }
     if picked.has(Role::GoneNodes) {
-        let (options, volumes) = (args.gone.clone(), args.provisioner.clone());
-        parts.spawn(node_cleanup::run(context.clone(), options, volumes, capacities));
+        let (options, naming) = (args.gone.clone(), args.provisioner.naming.clone());
+        parts.spawn(node_cleanup::run(context.clone(), options, naming, capacities));
     }
     let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
     if picked.has(Role::Provisioner) && provisions {

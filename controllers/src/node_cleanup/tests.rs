@@ -21,9 +21,8 @@ fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
     let mut world = World::new(&[]);
     change(&mut world);
     let own = Options { gone_node_grace: Duration::from_secs(GRACE) };
-    let volumes = options::<provisioner::Options>();
     let capacities = Some(Store::new());
-    let tidier = Tidier::new(world.context.clone(), &own, &volumes, capacities);
+    let tidier = Tidier::new(world.context.clone(), &own, options(), capacities);
     let bench = Bench { world, tidier };
     bench.add(|caches| caches.nodes(), node("n1"));
     bench.add(|caches| caches.csi_nodes(), csi_node("n1"));

@@ -37,7 +37,7 @@ fn bench_with(with_inventory: bool) -> Bench {
     let asked = inventory.clone();
     let part = Part {
         options: options(),
-        volumes: options(),
+        naming: options(),
         max_entries: 0,
         inventory: match with_inventory {
             true => Inventory::reported(move || asked.lock().expect("volumes").clone()),

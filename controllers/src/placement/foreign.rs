@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn volumes_made_for_a_claim() {
-        let naming = Naming::new(&crate::testing::options());
+        let naming: Naming = crate::testing::options();
         for (what, name, made_by, phase, made) in [
             ("new", "pvc-u", "d", "", true),
             ("available", "pvc-u", "d", "Available", true),

@@ -36,7 +36,7 @@ impl Rig {
         let options = Options {
             capacity: true,
             attachments: true,
-            naming: Naming::new(&crate::testing::options()),
+            naming: crate::testing::options(),
             table: None,
             metrics: Metrics::default(),
         };

@@ -111,7 +111,7 @@ impl Protection {
             awaited: context.caches.claims().index(awaited),
             clones: Queue::new(backoff),
             snapshots: Queue::new(backoff),
-            naming: Naming::new(options),
+            naming: options.naming.clone(),
             options: options.clone(),
             context,
         }

@@ -9,7 +9,7 @@ fn rules() -> Rules {
     Rules {
         driver: DRIVER.to_owned(),
         attached: "external-attacher/csi-example".to_owned(),
-        naming: Naming::new(&crate::testing::options()),
+        naming: crate::testing::options(),
     }
 }
 

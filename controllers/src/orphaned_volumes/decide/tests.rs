@@ -3,7 +3,7 @@ use super::*;
 const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
 
 fn naming(uuid_length: i64) -> Naming {
-    Naming { uuid_length, ..Naming::new(&crate::testing::options()) }
+    Naming { uuid_length, ..crate::testing::options() }
 }
 
 fn entry(id: &str) -> InventoryEntry {

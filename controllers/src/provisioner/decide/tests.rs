@@ -13,7 +13,7 @@ mod decisions;
 
 pub(crate) fn settings() -> Settings {
     Settings {
-        naming: Naming::new(&crate::testing::options()),
+        naming: crate::testing::options(),
         fs_type: String::new(),
         extra_metadata: false,
         has_topology: true,
