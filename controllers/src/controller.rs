@@ -4,6 +4,7 @@
 mod builder;
 pub mod context;
 pub mod event_key;
+pub(crate) mod finalizers;
 pub mod owner;
 
 pub use builder::Controller;

@@ -32,7 +32,6 @@ mod create_pv;
 mod decide;
 mod deletion;
 mod error;
-pub(crate) mod finalizers;
 mod gather;
 mod in_flight;
 mod metrics;

@@ -11,7 +11,7 @@ use super::Tidier;
 use super::decide::{Action, Leftover, is_out_of_service};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::client::{ApiError, EventKind, Resource, unless_gone};
-use crate::provisioner::finalizers;
+use crate::controller::finalizers;
 use crate::snapshots::content::Content;
 
 /// The event reason for deleted nodes.

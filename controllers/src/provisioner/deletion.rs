@@ -9,13 +9,13 @@ use tonic::Code;
 use crate::api::pv;
 use crate::attacher;
 use crate::client::{ApiError, Resource};
+use crate::controller::finalizers;
 use crate::controller::owner::Ownership;
 use crate::queue::Outcome;
 use crate::secrets::{Credentials, TemplateError};
 
 use super::Provisioner;
 use super::error::without;
-use super::finalizers;
 use super::secrets::{self, SecretPurpose, TemplateVars};
 use crate::api::names::{
     CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,

@@ -12,12 +12,12 @@ use kube::ResourceExt;
 
 use crate::cache::{Change, Index};
 use crate::client::{ApiError, Kube, Resource};
+use crate::controller::finalizers;
 use crate::controller::{Context, Controller};
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
 use crate::snapshots::VolumeSnapshot;
 
-use super::finalizers;
 use super::{Named, Options};
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::naming::Naming;
