@@ -2,6 +2,7 @@
 //! stop them.
 
 mod builder;
+pub(crate) mod content_owner;
 pub mod context;
 pub mod event_key;
 pub(crate) mod finalizers;

@@ -55,12 +55,10 @@ mod content_client;
 mod content_reconciler;
 mod decide;
 mod group;
-mod owner;
 mod parameters;
 mod single;
 mod status;
 
-pub(crate) use owner::owner;
 pub(crate) use status::of_failure as status_of_failure;
 
 use content_client::{Part, Shared};

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::scope::{MANAGED_BY, Scope};
+use crate::controller::content_owner;
 use crate::controller::owner::{Ownership, owner};
 use crate::csi::Pools;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
-use crate::snapshotter;
 
 use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
@@ -183,7 +183,7 @@ fn from_snapshot(
     }
     // Another node can write a handle of this node's snapshot into the content that it manages.
     let owner =
-        snapshotter::owner(target.scope, target.pools, content.labels(), Some(&snapshot_id), []);
+        content_owner::owner(target.scope, target.pools, content.labels(), Some(&snapshot_id), []);
     if owner == Ownership::Remote {
         return Err(unfit(&format!(
             "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \

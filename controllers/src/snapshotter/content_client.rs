@@ -10,14 +10,13 @@ use serde_json::{Value, json};
 
 use super::Options;
 use super::decide::{Step, next_step};
-use super::owner;
 use super::parameters::ParameterError;
 use super::status;
 use crate::api::scope::{MANAGED_BY, Scope};
 use crate::cache::Store;
 use crate::client::{ApiError, Kube, Resource};
-use crate::controller::Context;
-use crate::controller::finalizers;
+use crate::controller::owner::Ownership;
+use crate::controller::{Context, content_owner, finalizers};
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
 use crate::queue::Outcome;
@@ -150,7 +149,7 @@ impl Shared {
         step: &Step,
         volume: Option<&str>,
     ) -> bool {
-        let unowned = self.owner(content, None, volume) == owner::Ownership::Unknown;
+        let unowned = self.owner(content, None, volume) == Ownership::Unknown;
         unowned && step.is_harmless() && self.context.leader.leads()
     }
 
@@ -160,11 +159,11 @@ impl Shared {
         content: &K,
         handle: Option<&str>,
         volume: Option<&str>,
-    ) -> owner::Ownership {
+    ) -> Ownership {
         let context = &self.context;
         // Another process leads by now and owns the content.
         if !context.acts() {
-            return owner::Ownership::Remote;
+            return Ownership::Remote;
         }
         // The source volumes only matter if other processes run a snapshotter.
         let volume = volume.filter(|_| context.scope != Scope::Cluster);
@@ -172,7 +171,7 @@ impl Shared {
             context.caches.volumes_of(&context.driver.name, volume)
         });
         let sources = sources.iter().map(AsRef::as_ref);
-        owner::owner(&context.scope, &context.pools, content.labels(), handle, sources)
+        content_owner::owner(&context.scope, &context.pools, content.labels(), handle, sources)
     }
 }
 

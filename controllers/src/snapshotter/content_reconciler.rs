@@ -9,11 +9,12 @@ use serde_json::Value;
 use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
 use super::decide::{Step, next_step};
-use super::owner::{self, Ownership};
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::names::RESERVED;
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::cache::{Caches, Store};
+use crate::controller::content_owner;
+use crate::controller::owner::Ownership;
 use crate::csi::{Call, Class, Failure, class};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials};
@@ -206,7 +207,7 @@ impl<K: Kind> Reconciler<K> {
         let owners = view.volumes.iter().map(|volume| of(Some(volume)));
         match view.volumes {
             [] => of(None),
-            _ => owner::of_all(&owners.collect::<Vec<_>>()),
+            _ => content_owner::of_all(&owners.collect::<Vec<_>>()),
         }
     }
 
@@ -282,7 +283,7 @@ impl<K: Kind> Reconciler<K> {
 
     /// The node to label a content with, if it has no such label.
     fn label(&self, content: &K::Content) -> Option<String> {
-        owner::label(&self.shared.context.scope, content.labels())
+        content_owner::label(&self.shared.context.scope, content.labels())
     }
 
     async fn making(&self, content: &K::Content) -> Result<K::Making, WorkError> {

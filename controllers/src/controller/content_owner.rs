@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 use crate::api::scope::{MANAGED_BY, Scope, node_label};
-pub(super) use crate::controller::owner::Ownership;
+use crate::controller::owner::Ownership;
 use crate::csi::Pools;
 
 /// Decides which node owns a content, by its label and the pool in its handle. They must agree: a
@@ -43,7 +43,7 @@ pub(crate) fn owner<'a>(
 }
 
 /// Combines the owners of several parts: remote if one part is remote, and local if all parts are.
-pub(super) fn of_all(owners: &[Ownership]) -> Ownership {
+pub(crate) fn of_all(owners: &[Ownership]) -> Ownership {
     if owners.contains(&Ownership::Remote) {
         return Ownership::Remote;
     }
@@ -55,7 +55,7 @@ pub(super) fn of_all(owners: &[Ownership]) -> Ownership {
 
 /// The label with the owner of a content, if the content lacks it. The content's volume may be gone
 /// when the content is deleted.
-pub(super) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<String> {
     let node = scope.node()?;
     (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
 }
