@@ -1,6 +1,7 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
 pub mod boolean;
+pub(crate) mod capacity;
 pub mod duration;
 pub mod names;
 pub mod naming;

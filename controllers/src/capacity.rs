@@ -15,6 +15,7 @@ use kube::Api;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
+use crate::api::capacity::{DRIVER, MANAGED_BY};
 use crate::api::duration;
 use crate::cache::store::{self, fraction};
 use crate::cache::{Change, Store};
@@ -22,12 +23,12 @@ use crate::controller::{Context, Controller};
 use crate::queue::{Outcome, Queue};
 
 mod owner;
-pub(crate) mod plan;
+mod plan;
 mod reconcile;
 mod segments;
 
 use owner::Owner;
-use plan::{DRIVER, MANAGED_BY, Precision, Writer};
+use plan::{Precision, Writer};
 use reconcile::Pass;
 
 /// Minimum time between two passes for changes of room.

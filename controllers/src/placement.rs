@@ -207,7 +207,7 @@ impl Placement {
         options: Options,
         capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
-        let (caches, driver) = (context.caches.clone(), context.driver.name.clone());
+        let caches = context.caches.clone();
         let claims = caches.claims();
         let volumes = caches.volumes();
         let changes = changes(&context, capacities.as_ref());
@@ -227,9 +227,7 @@ impl Placement {
                 .map(|watch| watch.index(|object| vec![object.storage_class_name.clone()])),
             pools: capacities.as_ref().map(|watch| watch.index(room::pools)),
             capacities,
-            keepers: caches
-                .nodes()
-                .index(move |node| vec![room::keeper(&driver, &node.name_any())]),
+            keepers: caches.nodes().index(|node| vec![room::keeper(&node.name_any())]),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),
             awaited: claims.index(source_protection::awaited),

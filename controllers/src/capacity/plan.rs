@@ -9,17 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
-use crate::api::scope::{MAX_LABEL, hash};
 use crate::controller::EventKey;
 use crate::csi::pools;
-
-/// The label that names the driver.
-pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
-/// The label that names the process which manages an object.
-pub(crate) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
-/// The value of that label in upstream's external-provisioner, known to other tools.
-const MANAGER: &str = "external-provisioner";
 
 /// Subject of a capacity object: a class and a topology segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -195,18 +188,14 @@ impl Marks {
 
 /// Labels that identify the writer of an object: the driver, and the process that manages it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Writer {
-    pub(crate) driver: String,
-    pub(crate) managed_by: String,
+pub(super) struct Writer {
+    pub(super) driver: String,
+    pub(super) managed_by: String,
 }
 
 impl Writer {
-    pub(crate) fn new(driver: &str, node: Option<&str>) -> Self {
-        let managed_by = match node {
-            None => MANAGER.to_owned(),
-            Some(node) => managed_by(node),
-        };
-        Writer { driver: driver.to_owned(), managed_by }
+    pub(super) fn new(driver: &str, node: Option<&str>) -> Self {
+        Writer { driver: driver.to_owned(), managed_by: managed_by(node) }
     }
 
     /// Builds a new object.
@@ -236,21 +225,6 @@ impl Writer {
             capacity: Some(written(room.available)),
             maximum_volume_size: room.largest.map(written),
         }
-    }
-}
-
-/// The `managed-by` label of a node's objects. A value that is too long for a label is shortened as
-/// upstream does, so that either can take over the other's objects: the prefix is cut, and its hash
-/// inserted. If the node name alone is too long, a hash of the whole value replaces it.
-fn managed_by(node: &str) -> String {
-    let whole = format!("{MANAGER}-{node}");
-    if whole.len() <= MAX_LABEL {
-        return whole;
-    }
-    let left = MAX_LABEL.saturating_sub(node.len() + "-12345678-".len());
-    match MANAGER.get(..left) {
-        Some(cut) if left > 0 => format!("{cut}-{}-{node}", hash(MANAGER)),
-        _ => format!("{MANAGER}-{}", hash(&whole)),
     }
 }
 

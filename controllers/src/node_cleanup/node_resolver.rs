@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
+use crate::api::capacity::{MANAGED_BY, managed_by};
 use crate::api::node::{node_of, registered};
 use crate::api::scope::{MAX_LABEL, node_label};
-use crate::capacity::plan;
 
 type Segments = BTreeMap<String, String>;
 
@@ -144,8 +144,8 @@ impl Places {
 
     /// The missing node that manages a capacity object.
     pub(super) fn of_capacity(&self, object: &CSIStorageCapacity) -> Option<String> {
-        let label = object.labels().get(plan::MANAGED_BY)?;
-        let is_kept_by = |name: &String| manager(Some(name)) == *label;
+        let label = object.labels().get(MANAGED_BY)?;
+        let is_kept_by = |name: &String| managed_by(Some(name)) == *label;
         if self.present.iter().any(is_kept_by) {
             return None;
         }
@@ -162,14 +162,9 @@ impl Places {
     }
 }
 
-/// The managed-by label of a capacity object; `None` is one process for the whole cluster.
-fn manager(node: Option<&str>) -> String {
-    plan::Writer::new("", node).managed_by
-}
-
 /// The node that a managed-by label names. A long name is replaced by an eight-digit hash.
 fn managing_node(label: &str) -> Option<&str> {
-    let node = label.strip_prefix(&manager(None))?.strip_prefix('-')?;
+    let node = label.strip_prefix(&managed_by(None))?.strip_prefix('-')?;
     let hash = node.len() == 8 && node.bytes().all(|c| c.is_ascii_hexdigit());
     (!hash).then_some(node)
 }

@@ -160,7 +160,7 @@ impl Placement {
 
     /// The room in a node's capacity object for a class.
     pub(super) fn room(&self, node: &str, class: &str) -> Option<Room> {
-        let keeper = room::keeper(&self.context.driver.name, node);
+        let keeper = room::keeper(node);
         let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
         room::newest(&objects)
     }

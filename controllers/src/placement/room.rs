@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 
+use crate::api::capacity::{MANAGED_BY, managed_by};
 use crate::api::quantity;
-use crate::capacity::plan::{MANAGED_BY, Writer};
 use crate::csi::pools::ANNOTATION as POOLS;
 
 /// Room of a node for volumes of a class.
@@ -54,8 +54,8 @@ pub(super) fn version(object: &impl ResourceExt) -> u64 {
 }
 
 /// The `managed-by` label of a node's capacity objects.
-pub(super) fn keeper(driver: &str, node: &str) -> String {
-    Writer::new(driver, Some(node)).managed_by
+pub(super) fn keeper(node: &str) -> String {
+    managed_by(Some(node))
 }
 
 /// The `managed-by` label of a capacity object.

@@ -169,21 +169,3 @@ fn sizes_are_read_in_any_form() {
         assert_eq!(super::room(&object), expected, "{capacity} {largest:?}");
     }
 }
-
-#[test]
-fn labels_fit() {
-    assert_eq!(Writer::new("d", None).managed_by, "external-provisioner");
-    let node = |length: usize| format!("node{}", "a".repeat(length - 4));
-    for (length, expected) in [
-        (6, "external-provisioner-nodeaa".to_owned()),
-        (42, format!("external-provisioner-{}", node(42))),
-        (43, format!("external-p-53f40b57-{}", node(43))),
-        (52, format!("e-53f40b57-{}", node(52))),
-        (53, "external-provisioner-a3607ff1".to_owned()),
-        (67, "external-provisioner-df38e37f".to_owned()),
-    ] {
-        let made = Writer::new("d", Some(&node(length))).managed_by;
-        assert_eq!(made, expected);
-        assert!(made.len() <= MAX_LABEL);
-    }
-}

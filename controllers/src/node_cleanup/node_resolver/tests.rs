@@ -162,7 +162,7 @@ fn labels_that_were_cut() {
 #[test]
 fn capacities_are_who_keeps_them() {
     let long = "n".repeat(60);
-    let cut = manager(Some(&long));
+    let cut = managed_by(Some(&long));
     assert_ne!(cut, format!("external-provisioner-{long}"));
     for (what, managed_by, segment, expected) in [
         ("there", "external-provisioner-n1", "n1", None),
