@@ -33,7 +33,6 @@ mod reconcile;
 
 use decide::{Rules, expected_name};
 pub use publish::PublishError;
-pub(crate) use reconcile::{ListError, Published, list};
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);

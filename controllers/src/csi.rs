@@ -5,10 +5,12 @@ pub mod capacity_signal;
 mod client;
 pub mod driver;
 pub mod error_class;
+pub mod list;
 pub mod pools;
 
 pub use capacity_signal::Room;
 pub use client::{Csi, Failure};
 pub use driver::Driver;
 pub use error_class::{Call, Class, class};
+pub use list::{ListError, Published};
 pub use pools::Pools;

@@ -24,7 +24,7 @@ use crate::api::scope::Scope;
 use crate::client::EventKind;
 use crate::controller::Context;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
-use crate::csi::{Csi, Failure};
+use crate::csi::{Csi, ListError, list};
 
 mod decide;
 mod metrics;
@@ -153,30 +153,27 @@ impl Watcher {
     }
 
     /// The findings of all volumes, from ControllerListVolumeHealth.
-    async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, Failure> {
+    async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, ListError> {
         // Volumes that the driver does not list are healthy.
         let mut found: HashMap<String, Vec<Finding>> =
             volumes.iter().map(|volume| (volume.handle.clone(), Vec::new())).collect();
-        let mut token = String::new();
-        loop {
-            let request = csi::ControllerListVolumeHealthRequest {
-                max_entries: PAGE,
-                starting_token: token.clone(),
-                ..csi::ControllerListVolumeHealthRequest::default()
-            };
-            let csi = &self.context.driver.csi;
-            let page = csi.controller_list_volume_health(request, self.timeout()).await?;
-            for entry in page.entries {
-                if let Some(findings) = found.get_mut(&entry.volume_id) {
-                    findings.extend(entry.health_statuses.into_iter().map(Finding::from));
-                }
+        let (csi, timeout) = (&self.context.driver.csi, self.timeout());
+        let entries =
+            list::all("ControllerListVolumeHealth", timeout, |starting_token| async move {
+                let request = csi::ControllerListVolumeHealthRequest {
+                    max_entries: PAGE,
+                    starting_token,
+                    ..csi::ControllerListVolumeHealthRequest::default()
+                };
+                let page = csi.controller_list_volume_health(request, timeout).await?;
+                Ok((page.entries, page.next_token))
+            });
+        for entry in entries.await? {
+            if let Some(findings) = found.get_mut(&entry.volume_id) {
+                findings.extend(entry.health_statuses.into_iter().map(Finding::from));
             }
-            // A repeated token would cause an endless loop.
-            if page.next_token.is_empty() || page.next_token == token {
-                return Ok(found);
-            }
-            token = page.next_token;
         }
+        Ok(found)
     }
 
     /// The findings of each volume for which ControllerGetVolumeHealth succeeded.

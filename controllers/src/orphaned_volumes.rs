@@ -28,12 +28,11 @@ use tokio::time::Instant;
 
 use crate::api::naming::Naming;
 use crate::api::{duration, pv};
-use crate::attacher::{self, ListError, Published};
 use crate::cache::store::fraction;
 use crate::client::{ApiError, EventKind, Kube};
 use crate::controller::Context;
-use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability as Can;
+use crate::csi::{Failure, ListError, Published, list};
 use crate::health::node_reference;
 use crate::node_cleanup::grace_period::Since;
 
@@ -184,7 +183,7 @@ impl Scanner {
     /// Scans once.
     async fn scan(&mut self) -> Result<(), ScanError> {
         let csi = &self.context.driver.csi;
-        let listed = attacher::list(csi, self.part.max_entries, self.timeout).await?;
+        let listed = list::published(csi, self.part.max_entries, self.timeout).await?;
         let inventory = self.inventory()?;
         if let (Some(inventory), true) = (&inventory, self.attaches()) {
             self.publications(&listed, inventory).await?;

@@ -1,30 +1,14 @@
 //! Compares the attachments that the driver lists with the VolumeAttachments.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hostloop_proto::csi::ListVolumesRequest;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use super::Attacher;
 use super::decide::{Rules, Seen, is_attached};
 use crate::csi::driver::ControllerCapability;
-use crate::csi::{Csi, Failure};
-
-/// The driver's node IDs, by volume handle.
-pub(crate) type Published = BTreeMap<String, Vec<String>>;
-
-/// Why the list of attachments is not available.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ListError {
-    #[error(transparent)]
-    Call(#[from] Failure),
-    #[error("ListVolumes gave the token {0:?} twice in a row")]
-    Endless(String),
-    #[error("ListVolumes: not all pages within {0:?}")]
-    Late(Duration),
-}
+use crate::csi::{Published, list};
 
 impl Attacher {
     /// Compares periodically, and queues attachments that differ, whatever their status says.
@@ -44,7 +28,7 @@ impl Attacher {
     }
 
     async fn compare(&self, max_entries: u32) {
-        let listed = list(&self.context.driver.csi, max_entries, self.timeout).await;
+        let listed = list::published(&self.context.driver.csi, max_entries, self.timeout).await;
         let published = match listed {
             Ok(published) => published,
             Err(error) => {
@@ -104,39 +88,6 @@ fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
     let nodes = published.get(&source.csi.volume_handle);
     let found = nodes.is_some_and(|nodes| nodes.iter().any(|one| one == node));
     found != is_attached(attachment)
-}
-
-/// Lists all volumes, page by page, within one deadline.
-pub(crate) async fn list(
-    csi: &Csi,
-    max_entries: u32,
-    deadline: Duration,
-) -> Result<Published, ListError> {
-    let pages = async {
-        let mut published = Published::new();
-        let mut token = String::new();
-        loop {
-            let request = ListVolumesRequest {
-                max_entries: i32::try_from(max_entries).unwrap_or(i32::MAX),
-                starting_token: token.clone(),
-            };
-            let page = csi.list_volumes(request, deadline).await?;
-            for entry in page.entries {
-                let nodes = entry.status.unwrap_or_default().published_node_ids;
-                if let Some(volume) = entry.volume {
-                    published.insert(volume.volume_id, nodes);
-                }
-            }
-            if page.next_token.is_empty() {
-                return Ok(published);
-            }
-            if page.next_token == token {
-                return Err(ListError::Endless(token));
-            }
-            token = page.next_token;
-        }
-    };
-    tokio::time::timeout(deadline, pages).await.unwrap_or(Err(ListError::Late(deadline)))
 }
 
 #[cfg(test)]

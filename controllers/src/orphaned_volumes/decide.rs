@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::InventoryEntry;
 use crate::api::naming::Naming;
-use crate::attacher::Published;
+use crate::csi::Published;
 
 /// Length of kubelet's handle for an inline volume, without its prefix.
 const INLINE_DIGITS: usize = 64;

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::{InventoryEntry, ScanError, Scanner, decide};
 use crate::api::pv;
-use crate::attacher::Published;
 use crate::attacher::decide::expected_name;
 use crate::client::{ApiError, EventKind};
+use crate::csi::Published;
 
 impl Scanner {
     /// Unpublishes volumes that have had no VolumeAttachment for the grace period.
