@@ -1,5 +1,6 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
+pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
 pub mod duration;

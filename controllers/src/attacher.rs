@@ -17,6 +17,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::api::attachment::expected_name;
 use crate::api::duration;
 use crate::api::pv;
 use crate::api::scope::Scope;
@@ -31,7 +32,7 @@ pub mod decide;
 mod publish;
 mod reconcile;
 
-use decide::{Rules, expected_name};
+use decide::Rules;
 pub use publish::PublishError;
 
 /// Default timeout of a CSI call.

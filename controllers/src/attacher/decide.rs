@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
@@ -364,16 +363,6 @@ impl Rules {
 /// True if the attachment's status says that it is attached.
 pub fn is_attached(attachment: &VolumeAttachment) -> bool {
     attachment.status.as_ref().is_some_and(|status| status.attached)
-}
-
-/// The attachment name that the attach-detach controller uses and kubelet waits for.
-pub fn expected_name(handle: &str, driver: &str, node: &str) -> String {
-    let mut hash = Sha256::new();
-    for part in [handle, driver, node] {
-        hash.update(part.as_bytes());
-    }
-    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{digits}")
 }
 
 /// A metadata patch that applies only to this version of this object.

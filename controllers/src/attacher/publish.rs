@@ -11,7 +11,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::Attacher;
-use super::decide::{Action, Attach, Detach, Seen, Trouble, expected_name, is_attached};
+use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
+use crate::api::attachment::expected_name;
 use crate::api::pv;
 use crate::client::{ApiError, unless_gone};
 use crate::csi::Failure;

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::{InventoryEntry, ScanError, Scanner, decide};
+use crate::api::attachment::expected_name;
 use crate::api::pv;
-use crate::attacher::decide::expected_name;
 use crate::client::{ApiError, EventKind};
 use crate::csi::Published;
 

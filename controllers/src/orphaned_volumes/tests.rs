@@ -266,7 +266,7 @@ async fn a_stale_publication_is_unpublished() {
     bench.add(attachments, attachment("vb", "pv-other-node", "n2"));
     // These objects are in the API server, but not in the cache.
     bench.world.api.put(attachment("vc", "pv-late", "n1"));
-    let name = crate::attacher::decide::expected_name("by-name", DRIVER, "n1");
+    let name = crate::api::attachment::expected_name("by-name", DRIVER, "n1");
     bench.world.api.put(attachment(&name, "unheard-of", "n1"));
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);

@@ -267,12 +267,3 @@ fn changes_that_need_work() {
         assert_eq!(seen, asks, "{old} -> {new}");
     }
 }
-
-#[test]
-fn names_that_kubelet_waits_for() {
-    let name = expected_name("h", "csi.example", "n1");
-    // The expected value is the output of `printf hcsi.examplen1 | sha256sum`.
-    let sum = "cf85157d754b2a6e4ff460d9984e6fdc89bd1140f4d0a49d7ccc92c5a2eaef6e";
-    assert_eq!(name, format!("csi-{sum}"));
-    assert_ne!(name, expected_name("h", "csi.example", "n2"));
-}

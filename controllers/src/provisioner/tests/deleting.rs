@@ -1,9 +1,9 @@
 //! Tests of the deletion of volumes.
 
 use super::*;
+use crate::api::attachment::expected_name;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::scope::NODE_LABEL;
-use crate::attacher::decide::expected_name;
 use crate::cache::store::Selector;
 use crate::csi::Pools;
 
