@@ -6,6 +6,7 @@ pub(crate) mod content_owner;
 pub mod context;
 pub mod event_key;
 pub(crate) mod finalizers;
+pub(crate) mod grace_period;
 pub mod owner;
 
 pub use builder::Controller;

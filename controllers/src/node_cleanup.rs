@@ -30,15 +30,14 @@ use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
 use crate::controller::Context;
+use crate::controller::grace_period::Since;
 
 mod apply;
 mod decide;
-pub(crate) mod grace_period;
 mod node_resolver;
 
 use apply::Fate;
 use decide::{Leftover, Rules, Seen};
-use grace_period::Since;
 use node_resolver::Places;
 
 /// The longest and the shortest wait between two passes.

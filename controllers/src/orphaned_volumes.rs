@@ -31,10 +31,10 @@ use crate::api::{duration, pv};
 use crate::cache::store::fraction;
 use crate::client::{ApiError, EventKind, Kube};
 use crate::controller::Context;
+use crate::controller::grace_period::Since;
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
 use crate::health::node_reference;
-use crate::node_cleanup::grace_period::Since;
 
 mod decide;
 mod inventory;
