@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 
 use crate::api::duration;
+use crate::api::node::node_reference;
 use crate::api::scope::Scope;
 use crate::client::EventKind;
 use crate::controller::Context;
@@ -264,17 +265,6 @@ fn served(context: &Context) -> Vec<Volume> {
         Volume::bound(&volume, driver).filter(|_| context.may_have(&volume))
     };
     volumes.filter_map(bound).collect()
-}
-
-/// A reference to a Node for events. Like kubelet, it uses the node's name as UID.
-pub(crate) fn node_reference(name: &str) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: Some(name.to_owned()),
-        uid: Some(name.to_owned()),
-        ..ObjectReference::default()
-    }
 }
 
 fn ticks(interval: Duration) -> tokio::time::Interval {

@@ -27,6 +27,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::api::naming::Naming;
+use crate::api::node::node_reference;
 use crate::api::{duration, pv};
 use crate::cache::store::fraction;
 use crate::client::{ApiError, EventKind, Kube};
@@ -34,7 +35,6 @@ use crate::controller::Context;
 use crate::controller::grace_period::Since;
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
-use crate::health::node_reference;
 
 mod decide;
 mod inventory;

@@ -1,8 +1,9 @@
-//! Nodes: whether they are ready, and which of them can use a volume by its node affinity.
+//! Nodes: references to them, whether they are ready, and which of them can use a volume by its node
+//! affinity.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, ObjectReference, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 use kube::ResourceExt;
 
@@ -39,6 +40,17 @@ fn fits(node: &Node, terms: &[NodeSelectorTerm]) -> bool {
 /// The driver's entry in a CSINode.
 pub(crate) fn registered<'n>(csi_node: &'n CSINode, driver: &str) -> Option<&'n CSINodeDriver> {
     csi_node.spec.drivers.iter().find(|known| known.name == driver)
+}
+
+/// A reference to a Node for events. Like kubelet, it uses the node's name as UID.
+pub(crate) fn node_reference(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
 }
 
 #[cfg(test)]
