@@ -42,8 +42,7 @@ use crate::cache::{Change, Index, Store};
 use crate::capacity;
 use crate::client::Kube;
 use crate::controller::Context;
-use crate::csi::Driver;
-use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
+use crate::csi::driver::ControllerCapability;
 use crate::provisioner::source_protection;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
@@ -233,12 +232,12 @@ impl Placement {
             awaited: claims.index(source_protection::awaited),
             volumes: volumes
                 .index(|volume| pv::claim_uid(volume).map(str::to_owned).into_iter().collect()),
-            contents: takes_snapshots(&context.driver).then(|| {
+            contents: context.driver.takes_snapshots().then(|| {
                 let of =
                     |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();
                 caches.contents().index(move |content| of(content).into_iter().collect())
             }),
-            groups: takes_groups(&context.driver).then(|| {
+            groups: context.driver.takes_groups().then(|| {
                 let of = |content: &VolumeGroupSnapshotContent| {
                     content.spec.source.volume_handles.clone()
                 };
@@ -314,16 +313,6 @@ fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<
         rooms.on_change(move |_| changed());
     }
     changes
-}
-
-pub(crate) fn takes_groups(driver: &Driver) -> bool {
-    driver.serves(Service::GroupControllerService)
-        && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
-}
-
-/// True if the driver has VolumeSnapshotContents. Members of groups have contents of their own.
-pub(crate) fn takes_snapshots(driver: &Driver) -> bool {
-    driver.can(ControllerCapability::CreateDeleteSnapshot) || takes_groups(driver)
 }
 
 #[cfg(test)]

@@ -49,7 +49,6 @@ use crate::api::scope::Scope;
 use crate::cache::Change;
 use crate::client::Resource;
 use crate::controller::{Context, Controller};
-use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 
 mod content_client;
 mod content_reconciler;
@@ -132,11 +131,7 @@ pub(crate) async fn run_for_all(context: Context, options: Options) {
 }
 
 async fn run_on(context: Context, options: Options, part: Part) {
-    let driver = context.driver.clone();
-    let groups = driver.serves(Service::GroupControllerService)
-        && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot);
-    // The members of groups have their own contents.
-    let singles = driver.can(ControllerCapability::CreateDeleteSnapshot) || groups;
+    let (singles, groups) = (context.driver.takes_snapshots(), context.driver.takes_groups());
     if !singles {
         tracing::info!("the CSI driver takes no snapshots");
     }

@@ -140,6 +140,17 @@ impl Driver {
         self.node.contains(&(capability as i32))
     }
 
+    /// True if the driver makes snapshots of groups.
+    pub fn takes_groups(&self) -> bool {
+        self.serves(Service::GroupControllerService)
+            && self.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
+    }
+
+    /// True if the driver has VolumeSnapshotContents. Members of groups have contents of their own.
+    pub fn takes_snapshots(&self) -> bool {
+        self.can(ControllerCapability::CreateDeleteSnapshot) || self.takes_groups()
+    }
+
     /// True if volumes are reachable only from some nodes.
     pub fn has_topology(&self) -> bool {
         self.serves(Service::VolumeAccessibilityConstraints)

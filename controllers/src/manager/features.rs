@@ -4,7 +4,6 @@ use crate::cache::served::{Feature, GROUPS, MODIFYING, SNAPSHOTS};
 use crate::cli::{Args, LeaderTasks};
 use crate::csi::Driver;
 use crate::csi::driver::ControllerCapability;
-use crate::placement::{takes_groups, takes_snapshots};
 use crate::roles::Role;
 
 /// The features of this process that need optional kinds.
@@ -20,8 +19,8 @@ pub(super) fn needed(driver: &Driver, args: &Args) -> Vec<&'static Feature> {
     let of_driver = of_driver.into_iter().any(has);
     [
         (modifies && reads_classes, &MODIFYING),
-        (of_all_drivers || of_driver && takes_snapshots(driver), &SNAPSHOTS),
-        (of_all_drivers || of_driver && takes_groups(driver), &GROUPS),
+        (of_all_drivers || of_driver && driver.takes_snapshots(), &SNAPSHOTS),
+        (of_all_drivers || of_driver && driver.takes_groups(), &GROUPS),
     ]
     .into_iter()
     .filter_map(|(needed, feature)| needed.then_some(feature))

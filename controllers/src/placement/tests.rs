@@ -6,6 +6,8 @@ use super::*;
 use crate::api::names::{PROVISIONED_BY, PROVISIONER};
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::Leadership;
+use crate::csi::Driver;
+use crate::csi::driver::{GroupCapability, Service};
 use crate::queue::Outcome;
 use crate::testing::{DRIVER, World, affinity, csi_node, volume, with};
 

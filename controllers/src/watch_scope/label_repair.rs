@@ -18,7 +18,6 @@ use crate::cache::{Store, WatchScope};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::controller::owner::Ownership;
-use crate::placement::{takes_groups, takes_snapshots};
 use crate::snapshots::content::Content;
 
 /// Default interval of searches, on average.
@@ -65,10 +64,10 @@ impl Search<'_> {
             return;
         }
         let (driver, caches) = (&self.context.driver, &self.context.caches);
-        if takes_snapshots(driver) {
+        if driver.takes_snapshots() {
             self.log("contents", self.contents(&caches.contents()).await);
         }
-        if takes_groups(driver) {
+        if driver.takes_groups() {
             self.log("group contents", self.contents(&caches.group_contents()).await);
         }
     }

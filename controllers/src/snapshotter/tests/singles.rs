@@ -3,6 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
+use crate::csi::driver::ControllerCapability;
 use crate::snapshots::content::{GROUP_HANDLE, SINGLE};
 use crate::testing::Fault;
 
