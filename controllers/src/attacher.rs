@@ -257,7 +257,7 @@ impl Attacher {
         let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
             Ok(found) => found.is_some(),
             Err(error) => {
-                tracing::warn!(volume = name, %error, "its attachments cannot be read");
+                tracing::warn!(volume = name, %error, "cannot read the attachments of a volume");
                 return Outcome::Failed;
             }
         };

@@ -142,7 +142,7 @@ impl Drop for Name {
         if self.is_there()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "the socket stays behind");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }

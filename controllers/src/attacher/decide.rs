@@ -84,10 +84,10 @@ pub struct Detach {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The attachment's source is empty.
-    #[error("its source has neither inlineVolumeSpec nor persistentVolumeName")]
+    #[error("spec.source has neither inlineVolumeSpec nor persistentVolumeName")]
     NoSource,
     /// The attachment's source sets both fields.
-    #[error("its source has both inlineVolumeSpec and persistentVolumeName")]
+    #[error("spec.source has both inlineVolumeSpec and persistentVolumeName")]
     TwoSources,
     /// The PV does not exist.
     #[error("there is no PersistentVolume {0}")]

@@ -433,7 +433,7 @@ where
             subject = %subject.key,
             code = hostloop_proto::calls::code_name(code),
             ms = started.elapsed().as_millis() as u64,
-            "done, after its caller had hung up"
+            "the call finished after its caller had hung up"
         );
     }
 }

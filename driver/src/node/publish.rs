@@ -214,7 +214,10 @@ impl Node {
             if made { target_path::remove(target) } else { Ok(()) }
         });
         if let Err(error) = taken_back {
-            tracing::warn!(target_path = %target.display(), %error, "a failed publication left it");
+            tracing::warn!(
+                target_path = %target.display(), %error,
+                "cannot undo a failed publication"
+            );
         }
     }
 }

@@ -68,7 +68,7 @@ pub enum Unreadable {
     #[error("the record is missing")]
     Missing,
     /// A newer build wrote it.
-    #[error("its schema {0} is newer than this build's {SCHEMA}")]
+    #[error("the record's schema {0} is newer than this build's {SCHEMA}")]
     Newer(u64),
     /// The record is damaged or in an unknown format.
     #[error("{0}")]
