@@ -32,7 +32,6 @@ pub enum Error {
     /// The path is invalid or too long.
     #[error("socket {path}: {why}")]
     Path {
-        /// The path.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -111,7 +110,6 @@ impl Name {
         }
     }
 
-    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }

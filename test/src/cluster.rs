@@ -268,7 +268,6 @@ impl Cluster {
         self.part("stop", part);
     }
 
-    /// Kills a part.
     pub fn kill(&self, part: &str) {
         self.part("kill", part);
     }

@@ -20,7 +20,6 @@ pub enum Error {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// The error.
         source: io::Error,
     },
     /// The connection broke.
@@ -40,7 +39,6 @@ pub enum Error {
 /// A line of a stream after its header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// An event.
     Event {
         /// Its number.
         seq: u64,

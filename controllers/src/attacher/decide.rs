@@ -35,7 +35,6 @@ pub struct Rules {
 /// The objects that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// The attachment.
     pub attachment: &'a VolumeAttachment,
     /// The PV that the attachment names, if it exists.
     pub volume: Option<&'a PersistentVolume>,
@@ -101,15 +100,12 @@ pub enum Trouble {
     /// The volume belongs to another driver.
     #[error("{volume} is a volume of CSI driver {driver}")]
     OtherDriver {
-        /// The volume.
         volume: String,
-        /// That driver.
         driver: String,
     },
     /// The access modes fit no CSI access mode.
     #[error("{volume}: {source}")]
     AccessModes {
-        /// The volume.
         volume: String,
         /// The cause.
         #[source]
@@ -121,9 +117,7 @@ pub enum Trouble {
     /// The CSINode does not list the driver: it is absent, or has not registered yet.
     #[error("CSINode {node} does not contain driver {driver}")]
     NotOnNode {
-        /// The node.
         node: String,
-        /// The driver.
         driver: String,
     },
 }

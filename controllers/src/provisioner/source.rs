@@ -85,7 +85,6 @@ pub(crate) struct SourceObjects {
 /// A claim that needs a volume from a data source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    /// The claim.
     pub(crate) claim: &'a PersistentVolumeClaim,
     /// The size of its volume in bytes.
     pub(crate) size: i64,

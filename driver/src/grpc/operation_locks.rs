@@ -39,7 +39,6 @@ pub enum Key {
     VolumeName(String),
     /// A volume, by the ID in the request, valid or not.
     Volume(String),
-    /// A snapshot's name.
     SnapshotName(String),
     /// A snapshot, by its ID.
     Snapshot(String),

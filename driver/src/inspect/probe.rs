@@ -32,7 +32,6 @@ pub enum ProbeError {
     File {
         /// The file.
         path: PathBuf,
-        /// The error.
         source: io::Error,
     },
     /// The file has other data.
@@ -76,7 +75,6 @@ pub struct DirectIoReport {
     pub missing: Option<String>,
 }
 
-/// Runs a probe.
 pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {
     match &args.probe {
         Probe::Machine { pool_roots } => {

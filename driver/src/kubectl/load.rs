@@ -46,7 +46,6 @@ pub enum Error {
         .archive.display()
     )]
     Archive {
-        /// The archive.
         archive: PathBuf,
         /// Why.
         source: io::Error,
@@ -75,7 +74,6 @@ pub enum Error {
     /// A program can't be started.
     #[error("starting {program}: {source}")]
     Start {
-        /// The program.
         program: String,
         /// Why.
         source: io::Error,

@@ -72,7 +72,6 @@ pub(super) enum NodeError {
     /// The command failed.
     #[error("`{command}` failed in pod {pod}: {message}")]
     Failed {
-        /// The pod.
         pod: String,
         /// The command and its subcommand.
         command: String,
@@ -87,11 +86,9 @@ pub(super) enum NodeError {
 /// What a node reports.
 #[derive(Debug)]
 pub(super) struct NodeReport {
-    /// The node.
     pub(super) node: String,
     /// The pod that answered.
     pub(super) pod: String,
-    /// The report.
     pub(super) report: Result<Report, NodeError>,
     /// How long the node took.
     pub(super) took: Duration,

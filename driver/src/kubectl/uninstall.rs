@@ -53,7 +53,6 @@ pub enum Error {
     /// The question needs a terminal.
     #[error("standard input is no terminal: add --yes to remove hostloop without a question")]
     NoTerminal,
-    /// The namespace does not end.
     #[error(
         "namespace {name} does not end within {} s. See what is left in it: \
          kubectl get all --namespace {name}",

@@ -38,11 +38,8 @@ pub struct Contents {
     pub reflinks: Option<bool>,
     /// Size and free space of the pool's filesystem.
     pub usage: FsUsage,
-    /// The volumes.
     pub volumes: Vec<Item<VolumeRecord>>,
-    /// The snapshots.
     pub snapshots: Vec<Item<SnapshotRecord>>,
-    /// The groups.
     pub groups: Vec<Item<GroupRecord>>,
     /// Entries under `incoming/` and `trash/`.
     pub leftovers: Vec<Leftover>,

@@ -90,7 +90,6 @@ impl World {
         })
     }
 
-    /// The events in a namespace.
     pub(crate) fn events(&self, namespace: &str) -> String {
         let events = self.list("Event", namespace);
         let line = |e: &Value| {

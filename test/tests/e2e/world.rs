@@ -84,7 +84,6 @@ impl World {
         world
     }
 
-    /// The cluster.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
     }

@@ -45,7 +45,6 @@ impl Owner {
 /// A loop device that belongs to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopUse {
-    /// The device.
     pub device: LoopInfo,
     /// The object under the device.
     pub owner: Owner,

@@ -19,7 +19,6 @@ use crate::storage::{PoolSpec, SnapshotId, VolumeId};
 /// Further images are left out once the maps have this many runs. A run is about 60 bytes.
 const MOST_RUNS: usize = 50_000;
 
-/// The map of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageMap {
     /// The ID of the volume or snapshot.

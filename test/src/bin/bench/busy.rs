@@ -21,7 +21,6 @@ const DATA: usize = 2 << 30;
 const RUNS: usize = 3;
 const IDLE: usize = 30;
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 24 * GIB);

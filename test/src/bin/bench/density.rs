@@ -43,7 +43,6 @@ impl Settings {
     }
 }
 
-/// The figures.
 pub(crate) fn figures(settings: &Settings, docs: &Docs) -> Vec<Figure> {
     docs.figures(|| {
         let runtime = Runtime::of_one_thread();

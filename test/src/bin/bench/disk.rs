@@ -25,7 +25,6 @@ const FILE: u64 = 512 * MIB;
 const PATTERNS: [(&str, &str, u32); 4] =
     [("randwrite", "4k", 16), ("randread", "4k", 16), ("write", "1m", 4), ("read", "1m", 4)];
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);

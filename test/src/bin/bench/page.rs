@@ -12,7 +12,6 @@ use crate::measure::Figure;
 pub(crate) trait Report: DeserializeOwned + Serialize {
     /// The part's name, and that of the file with the data.
     const NAME: &'static str;
-    /// The name of the page.
     const PAGE: &'static str = Self::NAME;
 
     /// A table in Markdown.

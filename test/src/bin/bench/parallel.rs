@@ -29,7 +29,6 @@ const DATA: usize = 32 << 20;
 /// Runs side by side, each after one of the same calls one by one.
 const RUNS: usize = 5;
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = Vec::from(staging(runtime));
     figures.extend(creating(runtime));

@@ -18,7 +18,6 @@ const ROUNDS: usize = 21;
 const SIZES: [(&str, u64, usize); 3] =
     [("1 MiB", MIB, 0), ("1 GiB", GIB, 64), ("100 GiB", 100 * GIB, 256)];
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     [PoolKind::Xfs, PoolKind::Btrfs].into_iter().flat_map(|kind| of_pool(runtime, kind)).collect()
 }

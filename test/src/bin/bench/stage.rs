@@ -21,7 +21,6 @@ const ROUNDS_OF_SIZES: usize = 9;
 
 const SIZES: [(&str, u64); 3] = [("1 GiB", GIB), ("100 GiB", 100 * GIB), ("1 TiB", 1024 * GIB)];
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = vec![against_by_hand(runtime)];
     figures.extend(first_against_next(runtime));

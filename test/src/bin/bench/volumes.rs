@@ -19,7 +19,6 @@ const RUNS: usize = 5;
 const FEW: usize = 1_000;
 const MANY: usize = 10_000;
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let filled = [0, FEW, MANY].map(|count| Filled::new(runtime, count));
     let (mut memory, mut starts) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);

@@ -20,7 +20,6 @@ use crate::beside::{Page, Recorder, Shown};
 use crate::pace::Pace;
 use crate::styles::{BAD, CALL, GOOD, QUIET, TITLE};
 
-/// The name of the pod.
 pub(crate) const POD: Name = "pod";
 
 /// The images, loop devices and mounts beneath the scratch directory, each with its properties.

@@ -33,7 +33,6 @@ struct Samples {
     latencies: [Vec<f64>; 3],
 }
 
-/// The figures.
 pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 200 * GIB);

@@ -38,7 +38,6 @@ struct Node {
     pool_dir: PathBuf,
 }
 
-/// The figures.
 pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let (image, megabytes) = image(&scratch);
