@@ -65,7 +65,7 @@ pub(super) struct Failure {
     pub(super) reason: &'static str,
     /// The message of the event and the status.
     pub(super) message: String,
-    /// True if the snapshot cannot be restored from, either.
+    /// True if the snapshot also cannot be restored.
     pub(super) unready: bool,
 }
 

@@ -17,7 +17,7 @@ use crate::runtime::Runtime;
 
 /// Data to copy: seconds of work.
 const DATA: usize = 2 << 30;
-/// Copies, each after as many publications on the idle driver.
+/// Number of copies. Before each, the idle driver serves as many publications.
 const RUNS: usize = 3;
 const IDLE: usize = 30;
 

@@ -1,5 +1,5 @@
-//! CreateSnapshot of staged volumes of very different sizes, on a pool with reflinks: as long for
-//! the large one as for the small one.
+//! CreateSnapshot of staged volumes of very different sizes, on a pool with reflinks. It takes as
+//! long for the large one as for the small one.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
     figures.collect()
 }
 
-/// Data in the volume, on the disk before the clock starts.
+/// Writes data to the volume and to the disk before the clock starts.
 fn fill(dir: &Path, mib: usize) {
     let content = vec![0x5a; mib << 20];
     let file = dir.join("data");

@@ -61,7 +61,7 @@ fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
     figures
 }
 
-/// mkfs with the driver's options, on a device that nothing was written to.
+/// Runs mkfs with the driver's options, on a device without data.
 fn mkfs_by_hand(pool: &Path, fs: &str, bytes: u64) -> f64 {
     let image = image_beside(pool, "by-hand", bytes);
     let device = losetup(&image);
@@ -127,7 +127,7 @@ pub(crate) fn losetup(image: &Path) -> String {
     run("losetup", &args).trim().to_owned()
 }
 
-/// Removes what was made by hand.
+/// Removes an image, its device and its mount.
 pub(crate) fn undo(at: &Path, device: &str, image: &Path) {
     run("umount", &[text(at)]);
     run("losetup", &["--detach", device]);
