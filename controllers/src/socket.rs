@@ -40,7 +40,7 @@ pub enum Error {
     #[error("socket {0} is served by another process; stop that one first")]
     Served(PathBuf),
     /// The path exists and is not a socket.
-    #[error("{0} exists and is no socket; it is left as it is")]
+    #[error("{0} exists and is not a socket; it is left as it is")]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("{op} {path}: {source}")]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Part of scripts/cluster: stops a cluster from any state. Parts that never started are no error.
+# Part of scripts/cluster: stops a cluster from any state. Parts that never started are skipped.
 # Sourced, never run.
 
 # Prints the mounts at or beneath a folder, the newest first.

@@ -417,7 +417,7 @@ nothing_is_left() {
 
 not_registered() { ! registered; }
 
-# Prints processes whose command line names the demo's folder. Containers' processes do not.
+# Prints processes with the demo's folder in their command line. Containers' processes lack it.
 processes_left() {
   local at
   for at in /proc/[0-9]*/cmdline; do

@@ -190,7 +190,7 @@ fn from_snapshot(
         )));
     }
     if let Some(size) = &status.restore_size {
-        let needed = quantity::bytes(size).ok_or_else(|| unfit("status.restoreSize is no size"))?;
+        let needed = quantity::bytes(size).ok_or_else(|| unfit("the restoreSize is not a size"))?;
         target.must_hold(&what, needed)?;
     }
     let requested = pvc::volume_mode(target.claim);

@@ -78,7 +78,7 @@ pub(super) enum NodeError {
         /// What it printed, or the status.
         message: String,
     },
-    /// The output is no report.
+    /// The output is not a report.
     #[error("the report of pod {0} is unreadable ({1}); use the program of the installed version")]
     Unreadable(String, #[source] serde_json::Error),
 }

@@ -51,7 +51,7 @@ pub enum Error {
     #[error("Helm release {0} has installed hostloop: remove it by `helm uninstall {0}`")]
     Helm(String),
     /// The question needs a terminal.
-    #[error("standard input is no terminal: add --yes to remove hostloop without a question")]
+    #[error("standard input is not a terminal: add --yes to remove hostloop without a question")]
     NoTerminal,
     #[error(
         "namespace {name} does not end within {} s. See what is left in it: \

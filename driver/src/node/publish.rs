@@ -23,7 +23,7 @@ const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool> {
     let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
     if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
-        let why = "is no handle of an inline volume (\"csi-\" and 64 hex digits)";
+        let why = "is not a handle of an inline volume (\"csi-\" and 64 hex digits)";
         return Err(validate::invalid("volume_id", why).into());
     }
     Ok(inline)

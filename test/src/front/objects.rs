@@ -262,7 +262,7 @@ impl Objects {
         }
     }
 
-    /// Starts to delete an object. A missing object is no error.
+    /// Starts to delete an object. A missing object is not an error.
     pub async fn delete(&self, at: &Place) {
         self.delete_with(at, &DeleteParams::default()).await;
     }

@@ -61,7 +61,7 @@ impl World {
         self.wait(self.objects.merge(&Place::of(kind, namespace, name), patch));
     }
 
-    /// Deletes an object, without waiting. A missing object is no error.
+    /// Deletes an object, without waiting. A missing object is not an error.
     pub(crate) fn delete(&self, kind: &str, namespace: &str, name: &str) {
         self.wait(self.objects.delete(&Place::of(kind, namespace, name)));
     }

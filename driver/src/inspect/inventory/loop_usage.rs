@@ -46,7 +46,7 @@ impl Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopUse {
     pub device: LoopInfo,
-    /// The object whose file backs the device.
+    /// The object that backs the device.
     pub owner: Owner,
     /// Mounts of the device's filesystem and binds of its node, in the mount table's order.
     pub mounts: Vec<MountEntry>,

@@ -1,4 +1,4 @@
-//! Values that are no ID, no name, no token, no path and no capability.
+//! Invalid IDs, names, tokens, paths and capabilities.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;

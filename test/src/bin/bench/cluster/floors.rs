@@ -62,7 +62,7 @@ pub(crate) fn made_by_hand(claim: &str) -> PersistentVolume {
     volume(By::Hand.class(), &format!("pv-{claim}"), reference)
 }
 
-/// A volume with all fields of ours except the finalizer, which nothing would remove.
+/// A volume with all fields of our volumes except the finalizer, which nothing would remove.
 fn volume(class: &str, name: &str, claim: Value) -> PersistentVolume {
     let driver = By::Null.provisioner();
     let volume = json!({
