@@ -127,10 +127,7 @@ pub enum Step {
         volumes: &'static [Name],
     },
     /// NodeUnpublishVolume.
-    Unpublish {
-        volume: Name,
-        target: Name,
-    },
+    Unpublish { volume: Name, target: Name },
     /// NodeUnstageVolume.
     Unstage(Name),
     /// ControllerUnpublishVolume.

@@ -99,10 +99,7 @@ pub enum Trouble {
     NotCsi(String),
     /// The volume belongs to another driver.
     #[error("{volume} is a volume of CSI driver {driver}")]
-    OtherDriver {
-        volume: String,
-        driver: String,
-    },
+    OtherDriver { volume: String, driver: String },
     /// The access modes fit no CSI access mode.
     #[error("{volume}: {source}")]
     AccessModes {
@@ -116,10 +113,7 @@ pub enum Trouble {
     NoNode(String),
     /// The CSINode does not list the driver: it is absent, or has not registered yet.
     #[error("CSINode {node} does not contain driver {driver}")]
-    NotOnNode {
-        node: String,
-        driver: String,
-    },
+    NotOnNode { node: String, driver: String },
 }
 
 /// The volume of an attachment.

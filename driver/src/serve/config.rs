@@ -32,18 +32,13 @@ pub enum SettingsError {
     },
     /// A flag sets the node's topology, but the topology is off.
     #[error("{flag} says where the node is, but the topology is off (--enable-topology=false)")]
-    NoTopology {
-        flag: &'static str,
-    },
+    NoTopology { flag: &'static str },
     /// A flag names the key that holds the node's ID.
     #[error(
         "{flag}: {key} is the node's own key (--topology-key) and has the node's ID as its value: \
          leave it out"
     )]
-    OwnKey {
-        flag: &'static str,
-        key: String,
-    },
+    OwnKey { flag: &'static str, key: String },
     /// A key has two values; CSI keys are case-insensitive.
     #[error("{flag}: the key {key} is given twice{also}")]
     KeyTwice {

@@ -63,7 +63,8 @@ fn one(roots: &[Result<PathBuf, String>], id: &str) -> ImageMap {
 /// Finds the image in one of the pools. A pool that is missing is only a problem if no other has the
 /// image.
 fn in_pools(roots: &[Result<PathBuf, String>], id: &str) -> Result<Option<Vec<Mapped>>, String> {
-    let path = path_in_pool(id).ok_or_else(|| format!("{id}: not the ID of a volume or snapshot"))?;
+    let path =
+        path_in_pool(id).ok_or_else(|| format!("{id} is not the ID of a volume or snapshot"))?;
     let mut missing = None;
     for root in roots {
         match root {
@@ -151,6 +152,6 @@ mod tests {
             let map = one(&roots, id);
             assert_eq!((map.extents, map.problem.as_deref()), (extents, problem), "{roots:?}");
         }
-        assert!(one(&[Ok(root)], "data").problem.unwrap().contains("data: not the ID"));
+        assert!(one(&[Ok(root)], "data").problem.unwrap().contains("data is not the ID"));
     }
 }
