@@ -23,6 +23,7 @@ pub(super) use settings::{
     Class, DEFAULT_CLASS, Installed, Pool, Settings, Snapshots, base_image, repository, usual_pools,
 };
 
+/// The base.
 const BASE: &str = include_str!("../../../deploy/hostloop.yaml");
 
 /// Identifies an object: what a request needs, and what messages name.
