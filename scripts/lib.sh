@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What the scripts have in common: finding tools, installing what is missing, saying what happens.
+# Functions that all scripts use: they find tools, install packages and print progress.
 # Sourced, never run.
 # shellcheck disable=SC2034 # its variables are for the scripts that source it
 
-# The checkout these scripts are in.
+# The checkout that contains these scripts.
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Built tools are kept here, by version, outside the checkout.
@@ -20,22 +20,22 @@ else
   BOLD='' DIM='' RED='' RESET=''
 fi
 
-# One line of progress.
+# Prints a line of progress.
 say() { printf '%s==>%s %s\n' "$BOLD" "$RESET" "$*"; }
 
-# A remark under it.
+# Prints a remark under a line of progress.
 note() { printf '    %s%s%s\n' "$DIM" "$*" "$RESET"; }
 
-# The end, with a sentence that says why.
+# Prints a sentence that says why, and ends the script with an error.
 die() {
   printf '%s%s: %s%s\n' "$RED" "$(basename "$0")" "$*" "$RESET" >&2
   exit 1
 }
 
-# The comment at the head of the script is its help.
+# Prints the comment at the head of the script, which is its help.
 usage() { sed -n '2,/^[^#]/{/^#/!q; s/^# \{0,1\}//; p}' "$0"; }
 
-# "3 s", "2 min 5 s".
+# lasting SECONDS: prints a time, such as "3 s" or "2 min 5 s".
 lasting() {
   local s=$1
   if [ "$s" -lt 60 ]; then echo "$s s"; else echo "$((s / 60)) min $((s % 60)) s"; fi
@@ -55,7 +55,7 @@ need_packages() {
   [ -n "$missing" ] || return 0
   command -v apt-get >/dev/null ||
     die "these Debian packages, or your distribution's like, are needed: $missing"
-  # Several clusters come up side by side, and apt-get bears no other beside it.
+  # Several clusters start side by side, but only one apt-get can run.
   {
     flock 9
     # Another may have installed them meanwhile. Without the lock's descriptor: a service that a
@@ -76,7 +76,7 @@ missing_packages() {
   printf '%s' "${missing[*]}"
 }
 
-# install_packages "PACKAGE…": installs these, if there are any.
+# install_packages "PACKAGE…": installs these packages, if any are named.
 install_packages() {
   [ -n "$1" ] || return 0
   say "Installing $1 (Debian packages)"
@@ -171,7 +171,7 @@ GO=(env GOGC=400 go)
 GO_FLAGS=(-trimpath -gcflags=all=-dwarf=false)
 
 build_cargo_deny() {
-  # It works for seconds; optimising it would take minutes, and debug information one more.
+  # It runs for seconds. Optimising it would take minutes, and debug information one more.
   env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked \
     --version "$CARGO_DENY_VERSION" cargo-deny --root "$1"
 }
@@ -255,7 +255,7 @@ build_last_release() {
     rm "$folder/image.tar.gz"
 }
 
-# Prints each loop device and mount that is there now, to compare before and after.
+# Prints all loop devices and mounts, to compare before and after.
 kernel_state() {
   losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | sort
   # Mounts of loop devices, and those of other mounts the driver makes.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What test/image and test/release have in common: counting, and checks of an image's files. Sourced,
+# Functions of test/image and test/release that count and check an image's files. Sourced,
 # never run.
 # shellcheck disable=SC2153 # scripts/lib.sh sets ROOT
 
@@ -66,9 +66,9 @@ check_tools() {
     check "$program" inside "/usr/bin/$program" -V
   done
   check "btrfs" inside /usr/bin/btrfs --version
-  # It has no option without an effect.
+  # resize2fs has no option without an effect.
   check "resize2fs" grep --quiet Usage <<<"$(inside /usr/bin/resize2fs 2>&1)"
-  # A filesystem of each kind, all the way. Nothing is mounted, and btrfs needs an option that says so.
+  # Makes and recognises a filesystem of each kind. The tools read a mount table, which is empty here.
   mkdir -p "$root/proc/self"
   : >"$root/proc/self/mounts"
   for fs in ext4 xfs btrfs; do
@@ -105,7 +105,7 @@ check_packages() {
   )"
 }
 
-# check_safety ROOTFS: nothing in it helps an intruder.
+# check_safety ROOTFS: no file in the image helps an intruder.
 check_safety() {
   check "no shell" test ! -e "$1/bin/sh"
   check "nothing that anyone can write to" test -z "$(find "$1" -type f -perm /022)"

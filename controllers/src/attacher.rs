@@ -56,7 +56,7 @@ pub struct Options {
     /// How often to compare VolumeAttachments with the attachments that the driver lists
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
     pub reconcile_sync: Duration,
-    /// Page size of ListVolumes; 0 is no limit
+    /// Page size of ListVolumes; 0 means no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_entries: u32,
 }
@@ -257,7 +257,7 @@ impl Attacher {
         let named = match attachment_of(&self.context, &self.of_volume, &volume).await {
             Ok(found) => found.is_some(),
             Err(error) => {
-                tracing::warn!(volume = name, %error, "its attachments cannot be read");
+                tracing::warn!(volume = name, %error, "cannot read the attachments of a volume");
                 return Outcome::Failed;
             }
         };

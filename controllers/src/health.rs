@@ -205,7 +205,7 @@ impl Watcher {
         let found = match csi.node_get_storage_health(request, self.timeout()).await {
             Ok(answer) => answer.backend_health.into_iter().map(Finding::from).collect::<Vec<_>>(),
             Err(failure) => {
-                tracing::warn!(%failure, "the storage's health is not known");
+                tracing::warn!(%failure, "cannot read the storage's health");
                 return;
             }
         };
@@ -213,8 +213,8 @@ impl Watcher {
             self.conditions.storage(|known| decide::judge_one(known, &found, Instant::now()));
         let Some(change) = change else { return };
         match &change {
-            Change::Abnormal(what) => tracing::warn!(what, "the storage is not well"),
-            Change::Normal => tracing::info!("the storage is well again"),
+            Change::Abnormal(what) => tracing::warn!(what, "the storage has a problem"),
+            Change::Normal => tracing::info!("the storage has no problem any more"),
         }
         // Only a process that serves one node knows which node the storage belongs to.
         if let Some(node) = self.context.scope.node() {
@@ -252,7 +252,7 @@ async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String,
             Some((handle, vec![Finding::volume_not_found()]))
         }
         Err(failure) => {
-            tracing::warn!(volume = handle, %failure, "a volume's health is not known");
+            tracing::warn!(volume = handle, %failure, "cannot read a volume's health");
             None
         }
     }

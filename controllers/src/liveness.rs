@@ -32,7 +32,6 @@ pub enum Error {
     /// The address can't be bound.
     #[error("listening on {address} for liveness probes: {source}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// The cause.
         source: io::Error,

@@ -165,7 +165,7 @@ async fn begin_loops(
     };
     tracing::info!(
         driver = %driver.name, version = %driver.version, node = scope.node(),
-        ?leader_tasks, "controlling"
+        ?leader_tasks, "starting the controllers"
     );
     let caches = match scope.node() {
         None => Caches::new(client.clone(), stop.clone()),
@@ -266,5 +266,5 @@ async fn node_scope(
 }
 
 fn warn_of(error: &Failure) {
-    tracing::warn!(%error, "asking the driver for its node");
+    tracing::warn!(%error, "cannot read the node's name and topology from the driver");
 }

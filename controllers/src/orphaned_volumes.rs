@@ -89,7 +89,7 @@ impl Metrics {
 pub(crate) struct Part {
     pub(crate) options: Options,
     pub(crate) naming: Naming,
-    /// Maximum entries in one page of ListVolumes; 0 is no limit.
+    /// Maximum entries in one page of ListVolumes; 0 means no limit.
     pub(crate) max_entries: u32,
     pub(crate) inventory: Inventory,
     pub(crate) metrics: Metrics,

@@ -230,7 +230,6 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash> Item<K> {
-    /// The key.
     pub fn key(&self) -> &K {
         &self.key
     }

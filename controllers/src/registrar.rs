@@ -88,7 +88,6 @@ pub enum Error {
     /// Kubelet rejected the driver.
     #[error("kubelet refused to register driver {driver}: {message}")]
     Refused {
-        /// The driver.
         driver: String,
         /// Kubelet's message.
         message: String,
@@ -96,7 +95,6 @@ pub enum Error {
     /// The server ended.
     #[error("registration of driver {driver}: {source}")]
     Serve {
-        /// The driver.
         driver: String,
         /// The cause.
         source: tonic::transport::Error,

@@ -99,7 +99,6 @@ type Key = (String, String);
 /// A key of the queue for modifications.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ModifyKey {
-    /// A claim.
     Claim(Key),
     /// All claims that request this class.
     Class(String),

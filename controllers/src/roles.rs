@@ -93,7 +93,7 @@ pub enum RolesError {
     #[error("there is no controller {0:?}; there are {names}", names = names())]
     Unknown(String),
     /// The list selects no controller.
-    #[error("this picks no controller at all")]
+    #[error("the list selects no controller")]
     Nothing,
 }
 

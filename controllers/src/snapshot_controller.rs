@@ -111,7 +111,7 @@ impl EventKey for Key {
 #[derive(Debug, thiserror::Error)]
 enum ReconcileError {
     /// Another process leads.
-    #[error("another leads")]
+    #[error("another process leads")]
     NotLeading,
     /// A call failed.
     #[error(transparent)]
@@ -317,7 +317,7 @@ impl Controller {
                 Outcome::RequeueAfter(CONFLICT)
             }
             Err(error) => {
-                tracing::warn!(?key, %error, "will be tried again");
+                tracing::warn!(?key, %error, "reconcile failed");
                 Outcome::Failed
             }
         }

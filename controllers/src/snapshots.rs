@@ -45,7 +45,6 @@ pub struct SnapshotError {
     pub message: Option<String>,
 }
 
-/// The source of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotSource {
@@ -70,7 +69,6 @@ pub struct SnapshotSource {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotSpec {
-    /// The source of the snapshot.
     pub source: SnapshotSource,
     /// The snapshot class; by default, the driver's default class.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +79,6 @@ pub struct VolumeSnapshotSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotStatus {
-    /// The name of the bound content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_snapshot_content_name: Option<String>,
     /// The time at which the snapshot was taken.
@@ -101,7 +98,6 @@ pub struct VolumeSnapshotStatus {
     pub volume_group_snapshot_name: Option<String>,
 }
 
-/// The source of a content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
@@ -132,10 +128,8 @@ pub struct VolumeSnapshotContentSpec {
     pub deletion_policy: DeletionPolicy,
     /// The driver's name.
     pub driver: String,
-    /// The class of the snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_class_name: Option<String>,
-    /// The source of the content.
     pub source: ContentSource,
     /// The volume mode of the source, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,7 +196,6 @@ pub struct VolumeGroupSnapshotSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotStatus {
-    /// The name of the bound group content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_group_snapshot_content_name: Option<String>,
     /// The time at which the group snapshot was taken.
@@ -216,7 +209,6 @@ pub struct VolumeGroupSnapshotStatus {
     pub error: Option<SnapshotError>,
 }
 
-/// The source of a group content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSource {
@@ -257,10 +249,8 @@ pub struct VolumeGroupSnapshotContentSpec {
     pub deletion_policy: DeletionPolicy,
     /// The driver's name.
     pub driver: String,
-    /// The class of the group snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_class_name: Option<String>,
-    /// The source of the group content.
     pub source: GroupContentSource,
 }
 

@@ -32,7 +32,6 @@ pub enum Error {
     /// The path is invalid or too long.
     #[error("socket {path}: {why}")]
     Path {
-        /// The path.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -41,7 +40,7 @@ pub enum Error {
     #[error("socket {0} is served by another process; stop that one first")]
     Served(PathBuf),
     /// The path exists and is not a socket.
-    #[error("{0} exists and is no socket; it is left as it is")]
+    #[error("{0} exists and is not a socket; it is left as it is")]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("{op} {path}: {source}")]
@@ -111,7 +110,6 @@ impl Name {
         }
     }
 
-    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -142,7 +140,7 @@ impl Drop for Name {
         if self.is_there()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "the socket stays behind");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }

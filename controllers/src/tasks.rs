@@ -52,7 +52,7 @@ impl Tasks {
     pub async fn finish(&mut self) {
         while let Some(ended) = self.0.join_next().await {
             if let Ok((role, Err(why))) = ended {
-                tracing::warn!(role, why, "did not end well");
+                tracing::warn!(role, why, "a task ended with an error");
             }
         }
     }

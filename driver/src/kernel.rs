@@ -83,9 +83,7 @@ pub fn boot_id() -> Result<String> {
 pub enum FsType {
     /// ext4, the default.
     Ext4,
-    /// XFS.
     Xfs,
-    /// Btrfs.
     Btrfs,
 }
 
@@ -230,7 +228,6 @@ pub struct FsUsage {
     pub available_bytes: u64,
     /// Total inodes; 0 if the filesystem does not count them (btrfs).
     pub total_inodes: u64,
-    /// Free inodes.
     pub free_inodes: u64,
     /// Mounted read-only, or turned read-only after an error.
     pub read_only: bool,

@@ -99,28 +99,20 @@ pub enum Error {
     /// The cluster can't be used.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
-    /// `install`.
     #[error("install: {0}")]
     Install(#[from] install::Error),
-    /// `uninstall`.
     #[error("uninstall: {0}")]
     Uninstall(#[from] uninstall::Error),
-    /// `load`.
     #[error("load: {0}")]
     Load(#[from] load::Error),
-    /// `check`.
     #[error("check: {0}")]
     Check(#[from] check::Error),
-    /// `status`.
     #[error("status: {0}")]
     Status(#[from] status::Error),
-    /// `describe`.
     #[error("describe: {0}")]
     Describe(#[from] describe::Error),
-    /// `logs`.
     #[error("logs: {0}")]
     Logs(#[from] logs::Error),
-    /// `ui`.
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
     /// No runtime for the requests.

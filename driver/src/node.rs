@@ -48,7 +48,6 @@ struct Wanted {
 /// Configuration of the node service, from the command line.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This node's ID.
     pub node_id: String,
     /// The topology of this node.
     pub topology: Topology,

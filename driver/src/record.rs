@@ -103,7 +103,6 @@ impl Access {
 /// CSI's access modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[allow(missing_docs)] // CSI's own names say it all
 pub enum AccessMode {
     SingleNodeWriter,
     SingleNodeReaderOnly,
@@ -163,7 +162,6 @@ impl Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// A snapshot.
     Snapshot(SnapshotId),
     /// Another volume.
     Volume(VolumeId),
@@ -215,7 +213,6 @@ pub struct FreezeIntent {
     pub since_ns: u64,
 }
 
-/// The record of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRecord {

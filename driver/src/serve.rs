@@ -206,7 +206,7 @@ async fn work(
     };
     tokio::select! {
         () = finished => tracing::info!("stopped"),
-        () = tokio::time::sleep(GRACE) => unfinished(&server, "time is up"),
+        () = tokio::time::sleep(GRACE) => unfinished(&server, "the grace period ended"),
         signal = signals.next() => unfinished(&server, signal),
     }
     served

@@ -8,7 +8,7 @@
 /// The Container Storage Interface.
 pub mod csi {
     /// Package `csi.v1`, at version 1.13.0.
-    #[allow(missing_docs, clippy::all, reason = "generated code")]
+    #[allow(clippy::all, reason = "generated code")]
     pub mod v1 {
         tonic::include_proto!("csi.v1");
         include!(concat!(env!("OUT_DIR"), "/redaction.rs"));
@@ -19,7 +19,7 @@ pub mod csi {
 pub mod calls;
 
 /// How the kubelet learns of a plugin on its node.
-#[allow(missing_docs, clippy::all, reason = "generated code")]
+#[allow(clippy::all, reason = "generated code")]
 pub mod registration {
     tonic::include_proto!("pluginregistration");
 }

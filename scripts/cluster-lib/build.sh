@@ -51,7 +51,7 @@ build_suite() {
     CGO_ENABLED=0 go_build kubernetes "$1/bin/agnhost" "" k8s.io/kubernetes/test/images/agnhost
 }
 
-# Kubernetes' servers are one file, which acts by the name it is called by: linking four files takes
+# Kubernetes' servers are one file that acts by the name of its link, because linking four files takes
 # minutes. kubectl, which runs often, would start slower in it. Without an explicit version,
 # Kubernetes calls itself v0.0.0 and refuses its own kubelet.
 build_kubelet() {

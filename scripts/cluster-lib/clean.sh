@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Part of scripts/cluster: stops a cluster from any state. Parts that never started are no error.
+# Part of scripts/cluster: stops a cluster from any state. Parts that never started are skipped.
 # Sourced, never run.
 
 # Prints the mounts at or beneath a folder, the newest first.
@@ -28,7 +28,7 @@ loops_below() {
   done < <(loop_table)
 }
 
-# is_file DEVICE INODE PATH: whether this path leads to that file. In another mount namespace the
+# is_file DEVICE INODE PATH: true if this path leads to that file. In another mount namespace the
 # path may lead to another file. A deleted file had the same device as its folder.
 is_file() {
   local at=$3

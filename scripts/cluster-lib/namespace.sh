@@ -5,7 +5,7 @@
 # root), /run, /tmp, and a copy of /dev from its start: later devices do not appear in it.
 # Sourced, never run.
 
-# Whether NODE has its own mount namespace.
+# True if NODE has its own mount namespace.
 has_namespace() { [ "$1" != 1 ] || [ -n "$LAYOUT" ]; }
 
 # Prints the path of a node's /var in the machine's namespace.

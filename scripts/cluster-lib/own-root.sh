@@ -8,8 +8,8 @@
 # PATH:ELSEWHERE. With `ro` only /dev, /proc, /run, /sys, /tmp, /var and each KEEP can be written to.
 set -euo pipefail
 
-# The /dev of a privileged container: the devices at that moment and none that appear later. Of the
-# loop devices only the eight that every machine has.
+# Makes the /dev of a privileged container, which shows no device that appears later. It has the
+# eight loop devices that every machine has, and no others.
 make_devices() { # DEV
   local dev=$1 device
   mount -t tmpfs -o mode=0755,nosuid own-dev "$dev"
@@ -33,8 +33,8 @@ make_devices() { # DEV
   ln -s fd/2 "$dev/stderr"
 }
 
-# The machine's programs and settings without mounts beneath them: this namespace would keep copied
-# mounts busy.
+# Binds the machine's programs and settings without the mounts beneath them. This namespace would keep
+# copied mounts busy.
 bind_folders() { # ROOT
   local root=$1 folder
   for folder in /*; do
@@ -70,7 +70,7 @@ make_root() { # ROOT VAR KEEP…
   done
 }
 
-# The machine's folders and / itself. The others are mounts of their own.
+# Makes / and the machine's folders read-only. The others are mounts of their own.
 make_read_only() {
   local folder
   for folder in /*; do

@@ -17,7 +17,7 @@ start_process() {
   echo "$! $(started_at $!)" >"$DIR/pid/$part"
 }
 
-# Whether all threads of a process have ended, even if its parent has not reaped it.
+# True if all threads of a process have ended, even if its parent has not reaped it.
 is_dead() {
   awk '/^State:\tZ/ { zombie = 1 } /^Threads:/ { threads = $2 } END { exit !(zombie && threads <= 1) }' \
     "/proc/$1/status" 2>/dev/null

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
 # Part of scripts/demo: the builds before the story. They run side by side, because each has moments
-# that use one processor only. Meanwhile a person reads what is built and how long it has taken.
+# that use one processor only. A line shows what is built and for how long.
 # Sourced, never run.
 
-# Each build: what it makes, its process group, and when it began. Its output is in $WORK/build-N.
+# Each build has a description, a process group and a start time. Its output is in $WORK/build-N.
 BUILDS=() BUILD_GROUPS=() BUILD_BEGAN=()
 
 # begin_build WHAT COMMAND…: starts a build.
@@ -48,7 +48,7 @@ build_ended() { # NUMBER
   note "${BUILDS[$1]}: built in $(lasting $((SECONDS - BUILD_BEGAN[$1])))"
 }
 
-# progress WIDTH NUMBER…: what these builds do, and for how long.
+# progress WIDTH NUMBER…: prints what these builds make, and for how long.
 progress() {
   local width=$1 i text=''
   shift
@@ -64,8 +64,8 @@ end_builds() {
   for group in ${BUILD_GROUPS[@]+"${BUILD_GROUPS[@]}"}; do kill -- "-$group" 2>/dev/null || true; done
 }
 
-# Without optimization: the release build takes minutes more, and the story is the same. If the tests'
-# build is there, that is brought up to date instead.
+# Builds without optimization, because the release build takes minutes more. If the tests'
+# build exists, it is brought up to date instead.
 choose_profile() {
   local image=$TARGET/demo/hostloop.tar
   PROFILE=demo PROGRAM=$TARGET/demo/hostloop

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
-# Of scripts/demo: what a person reads while it runs, or a program with --json: one object a step,
+# Part of scripts/demo: its output for a person, or with --json for a program: one object per step,
 # printed when the step ends, and a summary.
 # Sourced, never run.
 
@@ -22,7 +22,7 @@ STEP=0 CALLS=0 CHECKS=0 FAILED=0 TITLE='' STEP_BEGAN='' CALLING='' ERROR=''
 micros() { echo "${EPOCHREALTIME//[.,]/}"; }
 since() { echo $(($(micros) - $1)); }
 
-# "5.5 ms", "124 ms", "5.38 s", "2 min 5 s".
+# Prints a time, such as "5.5 ms", "124 ms", "5.38 s" or "2 min 5 s".
 took() {
   local us=$1
   if [ "$us" -lt 9950 ]; then
@@ -36,10 +36,10 @@ took() {
   fi
 }
 
-# Bytes to three figures: "1.50 GiB", "512 MiB".
+# Prints bytes to three figures: "1.50 GiB", "512 MiB".
 bytes() { jq -rn --argjson n "$1" -L "$LIBRARY" 'include "picture"; $n | bytes'; }
 
-# UUIDs and hashes by their beginning and end; what is too long without its end.
+# Shortens UUIDs and hashes to their beginning and end, and cuts the end of other long texts.
 brief() {
   local text
   text=$(sed -E 's/([0-9a-f]{4})[0-9a-f]{4}(-[0-9a-f]{4}){3}-[0-9a-f]{8}([0-9a-f]{4})/\1…\3/g
@@ -51,7 +51,7 @@ brief() {
 
 line() { [ "$JSON" = yes ] || printf '%s\n' "$*"; }
 
-# For the step's object: log LIST FIELD VALUE…
+# log LIST FIELD VALUE…: adds an entry to a list of the step's object.
 log() {
   local list=$1
   shift
@@ -59,7 +59,7 @@ log() {
     {($ARGS.positional[$i]): $ARGS.positional[$i + 1]}] | add' -- "$@" >>"$WORK/step-$list"
 }
 
-# A paragraph.
+# Prints a paragraph.
 paragraph() {
   local text
   fold -s -w "$WIDTH" <<<"$*" | while IFS= read -r text; do line "${text% }"; done
@@ -77,7 +77,7 @@ step() {
     while IFS= read -r text; do line "$INDENT$DIM${text% }$RESET"; done
 }
 
-# call TEXT COMMAND…: something that is asked of the cluster, or waited for. What it printed is in
+# call TEXT COMMAND…: a request to the cluster, or a wait. The command's output is in
 # $WORK/out afterwards. If it fails the story ends.
 call() {
   local text=$1 began time room ok=yes
@@ -97,7 +97,7 @@ call() {
   [ $ok = yes ] || fail "that did not succeed: $(tail -n 3 "$WORK/err" | tr '\n' ' ' | cut -c1-400)"
 }
 
-# What is waited for, and how long already, for those who look on.
+# Shows on the terminal what the story waits for, and for how long.
 ticking() {
   local text
   text=$(brief "$1" $((WIDTH - ${#INDENT} - 12)))
@@ -109,13 +109,13 @@ ticking() {
   printf '\r\e[K'
 }
 
-# fact NAME TEXT: a figure or finding.
+# fact NAME TEXT: prints a figure or finding.
 fact() {
   line "$INDENT· $DIM$(printf '%-6s' "$1")$RESET $(brief "$2" $((WIDTH - ${#INDENT} - 9)))"
   log facts name "$1" text "$2"
 }
 
-# show NAME: standard input as it is, a few lines.
+# show NAME: prints a few lines of standard input unchanged.
 show() {
   local text
   while IFS= read -r text; do
@@ -144,7 +144,7 @@ is_at_least() { [ "$1" -ge "$2" ] || { echo "it is $1, below $2" >&2 && return 1
 is_at_most() { [ "$1" -le "$2" ] || { echo "it is $1, above $2" >&2 && return 1; }; }
 is_empty() { [ -z "$1" ] || { echo "there is: ${1//$'\n'/, }" >&2 && return 1; }; }
 
-# fail WHY: the story ends here; what is there is cleaned up.
+# fail WHY: ends the story and cleans up.
 fail() {
   ERROR=$1
   line "$INDENT$RED✗ $ERROR$RESET"
@@ -172,7 +172,7 @@ finish_step() {
   TITLE=''
 }
 
-# The last lines.
+# Prints the last lines.
 summary() {
   local time cut=$1
   time=$(since "$BEGAN")

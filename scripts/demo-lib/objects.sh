@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
-# Of scripts/demo: the objects it makes. Each is a file in $WORK/objects, and is applied from there.
+# Part of scripts/demo: its objects. Each is a file in $WORK/objects, and is applied from there.
 # Sourced, never run.
 
 apply() { # WHAT FILE
@@ -29,11 +29,11 @@ YAML
   apply "PersistentVolumeClaim, $size of $class${MADE_OF:+, of $MADE_OF}" "$file"
 }
 
-# from_snapshot NAME, from_claim NAME: what a claim's volume is made of.
+# from_snapshot NAME, from_claim NAME: prints the source of a claim's volume.
 from_snapshot() { echo "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: $1}"; }
 from_claim() { echo "dataSource: {kind: PersistentVolumeClaim, name: $1}"; }
 
-# pod NAME SCRIPT CLAIM=PATH…: on the story's node; a claim at a path below /dev is a device.
+# pod NAME SCRIPT CLAIM=PATH…: makes a pod on the story's node. A claim below /dev is a device.
 pod() {
   local name=$1 script=$2 file=$WORK/objects/pod-$1.yaml pair mounts='' devices='' volumes='' claims
   shift 2
@@ -65,7 +65,7 @@ YAML
   apply "Pod, with ${claims%, }" "$file"
 }
 
-# await KIND/NAME WHAT CONDITION: as kubectl wait has it.
+# await KIND/NAME WHAT CONDITION: waits for a condition of kubectl wait.
 await() { call "kubectl wait $1: $2" k wait "$1" --for="$3" --timeout="$LONG"; }
 await_bound() { await "pvc/$1" "Bound" "jsonpath={.status.phase}=Bound"; }
 await_ready() { await "pod/$1" "Ready" condition=Ready; }

@@ -12,7 +12,7 @@ page_program() {
   exec "$PROGRAM" ui --page "$PAGE" --namespace "$NAMESPACE" "${where[@]}" "$@"
 }
 
-# From here on, everything is recorded.
+# Starts the recording.
 begin_recording() {
   [ -n "$RECORD" ] || return 0
   page_program --record "$RECORD" </dev/null >"$WORK/recording" 2>&1 &

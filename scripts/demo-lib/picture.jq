@@ -1,4 +1,4 @@
-# Of scripts/demo: what the API server and the node say, as lines of sort, name and what is said.
+# Part of scripts/demo: the state of API server and node, as lines of sort, name and text.
 
 def bytes:
   def three: if . >= 99.95 then (. + 0.5 | floor) elif . >= 9.995 then (. * 10 | round) / 10
@@ -20,7 +20,7 @@ def short:
     "\(.a)…\(.b)")
   | gsub("(?<a>[0-9a-f]{4})[0-9a-f]{56}(?<b>[0-9a-f]{4})"; "\(.a)…\(.b)");
 
-# Below kubelet's directory, without what is the same for all.
+# A path below kubelet's directory, without the part that all such paths share.
 def place($kubelet):
   ltrimstr($kubelet + "/") | gsub("kubernetes.io~csi|kubernetes.io/csi"; "…") | short;
 
@@ -94,11 +94,11 @@ def node($names; $kubelet):
   (.pools[] | ["pool", .name, [.state, if .size_bytes then "\(.size_bytes - .free_bytes | bytes) used" else empty end],
     (.size_bytes // 0) - (.free_bytes // 0)]);
 
-# The lines: sort, name, what is said, and for what holds data, how much that is.
+# The lines: sort, name, text, and for objects with data their size.
 def picture($kubelet):
   .names as $names | (.objects.items[] | object($names)), ((.status // empty) | node($names; $kubelet));
 
-# What is different: {sort, name, before, now}, each side null if it is not there. That a filesystem
+# The differences: {sort, name, before, now}, each side null if it does not exist. That a filesystem
 # writes its log now and then does not count.
 def differences($before; $now):
   def key: "\(.[0]) \(.[1])";
@@ -112,16 +112,16 @@ def differences($before; $now):
      | {sort: $any[0], name: $any[1], before: ($old[$k][2]?), now: ($new[$k][2]?)}]
   | sort_by([$order[.sort], .name]);
 
-# "a, b", or for a change just what differs, where as much is said as before.
+# "a, b"; for a change without new or removed parts, only those that differ.
 def said:
   if .before == null then .now | join(", ")
   elif .now == null then
-    # What it was for.
+    # The former purpose.
     [.before[] | select(test("^(over|for) |.+ to .+"))] | join(", ")
   elif (.before | length) == (.now | length) then
     [[.before, .now] | transpose[] | select(.[0] != .[1]) | "\(.[0]) → \(.[1])"] | join(", ")
   else
-    # What is no longer said, and what is said now.
+    # The removed parts, and the new ones.
     .before as $b | .now as $n
     | ([$b[] | select(. as $x | $n | index($x) | not)]) as $less
     | ([$n[] | select(. as $x | $b | index($x) | not)]) as $more

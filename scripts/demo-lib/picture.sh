@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
-# Of scripts/demo: what the API server and the node say now, and what of it is new since the step
+# Part of scripts/demo: what the API server and the node report now, and what is new since the step
 # before. Sourced, never run.
 
-# The objects of the story: those of its namespace, and those of the cluster that belong to them.
+# Prints the objects of the story's namespace, and those without a namespace that belong to them.
 objects() {
   local kinds=pods,pvc,pv,volumeattachments
   [ "$SNAPSHOTS" = no ] ||
@@ -19,7 +19,7 @@ objects() {
       else true end))'
 }
 
-# `hostloop status` in the pod that the DaemonSet has on the node, with the pools it was given.
+# Runs `hostloop status` in the DaemonSet's pod on the node, with the pools of that pod.
 node_status() {
   local arguments
   driver_pod
@@ -61,7 +61,7 @@ look() {
     >"$WORK/picture.new"
 }
 
-# Takes the picture to compare with, and prints nothing.
+# Takes the first picture, to compare the next one with.
 look_first() { look && mv "$WORK/picture.new" "$WORK/picture.json"; }
 
 # Takes a new picture and prints what has changed.
@@ -85,14 +85,14 @@ changes() {
     done
 }
 
-# --- what the last look says, of a claim by its name -----------------------------------------------
+# --- facts about a claim, from the last picture ----------------------------------------------------
 
 handle_of() {
   jq -r --arg claim "$1" '[.items[] | select(.kind == "PersistentVolume" and .spec.claimRef.name == $claim)
     | .spec.csi.volumeHandle][0] // ""' "$WORK/objects.json"
 }
 
-# loop_of CLAIM: its loop device.
+# loop_of CLAIM: prints the claim's loop device.
 loop_of() {
   jq -r --arg id "$(handle_of "$1")" '[.loops[] | select(.object == $id) | .device][0] // ""' "$WORK/status.json"
 }
@@ -103,20 +103,20 @@ loop_is() {
     "$WORK/status.json"
 }
 
-# record_of CLAIM JQ: of its record.
+# record_of CLAIM JQ: prints a part of the claim's record.
 record_of() {
   jq -r --arg id "$(handle_of "$1")" ".volumes[] | select(.id == \$id) | $2" "$WORK/status.json"
 }
 
-# mounts_of CLAIM: how many mounts it has.
+# mounts_of CLAIM: prints the number of the claim's mounts.
 mounts_of() {
   jq -r --arg id "$(handle_of "$1")" '[.mounts[] | select(.object == $id)] | length' "$WORK/status.json"
 }
 
-# How many objects of a kind there are.
+# Prints the number of objects of a kind.
 how_many() { jq --arg kind "$1" '[.items[] | select(.kind == $kind)] | length' "$WORK/objects.json"; }
 
-# The node's own view, where the node is this machine: losetup and findmnt.
+# Prints losetup's and findmnt's view, if the node is this machine.
 kernel_says() {
   local claim=$1 device said
   [ "$MODE" = own ] || return 0

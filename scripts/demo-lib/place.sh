@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
-# Of scripts/demo: where it happens (a cluster of its own, or one that is there), hostloop in it,
-# and how both go again. Sourced, never run.
+# Part of scripts/demo: the cluster (its own, or an existing one), hostloop in it,
+# and the removal of both. Sourced, never run.
 
 kube() {
   if [ "$MODE" = own ]; then
@@ -11,7 +11,7 @@ kube() {
   fi
 }
 
-# In the story's namespace.
+# Runs kubectl in the story's namespace.
 k() { kube --namespace "$NAMESPACE" "$@"; }
 
 cluster() { "$ROOT/scripts/cluster" "$@"; }
@@ -28,7 +28,7 @@ prepare() {
     KUBECTL=$KUBE_BIN/kubectl
   else
     KUBECTL=$(command -v kubectl) || die "--context needs your kubectl, and there is none"
-    # Under sudo it is the user's contexts that are meant.
+    # Under sudo, the contexts are the user's.
     if [ -z "${KUBECONFIG:-}" ] && [ -n "${SUDO_USER:-}" ]; then
       KUBECONFIG=$(getent passwd "$SUDO_USER" | cut -d: -f6)/.kube/config
       export KUBECONFIG
@@ -80,7 +80,7 @@ cluster_up() {
     --kubelet-dir "$KUBELET_DIR" --fast
 }
 
-# Under which name the image is to be put where: kind and minikube have commands for it.
+# Loads the image into the nodes. kind and minikube have commands for that.
 load_image() {
   case $MODE:$CONTEXT in
     own:*) call "scripts/cluster load $(basename "$IMAGE")" cluster load --name "$CLUSTER" --dir "$CLUSTER_DIR" "$IMAGE" ;;
@@ -121,7 +121,7 @@ manifest() {
     --output "$WORK/hostloop.yaml"
 }
 
-# The snapshot API's definitions, those that are missing; they are remembered, to go again.
+# Creates the missing definitions of the snapshot API, and remembers them for the removal.
 definitions() {
   local file
   for file in "$ROOT"/deploy/crds/*.storage.k8s.io_*.yaml; do
@@ -148,7 +148,7 @@ all_rolled_out() {
   done
 }
 
-# Waits until $@ succeeds; its last output is the message of a failure.
+# Waits until $@ succeeds. A failure prints its last output.
 until_so() {
   local until=$((SECONDS + ${LONG%s}))
   until "$@"; do
@@ -157,9 +157,9 @@ until_so() {
   done
 }
 
-# --- and gone again ------------------------------------------------------------------------------
+# --- the removal ---------------------------------------------------------------------------------
 
-# Whatever there is of the story, from wherever it ended: controllers first finish their work.
+# Deletes all objects of the story, at whatever step it ended. Controllers first finish their work.
 remove_story() {
   k delete namespace "$NAMESPACE" --ignore-not-found --wait=false >/dev/null 2>&1 || true
   local kind
@@ -178,7 +178,7 @@ until_gone() {
   done
 }
 
-# Objects of the cluster's own that belong to the story's namespace.
+# Prints objects without a namespace that belong to the story's namespace.
 left_in_api() {
   k get pv --output json | jq -r --arg ns "$NAMESPACE" \
     '.items[] | select(.spec.claimRef.namespace == $ns) | .metadata.name'
@@ -190,7 +190,7 @@ left_in_api() {
 uninstall() {
   [ -f "$WORK/hostloop.yaml" ] || return 0
   kube delete -f "$WORK/hostloop.yaml" --ignore-not-found --timeout=120s
-  # A definition takes its objects along: only those go that were created for this, and are unused.
+  # Deleting a definition deletes its objects, so only the demo's own unused definitions go.
   [ ! -f "$WORK/definitions" ] || while read -r file; do
     local name
     name=$(k get -f "$file" --output jsonpath='{.metadata.name}')
@@ -198,7 +198,7 @@ uninstall() {
   done <"$WORK/definitions"
 }
 
-# The end, however it came about: nothing of what the demo started is to be left.
+# Runs at every end of the demo, and removes all that it started.
 clean_up() {
   local code=$? cut=true
   trap - EXIT
@@ -233,7 +233,7 @@ clean_up() {
   exit "$code"
 }
 
-# What helps to see why: the driver's last lines and the last warnings.
+# Prints the driver's last lines and the last warnings, which show the cause.
 why_not() {
   [ -n "$ERROR" ] && [ "$ERROR" != interrupted ] && [ "$INSTALLED" = yes ] || return 0
   {

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2016,SC2034,SC2153 # what is set here, or used, the other parts use, or set
-# Of scripts/demo: the steps, in order. Each shows what it does, what changes in the cluster and on
+# Part of scripts/demo: the steps, in order. Each shows what it does, what changes in the cluster and on
 # the node, and checks what it says. Sourced, never run.
 
 STORY=(the_cluster the_driver the_classes the_claim the_pod the_data the_expansion the_snapshot
   the_restore the_clone the_group the_block_device the_attributes the_replacement the_pods_go
   the_volumes_go nothing_is_left)
-# With --keep the story ends before these.
+# With --keep the story ends before these steps.
 ENDING=3
 
 the_cluster() {
@@ -72,7 +72,7 @@ registered() {
   k get csinode "$NODE" --output json | jq -e '.spec.drivers[]? | select(.name == "hostloop.csi.dev")' >/dev/null
 }
 
-# What the process holds of the machine's memory, where it is this machine's.
+# Prints the driver's resident memory, if it runs on this machine.
 resident() {
   local pid kib
   [ "$MODE" = own ] || return 0
@@ -161,7 +161,7 @@ has_attachment_name() {
 # sum_in POD FILE
 sum_in() { in_pod "$1" sha256sum "$2" | cut -d' ' -f1; }
 
-# new_data: 64 MiB that were never there before, and their sum in SUM.
+# new_data: writes 64 MiB of new random data, and sets SUM to their sum.
 new_data() {
   call "kubectl exec writer -- dd of=/data/file   (64 MiB)" in_pod writer \
     dd if=/dev/urandom of=/data/file bs=1M count=64 conv=fsync
@@ -196,7 +196,7 @@ the_expansion() {
   check "the file is the same" is "$(sum_in writer /data/file)" "$SUM"
 }
 
-# The image has grown, and the filesystem is to, or has, too.
+# True if the image has grown, and kubelet is to grow the filesystem or has done so.
 is_kubelets_turn() {
   k get pvc data --output json | jq -e '.status.capacity.storage == "768Mi"
     or any(.status.conditions[]?; .type == "FileSystemResizePending" and .status == "True")' >/dev/null
@@ -290,7 +290,7 @@ YAML
   check "it fell into the middle of the writing" is_at_least "$second" 1
 }
 
-# member_of CLAIM: the group's snapshot of it.
+# member_of CLAIM: prints the claim's snapshot in the group.
 member_of() {
   local handle
   look >/dev/null && handle=$(handle_of "$1")
@@ -322,7 +322,7 @@ the_block_device() {
   check "it has no filesystem" is "$(record_of disk .format)" raw
 }
 
-# Of the device under the pod's mount, by its number.
+# Prints the read-ahead of the device under the pod's mount.
 read_ahead() {
   in_pod writer sh -c 'cat "/sys/dev/block/$(awk "\$5 == \"/data\" { print \$3 }" /proc/self/mountinfo)/queue/read_ahead_kb"'
 }
@@ -417,11 +417,11 @@ nothing_is_left() {
 
 not_registered() { ! registered; }
 
-# Those that name its folder: all of its processes do, but the containers'.
+# Prints processes with the demo's folder in their command line. Containers' processes lack it.
 processes_left() {
   local at
   for at in /proc/[0-9]*/cmdline; do
-    # It may have ended meanwhile.
+    # The process may have ended.
     if { tr '\0' ' ' <"$at"; } 2>/dev/null | grep -qF -e "$CLUSTER_DIR/" -e "unix://$KUBELET_DIR/"; then
       { tr '\0' ' ' <"$at" | cut -c1-80; } 2>/dev/null
     fi

@@ -2,7 +2,7 @@
 # Part of scripts/image and scripts/release: archives with the same bytes for the same content.
 # Sourced, never run.
 
-# archive FOLDER FILE PATH…: a tar file of the folder's paths, without times and owners.
+# archive FOLDER FILE PATH…: makes a tar file of the folder's paths, without times and owners.
 archive() {
   local folder=$1 file=$2
   shift 2
@@ -12,7 +12,7 @@ archive() {
 
 digest() { sha256sum <"$1" | cut -d' ' -f1; }
 
-# Prints the time of what is made: SOURCE_DATE_EPOCH has it in seconds since 1970.
+# Prints the time for files in archives: SOURCE_DATE_EPOCH has it in seconds since 1970.
 created() { date --utc --date="@${SOURCE_DATE_EPOCH:-0}" +%Y-%m-%dT%H:%M:%SZ; }
 
 # image_config ARCH LAYER LABELS: prints an image's configuration. LAYER is the sum of its only layer,

@@ -8,9 +8,9 @@ ARCHITECTURES=(amd64 arm64)
 
 # The driver's tools, and xfs_repair for administrators.
 PROGRAMS=(blkid wipefs mkfs.ext4 e2fsck resize2fs mkfs.xfs xfs_growfs xfs_repair mkfs.btrfs btrfs)
-# The packages that have them, and those of the program's libraries and of the files below.
+# The packages of these tools, of the program's libraries and of the files below.
 PACKAGES=(util-linux e2fsprogs xfsprogs btrfs-progs libc6 libgcc-s1 base-files)
-# What these tools read, and what tells scanners which Debian this is.
+# Files that these tools read, and files that show scanners the version of Debian.
 DATA=(/etc/mke2fs.conf /etc/debian_version /usr/lib/os-release)
 
 # Prints Debian's name for the folder of an architecture's libraries.
@@ -96,7 +96,7 @@ unpack() {
     sed -E "s,^\.,,; s,^/(bin|sbin|lib|lib64)/,/usr/\1/,; s,\$,\t$1," >>"$tree.files"
 }
 
-# Absolute symlinks of a tree would lead out of it.
+# Makes absolute symlinks point into the tree.
 turn_links_inwards() {
   local link
   while read -r link; do
@@ -163,7 +163,7 @@ tool_files() {
     sed 's/.*/&\t&/'
 }
 
-# legal_files TREE PACKAGE…: the same for the packages' terms, and the licences to which these point.
+# legal_files TREE PACKAGE…: prints the same for the packages' terms, and for licences that these name.
 legal_files() {
   local tree=$1 package file
   shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Files that are made from others: the templates of the Helm chart from deploy/chart, the table of
+# Functions that make files from others: the templates of the Helm chart from deploy/chart, the table of
 # values in its README, the PrometheusRule. Sourced by scripts/render, never run.
 
 # chart_templates: turns the rendering of deploy/chart, on standard input, into Helm templates.

@@ -28,7 +28,7 @@ const AFTERMATH: Duration = Duration::from_millis(100);
 pub struct Arena {
     /// The scenario that runs here.
     pub scenario: Scenario,
-    /// What the orchestrator believes.
+    /// The state that the driver has acknowledged.
     pub world: World,
     running: Option<(Driver, Csi)>,
     leaks: Option<Leaks>,
@@ -149,7 +149,7 @@ impl Arena {
     }
 
     /// Runs the rest of the act from step `at`, as an orchestrator does. Then checks everything the
-    /// orchestrator believes, deletes everything, and requires that nothing is left.
+    /// driver has acknowledged, deletes everything, and requires that nothing is left.
     pub async fn finish(&mut self, at: usize) {
         let rest: &[Step] = self.scenario.act.get(at..).unwrap_or_default();
         let (driver, csi) = running(&self.running);

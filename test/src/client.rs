@@ -178,7 +178,6 @@ pub fn at_least(bytes: u64) -> Option<csi::CapacityRange> {
     Some(csi::CapacityRange { required_bytes, limit_bytes: 0 })
 }
 
-/// A map of strings.
 pub fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
     pairs.iter().map(owned).collect()

@@ -209,7 +209,7 @@ impl Cluster {
         self.try_apply(yaml).unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// Deletes the objects of a manifest and waits until they are gone. A missing object is no
+    /// Deletes the objects of a manifest and waits until they are gone. A missing object is not an
     /// error.
     pub fn delete(&self, yaml: &str) {
         let arguments = ["delete", "--ignore-not-found", "--timeout=120s", "-f", "-"];
@@ -268,7 +268,6 @@ impl Cluster {
         self.part("stop", part);
     }
 
-    /// Kills a part.
     pub fn kill(&self, part: &str) {
         self.part("kill", part);
     }

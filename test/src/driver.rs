@@ -157,7 +157,6 @@ fn built(variable: &str, name: &str, how: &str) -> PathBuf {
 /// A driver that ended before it served.
 #[derive(Debug)]
 pub struct Dead {
-    /// The exit status.
     pub status: ExitStatus,
     /// The end of the driver's log.
     pub log: String,

@@ -114,7 +114,6 @@ pub struct Front {
     pub name: String,
     /// The namespace of its claims.
     pub namespace: String,
-    /// The name of the driver.
     pub driver_name: String,
     /// The driver's topology key.
     pub key: String,
@@ -122,14 +121,12 @@ pub struct Front {
     pub nodes: Vec<String>,
     /// The objects of the cluster.
     pub objects: Objects,
-    /// The driver.
     pub driver: MemoryDriver,
     pod: Pod,
     _scratch: Scratch,
 }
 
 impl Front {
-    /// Starts the controllers.
     pub fn start_controllers(&self) {
         self.pod.start();
     }

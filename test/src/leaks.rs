@@ -1,5 +1,6 @@
 //! Finds leaked loop devices, mounts, processes, files and bytes.
 
+use std::fmt::Display;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -120,10 +121,14 @@ pub fn files_in(root: &Path) -> Vec<PathBuf> {
 }
 
 fn mounts(scratch: &Path, driver: &Driver) -> Vec<PathBuf> {
-    let table = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/mountinfo"));
-    let mut mounts = mount_points(&table(std::process::id()).unwrap_or_default(), scratch);
-    mounts.extend(mount_points(&table(driver.pid()).unwrap_or_default(), scratch));
-    mounts
+    let tables = [mountinfo("self"), mountinfo(driver.pid())];
+    tables.iter().flat_map(|table| mount_points(table, scratch)).collect()
+}
+
+/// The mount table of a process. Panics if it cannot be read: it may contain any mount.
+pub fn mountinfo(process: impl Display) -> String {
+    let path = format!("/proc/{process}/mountinfo");
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
 /// One mount.
@@ -180,7 +185,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<String> {
     let scratch = scratch.to_string_lossy();
     let devices: Vec<_> = devices.iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    let entries = std::fs::read_dir("/proc").expect("/proc is there");
     let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != driver && *pid != std::process::id())
         .filter_map(|pid| {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use crate::leaks::{Mounted, mounted};
+use crate::leaks::{Mounted, mounted, mountinfo};
 use crate::machine;
 use crate::scratch::Scratch;
 
@@ -76,8 +76,7 @@ impl Namespace {
 
     /// The mount table inside.
     pub fn mountinfo(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/mountinfo", self.holder.id()))
-            .expect("the namespace's holder is alive")
+        mountinfo(self.holder.id())
     }
 }
 

@@ -23,7 +23,6 @@ impl Plugin<'_> {
         plugin
     }
 
-    /// The program.
     pub fn program(&self) -> PathBuf {
         self.folder.path().join("kubectl-hostloop")
     }

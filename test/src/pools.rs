@@ -27,7 +27,6 @@ pub enum PoolKind {
 }
 
 impl PoolKind {
-    /// All kinds.
     pub const ALL: [PoolKind; 5] =
         [PoolKind::Ext4, PoolKind::Xfs, PoolKind::Btrfs, PoolKind::Image, PoolKind::Device];
 

@@ -9,7 +9,6 @@ use crate::steps::{Name, Origin, Spec, Step};
 pub struct Scenario {
     /// A short description.
     pub name: &'static str,
-    /// The kind of pool.
     pub pool: PoolKind,
     /// True if the driver's mounts disappear with it, as a container's do.
     pub mounts_die: bool,

@@ -50,7 +50,7 @@ impl Scratch {
     fn take_down(&self) -> Result<(), String> {
         let (mut fewest, mut deadline) = (usize::MAX, Instant::now());
         loop {
-            let mounts = mount_points(&own_mountinfo(), &self.path);
+            let mounts = mount_points(&own_mountinfo()?, &self.path);
             for mount in mounts.iter().rev() {
                 // A tool for each would take minutes for the thousands that benchmarks mount.
                 let _ = umount2(mount, MntFlags::UMOUNT_NOFOLLOW);
@@ -63,7 +63,7 @@ impl Scratch {
                     &["--detach", &format!("/dev/loop{}", device.minor)],
                 );
             }
-            let mounts = mount_points(&own_mountinfo(), &self.path);
+            let mounts = mount_points(&own_mountinfo()?, &self.path);
             let devices = loops::beneath(&self.path);
             let left = mounts.len() + devices.len();
             if left == 0 {
@@ -80,8 +80,9 @@ impl Scratch {
     }
 }
 
-fn own_mountinfo() -> String {
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+fn own_mountinfo() -> Result<String, String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo");
+    table.map_err(|e| format!("/proc/self/mountinfo: {e}"))
 }
 
 impl Default for Scratch {

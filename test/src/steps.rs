@@ -61,7 +61,6 @@ impl Spec {
 /// The source of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A snapshot.
     Snapshot(Name),
     /// A group member, by its index.
     Member(Name, usize),
@@ -87,18 +86,14 @@ pub enum Step {
     Stage(Name),
     /// NodePublishVolume.
     Publish {
-        /// The volume.
         volume: Name,
-        /// The target.
         target: Name,
         /// True if published read-only.
         read_only: bool,
     },
     /// NodePublishVolume of an inline ephemeral volume of this many MiB.
     Inline {
-        /// The volume.
         volume: Name,
-        /// The target.
         target: Name,
         /// The size in MiB.
         mib: u64,
@@ -107,14 +102,12 @@ pub enum Step {
     Write(Name),
     /// ControllerExpandVolume to this many MiB, then NodeExpandVolume if the response requires it.
     Expand {
-        /// The volume.
         volume: Name,
         /// The new size in MiB.
         mib: u64,
     },
     /// ControllerModifyVolume.
     Modify {
-        /// The volume.
         volume: Name,
         /// The mutable parameters.
         parameters: Parameters,
@@ -134,12 +127,7 @@ pub enum Step {
         volumes: &'static [Name],
     },
     /// NodeUnpublishVolume.
-    Unpublish {
-        /// The volume.
-        volume: Name,
-        /// The target.
-        target: Name,
-    },
+    Unpublish { volume: Name, target: Name },
     /// NodeUnstageVolume.
     Unstage(Name),
     /// ControllerUnpublishVolume.

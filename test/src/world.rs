@@ -87,22 +87,18 @@ impl World {
         }
     }
 
-    /// The staging path of a volume.
     pub fn staging(&self, volume: Name) -> PathBuf {
         self.kubelet.join("plugins").join(volume).join("globalmount")
     }
 
-    /// A target path of a volume.
     pub fn target(&self, volume: Name, target: Name) -> PathBuf {
         self.kubelet.join("pods").join(target).join(volume).join("mount")
     }
 
-    /// A volume's ID.
     pub fn id(&self, volume: Name) -> &str {
         &self.volume(volume).id
     }
 
-    /// A snapshot's ID.
     pub fn snapshot_id(&self, snapshot: Name) -> &str {
         &self.snapshots[snapshot].id
     }

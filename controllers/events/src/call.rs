@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::event::{Event, Fields, Kind, now, shorten};
 use crate::{RING, trace_of};
 
-/// A shorter wait for locks and threads is no event.
+/// A shorter wait for locks and threads makes no event.
 const WAIT: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -98,7 +98,7 @@ impl Drop for Previous {
     }
 }
 
-/// Does a step of the current call. Without a call, as in recovery, it is no event.
+/// Does a step of the current call. Without a call, as in recovery, the step makes no event.
 pub fn phase<T, E: Display>(
     name: &'static str,
     work: impl FnOnce() -> Result<T, E>,

@@ -95,7 +95,6 @@ pub struct Event {
     /// The duration in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us: Option<u64>,
-    /// The kind.
     pub kind: Kind,
     /// The RPC, the step, the controller, or what happened to the lease.
     pub name: &'static str,
@@ -123,10 +122,8 @@ pub struct Event {
     /// Microseconds until the next try.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
-    /// Fields of the request.
     #[serde(skip_serializing_if = "Fields::is_empty")]
     pub request: Fields,
-    /// Fields of the answer.
     #[serde(skip_serializing_if = "Fields::is_empty")]
     pub answer: Fields,
 }
@@ -204,9 +201,7 @@ pub(crate) fn shorten(text: &str) -> Box<str> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Field {
-    /// A text.
     Text(Box<str>),
-    /// A number.
     Number(u64),
     /// True or false.
     Flag(bool),

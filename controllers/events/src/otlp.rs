@@ -43,7 +43,6 @@ pub enum Error {
     /// A list in the environment.
     #[error("{variable}: entry {entry} is not NAME=VALUE")]
     Entry {
-        /// The variable.
         variable: &'static str,
         /// The number of the entry, from 1. Its text may be a secret.
         entry: usize,
@@ -53,7 +52,6 @@ pub enum Error {
         "{variable}: entry {entry} is not a header for gRPC: letters, digits, '-', '_' and '.'"
     )]
     Header {
-        /// The variable.
         variable: &'static str,
         /// The number of the entry, from 1.
         entry: usize,

@@ -20,7 +20,6 @@ pub enum Error {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// The error.
         source: io::Error,
     },
     /// The connection broke.
@@ -32,15 +31,14 @@ pub enum Error {
     /// The first line is of another format.
     #[error("the events have the format {0:?}, not {FORMAT}; use the program of that version")]
     Format(String),
-    /// A line is no event.
-    #[error("a line is no event: {0}")]
+    /// A line is not an event.
+    #[error("a line is not an event: {0}")]
     Unreadable(#[from] serde_json::Error),
 }
 
 /// A line of a stream after its header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// An event.
     Event {
         /// Its number.
         seq: u64,
@@ -129,8 +127,8 @@ mod tests {
             ("{\"error\":\"too many\"}", "too many"),
             ("{\"events\":\"hostloop.events/v9\"}", "the format \"hostloop.events/v9\""),
             ("{}", "the format \"\""),
-            ("hello", "is no event"),
-            ("", "is no event"),
+            ("hello", "is not an event"),
+            ("", "is not an event"),
         ] {
             let error = super::header(line).unwrap_err().to_string();
             assert!(error.contains(contains), "{line}: {error}");

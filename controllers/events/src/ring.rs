@@ -34,7 +34,6 @@ struct State {
 pub struct Batch {
     /// The sequence number of the first event. It is higher than requested if events were lost.
     pub first: u64,
-    /// The events.
     pub events: Vec<Arc<Event>>,
 }
 

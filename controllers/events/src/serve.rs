@@ -65,7 +65,6 @@ pub struct Header {
     pub events: String,
     /// The ring. It differs after each start of the process.
     pub boot: String,
-    /// The process.
     #[serde(flatten)]
     pub process: Process,
     /// The number of the first event, if there is one. It is higher than requested if events

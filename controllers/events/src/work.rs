@@ -7,9 +7,9 @@ use crate::call::micros;
 use crate::event::{Event, Kind, State, now, shorten};
 use crate::{RING, trace_of};
 
-/// Shorter work that succeeds at once is no event: most passes find nothing to do.
+/// Shorter work that succeeds at once makes no event: most passes find nothing to do.
 const BRIEF: Duration = Duration::from_micros(500);
-/// A shorter wait for a worker is no event.
+/// A shorter wait for a worker makes no event.
 const WAIT: Duration = Duration::from_millis(5);
 
 /// When a key comes back after the work on it.

@@ -34,7 +34,6 @@ pub struct Rules {
 /// The objects that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// The attachment.
     pub attachment: &'a VolumeAttachment,
     /// The PV that the attachment names, if it exists.
     pub volume: Option<&'a PersistentVolume>,
@@ -83,10 +82,10 @@ pub struct Detach {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The attachment's source is empty.
-    #[error("its source has neither inlineVolumeSpec nor persistentVolumeName")]
+    #[error("spec.source has neither inlineVolumeSpec nor persistentVolumeName")]
     NoSource,
     /// The attachment's source sets both fields.
-    #[error("its source has both inlineVolumeSpec and persistentVolumeName")]
+    #[error("spec.source has both inlineVolumeSpec and persistentVolumeName")]
     TwoSources,
     /// The PV does not exist.
     #[error("there is no PersistentVolume {0}")]
@@ -99,16 +98,10 @@ pub enum Trouble {
     NotCsi(String),
     /// The volume belongs to another driver.
     #[error("{volume} is a volume of CSI driver {driver}")]
-    OtherDriver {
-        /// The volume.
-        volume: String,
-        /// That driver.
-        driver: String,
-    },
+    OtherDriver { volume: String, driver: String },
     /// The access modes fit no CSI access mode.
     #[error("{volume}: {source}")]
     AccessModes {
-        /// The volume.
         volume: String,
         /// The cause.
         #[source]
@@ -119,12 +112,7 @@ pub enum Trouble {
     NoNode(String),
     /// The CSINode does not list the driver: it is absent, or has not registered yet.
     #[error("CSINode {node} does not contain driver {driver}")]
-    NotOnNode {
-        /// The node.
-        node: String,
-        /// The driver.
-        driver: String,
-    },
+    NotOnNode { node: String, driver: String },
 }
 
 /// The volume of an attachment.

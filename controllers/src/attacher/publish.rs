@@ -84,7 +84,10 @@ impl Attacher {
             && let Err(unsaved) = self.save(attachment, error, deleting).await
         {
             let name = attachment.name_any();
-            tracing::warn!(attachment = name, error = %unsaved, "saving an error failed");
+            tracing::warn!(
+                attachment = name, error = %unsaved,
+                "cannot write an error to the status of an attachment"
+            );
         }
         done
     }

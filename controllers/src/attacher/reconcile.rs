@@ -46,7 +46,7 @@ impl Attacher {
                 Some(name) => match self.kube.find(&self.volumes, "", name).await {
                     Ok(found) => found,
                     Err(error) => {
-                        tracing::warn!(volume = name, %error, "not compared with the driver's");
+                        tracing::warn!(volume = name, %error, "cannot read an attachment's volume");
                         continue;
                     }
                 },
@@ -67,7 +67,7 @@ impl Attacher {
                 tracing::warn!(
                     attachment = name,
                     attached = is_attached(&attachment),
-                    "the driver says otherwise"
+                    "the driver's list contradicts the status of an attachment"
                 );
                 self.forced.lock().insert(name.clone());
                 self.queue.add(name);

@@ -113,13 +113,12 @@ macro_rules! form {
 
 // A kind, how it is narrowed to a node, and `many` if its objects are packed.
 macro_rules! watches {
-    ($($(#[$doc:meta])* $name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
+    ($($name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
         #[derive(Default)]
         struct Watches { $($name: OnceLock<Store<$kind>>,)+ }
 
         impl Caches {
             $(
-                $(#[$doc])*
                 pub fn $name(&self) -> Store<$kind> {
                     let form = form!($($($many)?)?);
                     let begin = || self.begin(self.selectors(narrow!($($narrow)?)), form);
@@ -162,35 +161,20 @@ macro_rules! watches {
 }
 
 watches! {
-    /// PersistentVolumeClaims.
     claims: PersistentVolumeClaim, by_label, many;
-    /// PersistentVolumes.
     volumes: PersistentVolume, by_label, many;
-    /// Pods.
     pods: Pod, by_place;
-    /// Nodes.
     nodes: Node, by_name;
-    /// CSIDrivers.
     csi_drivers: CSIDriver;
-    /// CSINodes.
     csi_nodes: CSINode, by_name;
-    /// StorageClasses.
     classes: StorageClass;
-    /// VolumeAttachments.
     attachments: VolumeAttachment, by_label;
-    /// VolumeAttributesClasses.
     attributes_classes: VolumeAttributesClass;
-    /// VolumeSnapshots.
     snapshots: VolumeSnapshot;
-    /// VolumeSnapshotContents.
     contents: VolumeSnapshotContent, by_manager;
-    /// VolumeSnapshotClasses.
     snapshot_classes: VolumeSnapshotClass;
-    /// VolumeGroupSnapshots.
     groups: VolumeGroupSnapshot;
-    /// VolumeGroupSnapshotContents.
     group_contents: VolumeGroupSnapshotContent, by_manager;
-    /// VolumeGroupSnapshotClasses.
     group_classes: VolumeGroupSnapshotClass;
 }
 

@@ -42,7 +42,7 @@ impl Owner {
         Owner { pod: None, known: Mutex::default() }
     }
 
-    /// The pod, or the owner so many levels above it.
+    /// The pod, or the owner `level` levels above it.
     pub(super) fn above(namespace: &str, pod: &str, level: u32) -> Self {
         Owner {
             pod: Some(Pointed { namespace: namespace.to_owned(), name: pod.to_owned(), level }),

@@ -59,7 +59,7 @@ impl EventKey for Precision {
     }
 }
 
-/// A change of less than one part in this many of the room is small.
+/// A change of less than 1/SMALL of the capacity is small.
 const SMALL: u64 = 32;
 
 impl Precision {

@@ -30,9 +30,9 @@ const REFUSED: &str = "CapacityUnknown";
 pub(super) enum PassError {
     #[error(transparent)]
     Api(#[from] ApiError),
-    #[error("of class {class}: {failure}")]
+    #[error("StorageClass {class}: {failure}")]
     Csi { class: String, failure: Failure },
-    #[error("the owner of the objects: {0}")]
+    #[error("cannot find the owner of the capacity objects: {0}")]
     Owner(#[from] OwnerError),
 }
 
@@ -232,7 +232,10 @@ impl Pass {
         if refused.get(&uid) == Some(&message) {
             return;
         }
-        tracing::warn!(class = %class.name_any(), %failure, "no volume of a class can be made");
+        tracing::warn!(
+            class = %class.name_any(), %failure,
+            "the driver refuses the parameters of a class"
+        );
         let said = format!(
             "the CSI driver refuses the parameters of this StorageClass, so there is no room for \
              its volumes anywhere: {message}"

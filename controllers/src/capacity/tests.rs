@@ -306,7 +306,7 @@ async fn an_error_of_one_class_does_not_stop_the_others() {
     site.room("gone", Err(Status::unavailable("not now")));
     site.room("fast", Ok((1, None)));
     let failed = rig.run_failing().await;
-    assert!(failed.contains("of class a"), "{failed}");
+    assert!(failed.contains("StorageClass a"), "{failed}");
     assert_eq!(site.writes(), [format!("PATCH {}", site.name("b"))]);
     assert_eq!(rig.counts(), (2, 2, 0));
     // The object of a class that the driver refuses from now on is deleted.

@@ -47,17 +47,12 @@ pub struct Context {
 pub struct Common {
     /// `--timeout`, of one CSI call.
     pub timeout: Option<Duration>,
-    /// `--worker-threads`.
     pub worker_threads: Option<usize>,
-    /// `--retry-interval-start`.
     pub retry_interval_start: Option<Duration>,
-    /// `--retry-interval-max`.
     pub retry_interval_max: Option<Duration>,
     /// `--resync-period`, between two full passes.
     pub resync_period: Option<Duration>,
-    /// `--extra-create-metadata`.
     pub extra_create_metadata: bool,
-    /// `--default-fstype`.
     pub default_fstype: String,
 }
 

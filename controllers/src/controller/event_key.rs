@@ -2,7 +2,6 @@
 
 /// A key of a queue, as events name it: the UID, or the name with its namespace.
 pub trait EventKey {
-    /// The text.
     fn text(&self) -> String;
 }
 

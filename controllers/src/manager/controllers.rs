@@ -164,7 +164,7 @@ impl Manager<'_> {
             return;
         }
         if !(entry.has_work)(&self.context.driver) {
-            tracing::info!(controller = %role, "the driver has no use for it");
+            tracing::info!(controller = %role, "the driver does not support this controller");
             return;
         }
         let (inputs, mut context) = (self.inputs.clone(), self.context.clone());

@@ -16,7 +16,6 @@ pub struct Setup {
     pub args: Args,
     /// `--default-fstype` of volumes.
     pub default_fstype: String,
-    /// The driver.
     pub driver: Source,
     /// Default of `--node-deployment`: serve one node's volumes.
     pub node_deployment: bool,

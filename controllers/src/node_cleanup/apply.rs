@@ -55,7 +55,7 @@ impl Tidier {
         }
         let is_there = self.context.caches.nodes().get(&node).is_some();
         if is_there == (fate == Fate::Gone) {
-            tracing::info!(node, "the node has changed: left alone");
+            tracing::info!(node, "the node has changed: nothing is deleted");
             return true;
         }
         if let Err(error) = self.apply(&node, fate, action).await {

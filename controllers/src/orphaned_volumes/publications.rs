@@ -113,7 +113,7 @@ impl Scanner {
                 format!("Volume {id} was published to this node without an attachment"),
             ),
             // The driver refuses because the volume is in use.
-            Err(failure) => tracing::warn!(volume = id, %failure, "it stays published"),
+            Err(failure) => tracing::warn!(volume = id, %failure, "cannot unpublish a volume"),
         }
     }
 }

@@ -124,7 +124,10 @@ impl Placement {
             }
             Err(error) if error.is_not_found() => Outcome::Done,
             Err(error) => {
-                tracing::warn!(content = content.name_any(), %error, "its status was not written");
+                tracing::warn!(
+                    content = content.name_any(), %error,
+                    "cannot write a content's status"
+                );
                 Outcome::Failed
             }
         }

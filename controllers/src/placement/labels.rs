@@ -128,7 +128,7 @@ impl Placement {
             Err(ApiError::NotFound { .. }) => return Outcome::Done,
             Err(error) => {
                 let name = object.name_any();
-                tracing::info!(kind = %kind, name, %error, "not labelled");
+                tracing::info!(kind = %kind, name, %error, "cannot label an object");
                 (error.word(), Outcome::Failed)
             }
         };

@@ -281,7 +281,7 @@ impl Placement {
                 self.mark_schedulable(&uid);
                 let count = before.map_or(Count::Assigned, |_| Count::Moved);
                 self.options.metrics.assigned(count);
-                tracing::info!(claim = %name, namespace, node, before, "assigned");
+                tracing::info!(claim = %name, namespace, node, before, "selected the claim's node");
                 if let Some(before) = before {
                     let message = format!(
                         "node {node} has the source of the claim and is selected instead of {before}"
@@ -298,7 +298,10 @@ impl Placement {
                     _ => Count::Failed,
                 };
                 self.options.metrics.assigned(count);
-                tracing::info!(claim = %name, namespace, node, %error, "not assigned");
+                tracing::info!(
+                    claim = %name, namespace, node, %error,
+                    "cannot write the selected node to a claim"
+                );
                 Outcome::Failed
             }
         }

@@ -194,7 +194,10 @@ impl Provisioner {
             }
         };
         if let Err(error) = removed.await {
-            tracing::info!(snapshot = %name, namespace, %error, "finalizer not removed yet");
+            tracing::info!(
+                snapshot = %name, namespace, %error,
+                "cannot remove the finalizer of a snapshot"
+            );
         }
     }
 
@@ -396,7 +399,7 @@ impl Provisioner {
             Err(ApiError::NotFound { .. }) => Outcome::Done,
             // The claim has changed, so the decision is repeated.
             Err(error) => {
-                tracing::info!(claim = %claim.name_any(), %error, "not rescheduled yet");
+                tracing::info!(claim = %claim.name_any(), %error, "cannot reschedule a claim");
                 Outcome::Failed
             }
         }

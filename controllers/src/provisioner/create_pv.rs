@@ -137,7 +137,6 @@ impl Provisioner {
 }
 
 impl PendingPv {
-    /// The volume's ID.
     fn volume_id(&self) -> &str {
         let spec = self.object.spec.as_ref();
         let csi = spec.and_then(|spec| spec.csi.as_ref());

@@ -42,9 +42,7 @@ pub(crate) struct Settings {
     pub(crate) publish_read_only: bool,
     /// `--prevent-volume-mode-conversion`.
     pub(crate) prevent_mode_change: bool,
-    /// `--strict-topology`.
     pub(crate) strict_topology: bool,
-    /// `--immediate-topology`.
     pub(crate) immediate_topology: bool,
 }
 

@@ -108,7 +108,7 @@ impl Provisioner {
         match done {
             Ok(()) | Err(ApiError::NotFound { .. }) => Outcome::Done,
             Err(error) => {
-                tracing::warn!(volume = name, %error, "the finalizer is not as it should be");
+                tracing::warn!(volume = name, %error, "cannot update the finalizers of a volume");
                 Outcome::Failed
             }
         }

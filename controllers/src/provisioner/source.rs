@@ -85,7 +85,6 @@ pub(crate) struct SourceObjects {
 /// A claim that needs a volume from a data source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    /// The claim.
     pub(crate) claim: &'a PersistentVolumeClaim,
     /// The size of its volume in bytes.
     pub(crate) size: i64,
@@ -191,7 +190,7 @@ fn from_snapshot(
         )));
     }
     if let Some(size) = &status.restore_size {
-        let needed = quantity::bytes(size).ok_or_else(|| unfit("status.restoreSize is no size"))?;
+        let needed = quantity::bytes(size).ok_or_else(|| unfit("the restoreSize is not a size"))?;
         target.must_hold(&what, needed)?;
     }
     let requested = pvc::volume_mode(target.claim);

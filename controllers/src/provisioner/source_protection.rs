@@ -184,7 +184,10 @@ impl Protection {
         match finalizers::remove(&self.kube, Some(&watch), &*claim, CLONE_FINALIZER).await {
             Ok(()) => Outcome::Done,
             Err(error) => {
-                tracing::warn!(claim = name, namespace, %error, "the source of a clone is kept");
+                tracing::warn!(
+                    claim = name, namespace, %error,
+                    "cannot remove the finalizer of a clone's source"
+                );
                 Outcome::Failed
             }
         }
@@ -200,7 +203,7 @@ impl Protection {
         match released {
             Ok(()) => Outcome::Done,
             Err(error) => {
-                tracing::warn!(snapshot = name, namespace, %error, "a snapshot is kept");
+                tracing::warn!(snapshot = name, namespace, %error, "cannot remove the finalizer");
                 Outcome::Failed
             }
         }

@@ -59,7 +59,6 @@ fn central() -> Rig {
     rig(Scope::Cluster, false)
 }
 
-/// A rig with a claim.
 fn with_claim() -> Rig {
     let rig = central();
     rig.put_claim(&claim_value(None, &Value::Null));

@@ -36,7 +36,6 @@ const MODIFY_ERROR: &str = "ModifyVolumeError";
 /// The next step for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
     Nothing,
     /// The user withdrew the request: record that.
     Cancel,

@@ -50,7 +50,7 @@ impl Controller {
         match step {
             Step::Done => return Ok(Next::End(Outcome::Done)),
             Step::Wait(why) => {
-                tracing::debug!(snapshot = names::path(snapshot), why, "waiting");
+                tracing::debug!(snapshot = names::path(snapshot), why, "a snapshot waits");
                 return Ok(Next::End(Outcome::Failed));
             }
             Step::BlockDeletion(why) => {

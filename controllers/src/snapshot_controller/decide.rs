@@ -42,7 +42,6 @@ pub(super) enum Step<K: Kind> {
     SetClass(String),
     /// Write these finalizers to the snapshot.
     Finalizers(Vec<String>),
-    /// Create the content.
     Create(Box<K::Content>),
     /// Bind the content to the snapshot, and write this class to it.
     Bind(Option<String>),
@@ -50,7 +49,6 @@ pub(super) enum Step<K: Kind> {
     Status(StatusChange),
     /// Annotate the content, so that the snapshotter sees the deletion.
     Mark,
-    /// Delete the content.
     DeleteContent,
     /// The deletion must wait: report why, and try again.
     BlockDeletion(String),
@@ -67,7 +65,7 @@ pub(super) struct Failure {
     pub(super) reason: &'static str,
     /// The message of the event and the status.
     pub(super) message: String,
-    /// True if the snapshot cannot be restored from, either.
+    /// True if the snapshot also cannot be restored.
     pub(super) unready: bool,
 }
 

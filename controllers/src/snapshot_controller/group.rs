@@ -50,9 +50,7 @@ pub(super) struct GroupFacts {
 /// Steps that only VolumeGroupSnapshots have.
 #[derive(Debug)]
 pub(super) enum GroupStep {
-    /// Create a member.
     CreateMember(Box<VolumeSnapshot>),
-    /// Create a member's content.
     CreateMemberContent(Box<VolumeSnapshotContent>),
     /// Bind a member's content to the member of this UID.
     BindMemberContent(Arc<VolumeSnapshotContent>, String),

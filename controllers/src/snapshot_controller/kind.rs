@@ -104,7 +104,6 @@ impl View<'_> {
     }
 }
 
-/// A class by its name.
 pub(super) fn class_by_name<'a, K: Kind>(
     classes: &'a [Arc<K::Class>],
     name: &str,

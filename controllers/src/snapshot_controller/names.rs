@@ -30,12 +30,10 @@ pub(super) const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.i
 /// The API group of VolumeGroupSnapshots, their contents and classes.
 pub(super) const GROUP_API: &str = "groupsnapshot.storage.k8s.io";
 
-/// The name of the content for a snapshot of this UID.
 pub(super) fn content_name(snapshot_uid: &str) -> String {
     format!("snapcontent-{snapshot_uid}")
 }
 
-/// The name of the content for a group of this UID.
 pub(super) fn group_content_name(group_uid: &str) -> String {
     format!("groupsnapcontent-{group_uid}")
 }

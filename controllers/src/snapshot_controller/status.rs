@@ -9,7 +9,6 @@ use crate::api::quantity;
 use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotStatus};
 
-/// A change of a status.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StatusChange {
     /// A merge patch of the status.

@@ -283,7 +283,7 @@ pub(super) fn quiet<K: Content>(content: &K, result: Result<(), ApiError>) -> Ou
         Ok(()) => Outcome::Done,
         Err(error) if error.is_not_found() => Outcome::Done,
         Err(error) => {
-            tracing::warn!(content = content.name_any(), %error, "it was not written");
+            tracing::warn!(content = content.name_any(), %error, "cannot update a content");
             Outcome::Failed
         }
     }
@@ -337,7 +337,7 @@ impl Shared {
         let patch = json!({"metadata": metadata, "status": status});
         match contents.kube.merge_status(content.as_ref(), patch).await {
             Ok(written) => contents.watch.apply_write(written),
-            Err(error) => tracing::warn!(content = name, %error, "its status was not written"),
+            Err(error) => tracing::warn!(content = name, %error, "cannot write a content's status"),
         }
         Outcome::Failed
     }

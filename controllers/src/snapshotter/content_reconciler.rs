@@ -132,7 +132,7 @@ impl<K: Kind> Reconciler<K> {
             // The caches may show its volumes later, or the driver its snapshot.
             Ok(Ownership::Unknown) => return Outcome::Failed,
             Err(error) => {
-                tracing::warn!(content = name, %error, "the owner is unknown");
+                tracing::warn!(content = name, %error, "cannot find the owner of a content");
                 return Outcome::Failed;
             }
         }

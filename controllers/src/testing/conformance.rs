@@ -319,7 +319,7 @@ async fn a_watch_follows_changes(site: &Site) {
     site.merge(&path, json!({"data": {"a": "1"}})).await.code(200);
     let changed = site.merge(&path, json!({"data": {"a": "2"}})).await.code(200);
     let (event, object) = next(&mut events).await;
-    assert_eq!(event, "Modified b", "a write that changes nothing is no event");
+    assert_eq!(event, "Modified b", "a write that changes nothing sends no event");
     let seen = object.metadata.resource_version;
     assert_eq!(seen, Some(version(&changed)));
     site.delete(&path, json!({})).await.code(200);

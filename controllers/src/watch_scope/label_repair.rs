@@ -209,7 +209,7 @@ impl Search<'_> {
                 Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
                 // An admission policy lets only the controller write this label.
                 Err(error @ ApiError::Rejected { .. }) => {
-                    tracing::debug!(name = object.name_any(), %error, "not labelled");
+                    tracing::debug!(name = object.name_any(), %error, "cannot label an object");
                 }
                 Err(error) => return Err(error),
             }

@@ -18,7 +18,7 @@ pub(crate) fn endpoint(word: &str) -> Result<PathBuf, String> {
                  through a Unix socket: unix:///path/csi.sock"
             ));
         }
-        None => return Err("is no endpoint such as unix:///path/csi.sock".to_owned()),
+        None => return Err("is not an endpoint such as unix:///path/csi.sock".to_owned()),
     };
     if !path.starts_with('/') {
         return Err(format!("{path:?} is not absolute: write unix:///{path}"));

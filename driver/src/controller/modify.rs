@@ -76,7 +76,7 @@ impl Controller {
             {
                 tracing::warn!(
                     volume = %record.id, error = %e,
-                    "the mount is not as the record says until it is staged again"
+                    "the mount differs from the record until the next staging"
                 );
             }
             return Err(e.into());

@@ -135,7 +135,7 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
             }
             _ => match class.changes.set(key, value) {
                 Some(set) => set.map_err(|why| invalid(field(), why))?,
-                None => return Err(invalid(field(), "is no parameter of this driver")),
+                None => return Err(invalid(field(), "is not a parameter of this driver")),
             },
         }
     }
@@ -155,7 +155,7 @@ pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, 
         match changes.set(key, value) {
             Some(set) => set.map_err(|why| invalid(field(), why))?,
             None if listed => {}
-            None => return Err(invalid(field(), "is no mutable parameter of this driver")),
+            None => return Err(invalid(field(), "is not a mutable parameter of this driver")),
         }
     }
     Ok(changes)
@@ -237,5 +237,5 @@ fn read_ahead(value: &str) -> Result<u32, &'static str> {
     let digits = value.bytes().all(|b| b.is_ascii_digit());
     let number = value.parse().ok().filter(|n| *n <= MAX_READ_AHEAD);
     // `parse` would accept a leading plus.
-    (number.filter(|_| digits)).ok_or("is no number of KiB from 0 to 1048576")
+    (number.filter(|_| digits)).ok_or("is not a number of KiB from 0 to 1048576")
 }

@@ -24,7 +24,6 @@ pub enum Error {
     /// another use.
     #[error("{0}")]
     AlreadyExists(String),
-    /// OUT_OF_RANGE.
     #[error("{0}")]
     OutOfRange(String),
     /// RESOURCE_EXHAUSTED: no space, no attach slot, or no suitable topology.
@@ -43,7 +42,6 @@ pub enum Error {
     /// INTERNAL: a path is unusable, for example a symlink or the mount of another program.
     #[error("{path}: {why}")]
     Path {
-        /// The path.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -58,7 +56,6 @@ pub enum Error {
     /// An error of the storage layer.
     #[error(transparent)]
     Pool(#[from] storage::Error),
-    /// An error of the kernel.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
 }

@@ -30,7 +30,7 @@ impl KernelState {
         Ok(KernelState { loops, mounts })
     }
 
-    /// Reads all of both, which then is known. So the driver keeps it once.
+    /// Makes the kernel read everything again, so that the driver holds one copy of it.
     pub(crate) fn read_to_know(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         kernel.forget();
         KernelState::known(kernel, LoopScope::All)

@@ -82,7 +82,6 @@ pub fn judge(facts: &PoolFacts) -> Vec<PoolIssue> {
 /// Location of a pool's files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolFiles<'a> {
-    /// The pool's ID.
     pub(crate) id: PoolId,
     /// The device number of its filesystem, as `stat` returns it.
     pub(crate) device: u64,

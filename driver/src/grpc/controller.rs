@@ -9,7 +9,6 @@ use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
 
 service! {
-    /// The Controller service.
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
 
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse

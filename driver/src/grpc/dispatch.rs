@@ -115,7 +115,6 @@ fn created_as(pools: &Pools, id: &str) -> Option<String> {
 /// Makes a tonic service from a blocking one, given a table of its RPCs.
 macro_rules! service {
     (
-        $(#[$doc:meta])*
         $name:ident: $full:literal, $server:ident::$trait:ident, done by $service:ident;
         $(
             $rpc:literal $method:ident($request:ident) -> $response:ident
@@ -124,7 +123,6 @@ macro_rules! service {
             $(, holding $holds:expr, but for [$($ignored:ident),*])?;
         )+
     ) => {
-        $(#[$doc])*
         pub(crate) struct $name {
             pub(crate) dispatcher: $crate::grpc::dispatch::Dispatcher,
             pub(crate) service: std::sync::Arc<$service>,

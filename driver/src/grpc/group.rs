@@ -8,7 +8,6 @@ use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
 
 service! {
-    /// The GroupController service.
     GroupService: "csi.v1.GroupController", group_controller_server::GroupController,
         done by Controller;
 

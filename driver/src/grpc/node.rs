@@ -6,7 +6,6 @@ use super::operation_locks::Key;
 use crate::node::Node;
 
 service! {
-    /// The Node service.
     NodeService: "csi.v1.Node", node_server::Node, done by Node;
 
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse

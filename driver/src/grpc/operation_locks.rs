@@ -39,7 +39,6 @@ pub enum Key {
     VolumeName(String),
     /// A volume, by the ID in the request, valid or not.
     Volume(String),
-    /// A snapshot's name.
     SnapshotName(String),
     /// A snapshot, by its ID.
     Snapshot(String),
@@ -433,7 +432,7 @@ where
             subject = %subject.key,
             code = hostloop_proto::calls::code_name(code),
             ms = started.elapsed().as_millis() as u64,
-            "done, after its caller had hung up"
+            "the call finished after its caller had hung up"
         );
     }
 }

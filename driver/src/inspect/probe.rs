@@ -32,7 +32,6 @@ pub enum ProbeError {
     File {
         /// The file.
         path: PathBuf,
-        /// The error.
         source: io::Error,
     },
     /// The file has other data.
@@ -76,7 +75,6 @@ pub struct DirectIoReport {
     pub missing: Option<String>,
 }
 
-/// Runs a probe.
 pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {
     match &args.probe {
         Probe::Machine { pool_roots } => {
@@ -114,7 +112,7 @@ fn direct_io(root: &Path) -> Result<(), String> {
     opened.map(drop).map_err(|error| error.to_string())
 }
 
-/// The data that a word stands for. Different words give different data everywhere in the file.
+/// The file content that is generated from a word. Different words give different data everywhere in the file.
 fn data(word: &str) -> Vec<u8> {
     let hash = |n: u32| Sha256::new().chain_update(n.to_be_bytes()).chain_update(word).finalize();
     (0..HASHES).flat_map(hash).collect()

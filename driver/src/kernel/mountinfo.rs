@@ -25,7 +25,6 @@ pub struct MountEntry {
     pub device: (u32, u32),
     /// The mounted directory or file of the filesystem ("/" unless it is a bind mount).
     pub root: MountPath,
-    /// The mount point.
     pub mount_point: MountPath,
     /// Options of this mount ("ro", "relatime"…).
     pub options: MountOptions,

@@ -69,7 +69,6 @@ pub struct Cluster {
     pub namespace: String,
     /// The namespace of hostloop's pods.
     pub system_namespace: String,
-    /// The driver's name.
     pub driver_name: String,
 }
 

@@ -118,7 +118,6 @@ pub enum Error {
     /// The embedded objects have fixed names.
     #[error("{flag}: the objects of this version are made for {fixed:?} only; leave the flag out")]
     FixedName {
-        /// The flag.
         flag: &'static str,
         /// The only value.
         fixed: &'static str,
@@ -153,7 +152,6 @@ pub enum Error {
         "{object} exists and is not hostloop's: {message}; rename or delete it, then install again"
     )]
     Taken {
-        /// The object.
         object: String,
         /// The API server's message, which names the fields and their managers.
         message: String,
@@ -161,11 +159,9 @@ pub enum Error {
     /// The server does not serve a kind that hostloop needs.
     #[error("{object}: the server does not serve {version} {kind}, which hostloop needs")]
     NotServed {
-        /// The object.
         object: String,
         /// Its `apiVersion`.
         version: String,
-        /// Its kind.
         kind: String,
     },
     /// New definitions do not take effect.

@@ -46,7 +46,6 @@ pub enum Error {
         .archive.display()
     )]
     Archive {
-        /// The archive.
         archive: PathBuf,
         /// Why.
         source: io::Error,
@@ -75,7 +74,6 @@ pub enum Error {
     /// A program can't be started.
     #[error("starting {program}: {source}")]
     Start {
-        /// The program.
         program: String,
         /// Why.
         source: io::Error,
@@ -109,7 +107,7 @@ fn check_archive(archive: &Path) -> Result<(), Error> {
     let meta = archive.metadata().map_err(failed)?;
     match meta.is_file() {
         true => Ok(()),
-        false => Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "is no file"))),
+        false => Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"))),
     }
 }
 
@@ -149,7 +147,7 @@ mod tests {
     fn an_archive_is_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("image.tar");
-        for (path, says) in [(file.as_path(), "No such file"), (folder.path(), "is no file")] {
+        for (path, says) in [(file.as_path(), "No such file"), (folder.path(), "is not a file")] {
             let error = check_archive(path).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("scripts/image"), "{error}");
         }

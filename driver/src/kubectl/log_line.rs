@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 /// The target of the lines about calls of the CSI services.
 const CALL: &str = "hostloop::call";
 
-/// A line of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogLine {
     /// When it was written.
@@ -18,7 +17,6 @@ pub(super) struct LogLine {
     pub(super) level: String,
     /// The part of the program that wrote it.
     pub(super) target: String,
-    /// The message.
     pub(super) message: String,
     /// The fields in order.
     pub(super) fields: Vec<(String, String)>,

@@ -197,7 +197,6 @@ impl Printer {
         printer
     }
 
-    /// The style of a source.
     fn style(&mut self, source: &str) -> Style {
         self.width = self.width.max(source.chars().count());
         let next = COLORS[self.styles.len() % COLORS.len()];

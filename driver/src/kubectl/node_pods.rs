@@ -72,14 +72,13 @@ pub(super) enum NodeError {
     /// The command failed.
     #[error("`{command}` failed in pod {pod}: {message}")]
     Failed {
-        /// The pod.
         pod: String,
         /// The command and its subcommand.
         command: String,
         /// What it printed, or the status.
         message: String,
     },
-    /// The output is no report.
+    /// The output is not a report.
     #[error("the report of pod {0} is unreadable ({1}); use the program of the installed version")]
     Unreadable(String, #[source] serde_json::Error),
 }
@@ -87,11 +86,9 @@ pub(super) enum NodeError {
 /// What a node reports.
 #[derive(Debug)]
 pub(super) struct NodeReport {
-    /// The node.
     pub(super) node: String,
     /// The pod that answered.
     pub(super) pod: String,
-    /// The report.
     pub(super) report: Result<Report, NodeError>,
     /// How long the node took.
     pub(super) took: Duration,

@@ -100,7 +100,6 @@ pub struct Args {
 /// Why `ui` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The build has no page.
     #[error(
         "this build has no page: take the program of a release, or run scripts/ui and add \
          `--page driver/ui/dist/index.html`"

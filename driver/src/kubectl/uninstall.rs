@@ -51,9 +51,8 @@ pub enum Error {
     #[error("Helm release {0} has installed hostloop: remove it by `helm uninstall {0}`")]
     Helm(String),
     /// The question needs a terminal.
-    #[error("standard input is no terminal: add --yes to remove hostloop without a question")]
+    #[error("standard input is not a terminal: add --yes to remove hostloop without a question")]
     NoTerminal,
-    /// The namespace does not end.
     #[error(
         "namespace {name} does not end within {} s. See what is left in it: \
          kubectl get all --namespace {name}",

@@ -92,13 +92,11 @@ impl Objects {
         }
     }
 
-    /// The volume of a claim.
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<&PersistentVolume> {
         let name = bound_volume(claim)?;
         self.volumes.iter().find(|volume| volume.metadata.name.as_deref() == Some(name))
     }
 
-    /// The class of a claim.
     pub(super) fn class_of(&self, claim: &PersistentVolumeClaim) -> Option<&StorageClass> {
         let name = claim.spec.as_ref()?.storage_class_name.as_deref()?;
         self.classes.iter().find(|class| class.metadata.name.as_deref() == Some(name))
@@ -123,7 +121,6 @@ impl Objects {
         pods.collect()
     }
 
-    /// The attachments of a volume.
     pub(super) fn attachments_of(&self, volume: &PersistentVolume) -> Vec<&VolumeAttachment> {
         let name = volume.metadata.name.as_deref();
         let attachments = self.attachments.iter();
@@ -175,7 +172,6 @@ pub(super) fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// The phase of a pod.
 pub(super) fn phase(pod: &Pod) -> &str {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase.unwrap_or("Unknown")
@@ -204,7 +200,6 @@ pub(super) fn claim_size(claim: &PersistentVolumeClaim) -> Option<u64> {
     u64::try_from(quantity::bytes(&size.0)?).ok()
 }
 
-/// The size of a volume.
 pub(super) fn volume_size(volume: &PersistentVolume) -> Option<u64> {
     let size = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
     u64::try_from(quantity::bytes(&size.0)?).ok()

@@ -131,7 +131,7 @@ impl Node {
             self.drop_unused(&record);
             if made_it && let Err(error) = target_path::remove(&wanted.path) {
                 let path = wanted.path.display();
-                tracing::warn!(target_path = %path, %error, "a failed publication left it");
+                tracing::warn!(target_path = %path, %error, "cannot undo a failed publication");
             }
         })
     }

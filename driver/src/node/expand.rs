@@ -158,7 +158,10 @@ impl Node {
         match self.grow_mounted(record, image, device, mounted_at, fs) {
             Err(error @ (Error::OutOfRange(_) | Error::FailedPrecondition(_))) => {
                 let path = mounted_at.display();
-                tracing::warn!(staging_target_path = %path, %error, "smaller than its volume");
+                tracing::warn!(
+                    staging_target_path = %path, %error,
+                    "cannot grow the mounted filesystem: it stays smaller than its volume"
+                );
                 Ok(())
             }
             grown => grown,

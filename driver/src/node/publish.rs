@@ -23,7 +23,7 @@ const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool> {
     let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
     if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
-        let why = "is no handle of an inline volume (\"csi-\" and 64 hex digits)";
+        let why = "is not a handle of an inline volume (\"csi-\" and 64 hex digits)";
         return Err(validate::invalid("volume_id", why).into());
     }
     Ok(inline)
@@ -214,7 +214,10 @@ impl Node {
             if made { target_path::remove(target) } else { Ok(()) }
         });
         if let Err(error) = taken_back {
-            tracing::warn!(target_path = %target.display(), %error, "a failed publication left it");
+            tracing::warn!(
+                target_path = %target.display(), %error,
+                "cannot undo a failed publication"
+            );
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::kernel::failpoint::effect;
 pub(crate) enum Kind {
     /// Nothing.
     Missing,
-    /// A directory.
     Directory,
     /// A regular file.
     File {

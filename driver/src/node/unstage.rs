@@ -82,7 +82,7 @@ impl Node {
             match self.thaw(record, &owner, path) {
                 // A pod must be able to end. The record still says that a thaw is due.
                 Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
-                    tracing::warn!(volume = %record.id, %error, "it may stay frozen");
+                    tracing::warn!(volume = %record.id, %error, "the filesystem may stay frozen");
                 }
                 thawed => thawed?,
             }
@@ -162,6 +162,6 @@ fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
 fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
     if !left.is_empty() {
         let held = loop_device::names(left);
-        tracing::warn!(%volume, held, "unmounted, but still held elsewhere");
+        tracing::warn!(%volume, held, "the loop device is still open elsewhere after the unmount");
     }
 }

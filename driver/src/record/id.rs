@@ -72,8 +72,7 @@ macro_rules! text_form {
 text_form!(PoolId);
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
-        $(#[$doc])*
+    ($name:ident, $prefix:literal) => {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name {
@@ -119,21 +118,9 @@ macro_rules! id {
     };
 }
 
-id!(
-    /// A volume's ID.
-    VolumeId,
-    "vol"
-);
-id!(
-    /// A snapshot's ID.
-    SnapshotId,
-    "snap"
-);
-id!(
-    /// A group snapshot's ID.
-    GroupId,
-    "group"
-);
+id!(VolumeId, "vol");
+id!(SnapshotId, "snap");
+id!(GroupId, "group");
 
 /// The pool of the volume or snapshot in a path, from the ID that is one of the path's components.
 /// The ID is unique, so the path may come from any mount namespace.

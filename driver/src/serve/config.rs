@@ -18,7 +18,6 @@ const MAX_NODE_ID: usize = 256;
 /// Flags that contradict each other or the machine.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// No `--endpoint`.
     #[error("--endpoint is missing")]
     NoEndpoint,
     /// No `--nodeid`, and no name of the host.
@@ -27,34 +26,23 @@ pub enum SettingsError {
     /// The node ID is invalid.
     #[error("--nodeid {id:?} {why}")]
     NodeId {
-        /// The ID.
         id: String,
         /// What is wrong with it.
         why: String,
     },
     /// A flag sets the node's topology, but the topology is off.
     #[error("{flag} says where the node is, but the topology is off (--enable-topology=false)")]
-    NoTopology {
-        /// The flag.
-        flag: &'static str,
-    },
+    NoTopology { flag: &'static str },
     /// A flag names the key that holds the node's ID.
     #[error(
         "{flag}: {key} is the node's own key (--topology-key) and has the node's ID as its value: \
          leave it out"
     )]
-    OwnKey {
-        /// The flag.
-        flag: &'static str,
-        /// The key.
-        key: String,
-    },
+    OwnKey { flag: &'static str, key: String },
     /// A key has two values; CSI keys are case-insensitive.
     #[error("{flag}: the key {key} is given twice{also}")]
     KeyTwice {
-        /// The flag.
         flag: &'static str,
-        /// The key.
         key: String,
         /// The other place that sets the key.
         also: &'static str,

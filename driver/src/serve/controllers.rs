@@ -152,7 +152,7 @@ fn through_memory(server: &Server) -> Csi {
     tokio::spawn(async move {
         let connections = ReceiverStream::new(connections).map(Ok::<_, io::Error>);
         if let Err(error) = server.serve(connections, std::future::pending()).await {
-            tracing::error!(%error, "serving the controllers ended");
+            tracing::error!(%error, "the in-memory CSI server for the controllers stopped");
         }
     });
     Csi::over(move || {

@@ -278,7 +278,7 @@ impl Layout {
     fn try_remove(&self, from: Left, entry: String) -> bool {
         let removed = self.remove(from, entry.clone());
         if let Err(error) = &removed {
-            tracing::warn!(entry, %error, "its space is not free yet: it is tried again");
+            tracing::warn!(entry, %error, "cannot free the space of a deleted entry yet");
         }
         removed.is_ok()
     }

@@ -23,7 +23,6 @@ use frozen_set::Hold;
 /// A volume to copy at one point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The volume.
     pub volume: VolumeId,
     /// The volume's image.
     pub image: FileId,

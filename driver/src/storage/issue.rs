@@ -11,9 +11,7 @@ use crate::kernel::FileId;
 pub enum About {
     /// The pool itself.
     Pool,
-    /// A volume.
     Volume(VolumeId),
-    /// A snapshot.
     Snapshot(SnapshotId),
     /// A group snapshot.
     Group(GroupId),

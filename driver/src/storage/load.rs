@@ -8,7 +8,7 @@ use super::record_io::{Broken, Record, decode};
 use super::{Error, PoolId, boot_state};
 use crate::kernel::{self, file};
 
-/// What is no usable record among the entries of a kind.
+/// Entries of one kind without a usable record.
 #[derive(Debug)]
 pub(super) struct Unusable<R: Record> {
     /// Entries of this pool with an unusable record.

@@ -185,7 +185,7 @@ fn split_old_records(pool: &Pool) {
             pool.layout.replace(volume)
         };
         if let Err(error) = split() {
-            tracing::warn!(volume = %volume.id, %error, "its stage stays in its record");
+            tracing::warn!(volume = %volume.id, %error, "cannot move a stage to state.json");
         }
     }
 }
@@ -252,7 +252,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
             thawed
         });
         let cleared = thawed.and_then(|what| {
-            tracing::info!(volume = %id, ?what, "thawed after an interrupted freeze");
+            tracing::info!(volume = %id, ?what, "thawed a filesystem after an interrupted freeze");
             pool.update(&id, |record| record.freeze = None)
         });
         if let Err(e) = cleared {
@@ -313,7 +313,7 @@ fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
     let Ok(pool) = pools.with_id(id.pool()) else {
         return false;
     };
-    tracing::info!(snapshot = %id, %group, "its group was never finished, or is deleted: freed");
+    tracing::info!(snapshot = %id, %group, "freeing a snapshot without a complete group");
     let dropped = pool.drop_snapshot(id);
     if let Err(e) = &dropped {
         let what = format!("its group is gone, and it can't be freed: {e}");

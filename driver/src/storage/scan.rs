@@ -38,11 +38,8 @@ pub struct Contents {
     pub reflinks: Option<bool>,
     /// Size and free space of the pool's filesystem.
     pub usage: FsUsage,
-    /// The volumes.
     pub volumes: Vec<Item<VolumeRecord>>,
-    /// The snapshots.
     pub snapshots: Vec<Item<SnapshotRecord>>,
-    /// The groups.
     pub groups: Vec<Item<GroupRecord>>,
     /// Entries under `incoming/` and `trash/`.
     pub leftovers: Vec<Leftover>,
@@ -68,7 +65,7 @@ pub enum Unreadable {
     #[error("the record is missing")]
     Missing,
     /// A newer build wrote it.
-    #[error("its schema {0} is newer than this build's {SCHEMA}")]
+    #[error("the record's schema {0} is newer than this build's {SCHEMA}")]
     Newer(u64),
     /// The record is damaged or in an unknown format.
     #[error("{0}")]

@@ -123,7 +123,7 @@ impl Pools {
             if self.kernel.loop_release(device)? == Detached::WhenClosed {
                 tracing::info!(
                     volume = %id, device = %kernel::loop_path(device.minor).display(),
-                    "deleted while its device is held elsewhere: its space is free when that ends"
+                    "the volume's device is held elsewhere: its space is free when that ends"
                 );
             }
         }
@@ -308,7 +308,10 @@ impl Pool {
             Err(e) => Err(e),
         };
         if let Err(e) = undone {
-            tracing::warn!(volume = %before.id, error = %e, "its image stays longer than its record");
+            tracing::warn!(
+                volume = %before.id, error = %e,
+                "cannot shorten an image after a failed expansion"
+            );
         }
     }
 

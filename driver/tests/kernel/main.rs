@@ -5,8 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics fails, helpers included")]
 
 #[macro_use]
-#[path = "../../src/testkit/mod.rs"]
-mod testkit;
+#[path = "../../src"]
+mod shared {
+    #[macro_use]
+    pub(crate) mod testkit;
+}
 
 mod controller;
 mod copy;
@@ -16,3 +19,5 @@ mod pool;
 mod server;
 mod sys;
 mod tools;
+
+use shared::testkit;

@@ -38,7 +38,6 @@ pub(crate) fn release(tool: &str, args: &[&str]) {
     }
 }
 
-/// A sparse file.
 pub(crate) fn sparse(path: &Path, len: u64) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);

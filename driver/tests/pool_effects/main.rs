@@ -13,13 +13,15 @@ use hostloop_driver::storage::{
     VolumeRecord,
 };
 
-#[path = "../../src/testkit/mod.rs"]
-mod testkit;
+#[path = "../../src"]
+mod shared {
+    pub(crate) mod testkit;
+}
 
 mod opening;
 mod syncs;
 
-use testkit::{MI, Site};
+use shared::testkit::{self, MI, Site};
 
 /// A pool with a volume that is mounted, one that is not, a snapshot and a group.
 struct World {

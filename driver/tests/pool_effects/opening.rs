@@ -40,9 +40,9 @@ fn an_error_at_every_effect_of_the_first_start() {
 enum Opening {
     /// For the first time.
     New,
-    /// By a node that does not know it: its state is gone, the pool has data.
+    /// A node without state opens a pool that has data.
     Adopted,
-    /// By a node that knows it, after a reboot.
+    /// A node with state opens the pool after a reboot.
     Known,
     /// By the next process, with everything mounted.
     Mounted,

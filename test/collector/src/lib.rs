@@ -36,7 +36,6 @@ pub enum Answer {
     Accept,
     /// It takes the spans, but says that it rejected this many.
     Reject(i64),
-    /// It fails.
     Fail(Status),
     /// It takes the spans after this time.
     After(Duration),

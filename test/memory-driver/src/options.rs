@@ -81,13 +81,11 @@ pub(crate) const DEFAULT_SIZE: i64 = 1 << 30;
 pub struct Options {
     /// The name in GetPluginInfo.
     pub name: String,
-    /// The ID of its node.
     pub node_id: String,
     /// A part of all IDs, so that those of two drivers differ; none if empty.
     pub pool: String,
     /// IDs of further nodes that volumes can be published to.
     pub other_nodes: BTreeSet<String>,
-    /// Its capabilities.
     pub capabilities: Capabilities,
     /// The segments with storage, those of its own node first.
     pub topology: Vec<Segments>,

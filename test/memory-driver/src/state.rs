@@ -24,10 +24,8 @@ mod volumes;
 
 pub(crate) type Answer<R> = Result<R, Status>;
 
-/// A volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {
-    /// Its ID.
     pub id: String,
     /// The name in its CreateVolume request.
     pub name: String,
@@ -41,7 +39,6 @@ pub struct Volume {
     pub context: BTreeMap<String, String>,
     /// The capabilities of its creation.
     pub capabilities: Vec<csi::VolumeCapability>,
-    /// Its content source.
     pub source: Option<csi::VolumeContentSource>,
     /// Its topology segments.
     pub place: Segments,
@@ -62,10 +59,8 @@ pub struct Publication {
     pub capability: csi::VolumeCapability,
 }
 
-/// A snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// Its ID.
     pub id: String,
     /// The name in its CreateSnapshot request; empty in a group.
     pub name: String,
@@ -88,7 +83,6 @@ pub struct Snapshot {
 /// A group snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its ID.
     pub id: String,
     /// The name in its CreateVolumeGroupSnapshot request.
     pub name: String,
@@ -107,7 +101,6 @@ pub struct Group {
 /// The number of objects of each kind. At the end of a test, all must be 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Volumes.
     pub volumes: usize,
     /// Snapshots, including members of groups.
     pub snapshots: usize,

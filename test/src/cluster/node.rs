@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cluster::Cluster;
-use crate::leaks::{Mounted, mounted};
+use crate::leaks::{Mounted, mounted, mountinfo};
 use crate::loops::{self, Loop};
 use crate::machine;
 
@@ -54,8 +54,7 @@ impl Node {
     /// The node's mounts, by their paths on the node.
     pub fn mounts(&self) -> Vec<Mounted> {
         let process = self.process.map_or("self".to_owned(), |p| p.to_string());
-        let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo"));
-        mounted(&table.expect("the node is there"))
+        mounted(&mountinfo(process))
     }
 
     /// The loop devices over the node's files beneath a directory, and those that stand on one of

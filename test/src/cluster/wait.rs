@@ -1,4 +1,4 @@
-//! Waits for what a cluster does at its own pace.
+//! Polls until the cluster has made a change.
 
 use std::time::{Duration, Instant};
 

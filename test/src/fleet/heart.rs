@@ -11,7 +11,6 @@ use serde_json::json;
 
 /// The label of fleets' nodes.
 pub(super) const LABEL: &str = "fleet";
-/// The namespace of nodes' leases.
 pub(super) const NAMESPACE: &str = "kube-node-lease";
 
 /// The interval of a kubelet's lease renewals.

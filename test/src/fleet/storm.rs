@@ -23,9 +23,7 @@ pub const SIZE: &str = "64Mi";
 /// A claim to create.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// Its name.
     pub name: String,
-    /// Its class.
     pub class: String,
     /// The node that the scheduler chooses for the claim, if it waits for one.
     pub node: Option<String>,

@@ -45,7 +45,6 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 
-/// An object with this change.
 pub fn with(mut object: Value, change: Value) -> Value {
     json_patch::merge(&mut object, &change);
     object
@@ -64,7 +63,6 @@ pub fn volume(name: &str, driver: &str, handle: &str, change: Value) -> Value {
     with(volume, change)
 }
 
-/// A snapshot of a claim.
 pub fn snapshot(namespace: &str, name: &str, class: &str, claim: &str) -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
@@ -120,7 +118,6 @@ pub(super) const CLASS_KINDS: [&str; 4] =
 pub struct Place {
     resource: ApiResource,
     namespace: Option<String>,
-    /// Its name.
     pub name: String,
 }
 
@@ -210,7 +207,6 @@ impl Objects {
         }
     }
 
-    /// Creates an object.
     pub async fn create(&self, object: Value) -> Value {
         let at = Place::of_object(&object);
         let made = self.try_create(object).await;
@@ -266,7 +262,7 @@ impl Objects {
         }
     }
 
-    /// Starts to delete an object. A missing object is no error.
+    /// Starts to delete an object. A missing object is not an error.
     pub async fn delete(&self, at: &Place) {
         self.delete_with(at, &DeleteParams::default()).await;
     }

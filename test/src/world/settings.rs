@@ -4,14 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::driver::Driver;
-use crate::leaks::mounted;
+use crate::leaks::{mounted, mountinfo};
 use crate::pools::MIB;
 
 /// Checks that the filesystem volume mounted at this target matches its parameters.
 pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)], mib: u64) {
-    let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", driver.pid()));
-    let table = table.expect("the driver runs");
-    let mount = mounted(&table).into_iter().rfind(|m| m.at == target);
+    let mount = mounted(&mountinfo(driver.pid())).into_iter().rfind(|m| m.at == target);
     let mount = mount.unwrap_or_else(|| panic!("nothing is mounted at {}", target.display()));
     let device = mount.source.strip_prefix("/dev/");
     let device = device.filter(|_| mount.on_loop()).expect("a loop device");

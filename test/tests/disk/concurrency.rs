@@ -10,7 +10,7 @@ use hostloop_proto::csi;
 use hostloop_test::client::{Call, Csi, new_volume};
 use hostloop_test::dice::Dice;
 use hostloop_test::driver::{Driver, DriverSpec};
-use hostloop_test::leaks::{Leaks, mount_points};
+use hostloop_test::leaks::{Leaks, mount_points, mountinfo};
 use hostloop_test::loops;
 use hostloop_test::machine;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
@@ -168,7 +168,7 @@ async fn the_same_volume_is_staged_and_published_once() {
     assert_eq!(devices(), before + 1, "one loop device");
     all_at_once(&clients, site.publish("one", &id)).await;
     patiently(csi, site.publish("one", &id)).await;
-    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+    let table = mountinfo("self");
     for path in [site.target("one"), site.staging("one")] {
         assert_eq!(mount_points(&table, &path).len(), 1, "mounts at {path:?}");
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::DriverSpec;
-use hostloop_test::leaks::{Leaks, mount_points};
+use hostloop_test::leaks::{Leaks, mount_points, mountinfo};
 use hostloop_test::loops;
 use hostloop_test::machine::{self, text};
 use hostloop_test::namespace::Namespace;
@@ -65,6 +65,12 @@ async fn every_kind_of_leak_is_found() {
     drop(file);
     leaks.assert_none(&[&pool], &driver);
     driver.stop();
+}
+
+#[test]
+#[should_panic(expected = "/proc/0/mountinfo")]
+fn an_unreadable_mount_table_is_not_clean() {
+    mountinfo(0);
 }
 
 /// Otherwise the mounts of a killed driver would survive it, and the crash test would show less.

@@ -66,7 +66,7 @@ impl Space<'_> {
         });
     }
 
-    /// The pods with this label `app`, once so many of them are ready.
+    /// The pods with this label `app`, once this number of them is ready.
     fn ready_pods(&self, app: &str, count: usize) -> Vec<Value> {
         let of = |pod: &Value| pod["metadata"]["labels"]["app"] == app;
         self.world.until(&format!("{count} ready pods of {app}"), || {

@@ -9,12 +9,10 @@ use crate::world::World;
 /// Prints the type of the filesystem at /data.
 pub(crate) const MOUNTED: &str = "awk '$2 == \"/data\" { print $3 }' /proc/mounts";
 
-/// XFS.
 pub(crate) fn xfs(world: &World) {
     filesystem(world, "xfs");
 }
 
-/// btrfs.
 pub(crate) fn btrfs(world: &World) {
     filesystem(world, "btrfs");
 }

@@ -61,7 +61,7 @@ impl World {
         self.wait(self.objects.merge(&Place::of(kind, namespace, name), patch));
     }
 
-    /// Deletes an object, without waiting. A missing object is no error.
+    /// Deletes an object, without waiting. A missing object is not an error.
     pub(crate) fn delete(&self, kind: &str, namespace: &str, name: &str) {
         self.wait(self.objects.delete(&Place::of(kind, namespace, name)));
     }
@@ -90,7 +90,6 @@ impl World {
         })
     }
 
-    /// The events in a namespace.
     pub(crate) fn events(&self, namespace: &str) -> String {
         let events = self.list("Event", namespace);
         let line = |e: &Value| {

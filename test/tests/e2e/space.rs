@@ -176,7 +176,6 @@ impl<'w> Space<'w> {
         self.world.get("Pod", &self.name, named)
     }
 
-    /// The node of a pod.
     pub(crate) fn node_of(&self, pod: &str) -> String {
         text(&self.pod_now(pod), "/spec/nodeName").to_owned()
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
 use hostloop_test::front::objects::Objects;
-use hostloop_test::leaks::{files_in, mounted};
+use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::machine::{self, text as path_text};
 use hostloop_test::{deployed, loops};
 use serde_json::{Value, json};
@@ -84,7 +84,6 @@ impl World {
         world
     }
 
-    /// The cluster.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
     }
@@ -252,8 +251,7 @@ impl World {
         assert!(devices.is_empty(), "still attached: {devices:?}");
         // The directories of the other nodes disappear with those nodes.
         std::fs::remove_dir_all(&self.pool_dir).expect("the test's own folder can be removed");
-        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-        let mut left: Vec<_> = mounted(&table);
+        let mut left = mounted(&mountinfo("self"));
         left.retain(|m| m.at.starts_with(&kubelet_dir) || path_text(&m.at).contains(&name));
         assert!(left.is_empty(), "still mounted: {left:?}");
     }

@@ -171,7 +171,6 @@ pub(crate) fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// An object's finalizers.
 pub(crate) fn finalizers(object: &Value) -> Vec<String> {
     let finalizers = object["metadata"]["finalizers"].as_array();
     finalizers.into_iter().flatten().map(string).collect()

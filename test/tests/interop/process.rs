@@ -102,7 +102,7 @@ fn sidecars() -> PathBuf {
     )
 }
 
-/// The arguments of all of them: the addresses of the driver and of the cluster.
+/// Arguments that all sidecars take: the addresses of the driver and of the cluster.
 pub(crate) fn common(endpoint: &str, kubeconfig: &Path) -> Vec<String> {
     vec![format!("--csi-address={endpoint}"), format!("--kubeconfig={}", text(kubeconfig))]
 }

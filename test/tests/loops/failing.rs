@@ -238,7 +238,6 @@ async fn deleting_is_tried_until_it_is_done() {
     rig.down().await;
 }
 
-/// A volume that is attached is not deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attached_volume_is_not_deleted() {
     let rig = Rig::up(spec("attached")).await;

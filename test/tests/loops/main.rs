@@ -39,7 +39,6 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The name of an object.
 fn name(object: &Value) -> &str {
     text(&object["metadata"]["name"])
 }

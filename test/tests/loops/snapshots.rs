@@ -12,7 +12,6 @@ use tonic::Code;
 
 use crate::{Rig, annotation, handle, quick, text, without};
 
-/// The API of snapshots.
 pub(crate) const API: &str = "snapshot.storage.k8s.io/v1";
 
 pub(crate) fn ready(snapshot: &Value) -> bool {
@@ -60,7 +59,6 @@ pub(crate) fn content_of(rig: &Rig, snapshot: &Value) -> Place {
     rig.at(&format!("{kind}Content"), text(content))
 }
 
-/// A snapshot of a claim.
 async fn snapshot(rig: &Rig, name: &str, claim: &str) -> Value {
     rig.create(objects::snapshot(&rig.namespace, name, &rig.name, claim)).await
 }

@@ -29,7 +29,7 @@ fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
     let logs = cluster.logs("hostloop", "daemonset/hostloop");
     for (call, step) in calls.iter().zip(["mkfs", "loop attach", "bind mount"]) {
         let inside = events.iter().any(|e| e["parent"] == call["id"] && e["name"] == step);
-        assert!(inside, "{step} is no step of {call}");
+        assert!(inside, "{step} is not a step of {call}");
         let ms = call["us"].as_f64().expect("a number") / 1e3;
         let (name, about) = (&call["name"], &call["about"]);
         let line = logs.lines().find(|line| {

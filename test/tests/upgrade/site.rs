@@ -35,7 +35,6 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// The last release.
     pub(crate) fn last() -> Release {
         let image = format!("{DRIVER}/hostloop:last-release");
         Release { name: "last", image, tree: tools::last_release().join("tree") }

@@ -34,7 +34,6 @@ pub(crate) const KINDS: [Kind; 4] = [
 pub(crate) struct Volume {
     /// The claim's name.
     pub(crate) claim: String,
-    /// Its kind.
     pub(crate) kind: &'static Kind,
 }
 

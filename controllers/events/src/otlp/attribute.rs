@@ -36,7 +36,6 @@ impl Attribute for Field {
     }
 }
 
-/// An attribute.
 pub(super) fn attribute(key: impl Into<String>, value: &(impl Attribute + ?Sized)) -> KeyValue {
     let value = Some(AnyValue { value: Some(value.value()) });
     KeyValue { key: key.into(), value, ..KeyValue::default() }

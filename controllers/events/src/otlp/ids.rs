@@ -18,7 +18,7 @@ pub(super) enum Number {
 /// trace for each span.
 pub(super) fn trace_id(trace: &str, span_id: &[u8; 8]) -> [u8; 16] {
     match Uuid::try_parse(trace) {
-        // All zeros are no valid ID.
+        // An ID of zeros is invalid.
         Ok(uid) if is_uid(trace) && !uid.is_nil() => uid.into_bytes(),
         _ if trace.is_empty() => hash(&[b"span", span_id]),
         _ => hash(&[b"trace", trace.as_bytes()]),

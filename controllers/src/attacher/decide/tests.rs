@@ -95,8 +95,8 @@ fn actions_for_attachments() {
     let inline = json!({"persistentVolumeName": null, "inlineVolumeSpec": {}});
     let no_node = "there is no CSINode n1";
     let other_node = "CSINode n1 does not contain driver csi.example";
-    let has_neither = "its source has neither inlineVolumeSpec nor persistentVolumeName";
-    let has_both = "its source has both inlineVolumeSpec and persistentVolumeName";
+    let has_neither = "spec.source has neither inlineVolumeSpec nor persistentVolumeName";
+    let has_both = "spec.source has both inlineVolumeSpec and persistentVolumeName";
     let not_csi = "the inline volume is not a CSI volume";
     let other = &json!({"spec": {"attacher": "other"}});
     for (attachment, node, forced, expected) in [

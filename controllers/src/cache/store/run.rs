@@ -100,7 +100,7 @@ impl<K: Resource> Store<K> {
                 () = stop.cancelled() => return,
                 () = followed => return,
                 () = range.changed(watch_scope) => {
-                    tracing::debug!(kind, "watching another part");
+                    tracing::debug!(kind, "a watch restarts with other selectors");
                 }
             }
         }

@@ -27,7 +27,7 @@ impl Kube {
         Ok(())
     }
 
-    /// Gives the objects with these labels to `take`, of all namespaces and of at most so many
+    /// Gives the objects with these labels to `take`, of all namespaces and of at most this many
     /// pages. False if there are more.
     pub async fn list<K: Resource>(
         &self,

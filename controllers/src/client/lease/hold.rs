@@ -66,7 +66,7 @@ impl Holder {
                 Ok(Ok(true)) => self.publish(Some(asked + self.terms.renew_deadline)),
                 Ok(Ok(false)) => self.publish(None),
                 Ok(Err(error)) => {
-                    tracing::warn!(lease = %self.terms.name, %error, "a lease failed")
+                    tracing::warn!(lease = %self.terms.name, %error, "cannot renew a lease")
                 }
                 Err(_) => tracing::warn!(lease = %self.terms.name, "a lease got no answer in time"),
             }
@@ -92,7 +92,10 @@ impl Holder {
         let led = self.until.send_replace(until).is_some();
         if led != until.is_some() {
             let leads = until.is_some();
-            tracing::info!(lease = %self.terms.name, holder = %self.terms.identity, leads, "leading");
+            tracing::info!(
+                lease = %self.terms.name, holder = %self.terms.identity, leads,
+                "leadership changed"
+            );
             self.metrics.leads(&self.terms.name, leads);
             hostloop_events::work::lease(&self.terms.name, leads);
         }

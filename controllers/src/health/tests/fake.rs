@@ -39,7 +39,6 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// Sets the answer for a volume.
     pub(super) fn set(&self, volume: &'static str, answer: Answer) {
         self.state().volumes.insert(volume, answer);
     }

@@ -42,7 +42,7 @@ fn word(leftover: &Leftover) -> String {
 }
 
 /// Checks the node and the action for an object after each change. An empty text means that the
-/// object is no leftover.
+/// object is not a leftover.
 fn check<K: Resource>(
     put: impl Fn(&mut Seen, Arc<K>),
     object_of: impl Fn() -> Value,

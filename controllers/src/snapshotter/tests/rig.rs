@@ -66,7 +66,7 @@ pub(super) fn content<K: Sample>(more: &Value) -> Value {
     content
 }
 
-/// The additions to a content that is being deleted.
+/// The metadata of a content that is being deleted.
 pub(super) fn deleted<K: Sample>() -> Value {
     json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
         "annotations": {K::Content::KEYS.being_deleted: "yes"}}})

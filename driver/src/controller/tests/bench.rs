@@ -73,7 +73,7 @@ impl Bench {
         create_request(name)
     }
 
-    /// The same with these parameters.
+    /// The same request with these parameters.
     pub(crate) fn request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
         csi::CreateVolumeRequest { parameters: pairs(parameters), ..Bench::request(name) }
     }

@@ -13,9 +13,7 @@ use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
 /// A source, as a request names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SourceRef {
-    /// A snapshot.
     Snapshot(SnapshotId),
-    /// A volume.
     Volume(VolumeHandle),
 }
 
@@ -36,7 +34,6 @@ pub(super) struct CreateRequest {
 }
 
 impl CreateRequest {
-    /// Reads a request.
     pub(super) fn read(req: &csi::CreateVolumeRequest, config: &Config) -> Result<CreateRequest> {
         let name = validate::name("name", &req.name)?.to_owned();
         if req.volume_capabilities.is_empty() {

@@ -130,9 +130,7 @@ pub enum Repair {
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The severity.
     pub severity: Severity,
-    /// The kind.
     pub kind: Kind,
     /// The object: an ID, a path below the pool, or a device.
     pub object: String,
@@ -140,7 +138,6 @@ pub struct Problem {
     pub pool: Option<String>,
     /// The problem, as a sentence that follows the object's name.
     pub what: String,
-    /// The repair.
     pub repair: Repair,
 }
 

@@ -70,7 +70,7 @@ nonsense
             (77, Some(Some(17))),
             (78, None), // only waits
             (79, Some(None)),
-            (80, None), // a lease is no lock
+            (80, None), // a lease is not a lock
             (81, None),
         ] {
             assert_eq!(holder(LOCKS, file(ino)).map(|h| h.pid), holder_, "{ino}");

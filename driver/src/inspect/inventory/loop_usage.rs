@@ -10,7 +10,7 @@ use super::{Contents, Image, Survey};
 use crate::diagnose::pool::PoolFiles;
 use crate::kernel::{FileId, LoopInfo, MountEntry, loop_path};
 
-/// The object under one of the driver's loop devices.
+/// The object that backs one of the driver's loop devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// The image file that contains a pool.
@@ -45,9 +45,8 @@ impl Owner {
 /// A loop device that belongs to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopUse {
-    /// The device.
     pub device: LoopInfo,
-    /// The object under the device.
+    /// The object that backs the device.
     pub owner: Owner,
     /// Mounts of the device's filesystem and binds of its node, in the mount table's order.
     pub mounts: Vec<MountEntry>,

@@ -9,7 +9,6 @@ pub const TITLE: Style = Style::new().bold();
 pub const QUIET: Style = Style::new().dimmed();
 /// A correct or repaired object.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// A warning.
 pub const WARNING: Style = AnsiColor::Yellow.on_default();
 /// An error.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();

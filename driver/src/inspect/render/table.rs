@@ -1,6 +1,5 @@
 //! A table of text in columns, fitted to a width.
 
-/// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     title: &'static str,
@@ -16,7 +15,6 @@ pub const fn words(title: &'static str) -> Column {
     Column { title, numeric: false, least: None }
 }
 
-/// A column of numbers.
 pub const fn numbers(title: &'static str) -> Column {
     Column { numeric: true, ..words(title) }
 }

@@ -80,7 +80,6 @@ pub(crate) fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.to_owned()
 }
 
-/// The text, or a dash.
 pub(crate) fn or_dash(text: Option<String>) -> String {
     text.filter(|t| !t.is_empty()).unwrap_or_else(|| "-".to_owned())
 }

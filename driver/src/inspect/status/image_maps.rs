@@ -19,7 +19,6 @@ use crate::storage::{PoolSpec, SnapshotId, VolumeId};
 /// Further images are left out once the maps have this many runs. A run is about 60 bytes.
 const MOST_RUNS: usize = 50_000;
 
-/// The map of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageMap {
     /// The ID of the volume or snapshot.
@@ -64,7 +63,8 @@ fn one(roots: &[Result<PathBuf, String>], id: &str) -> ImageMap {
 /// Finds the image in one of the pools. A pool that is missing is only a problem if no other has the
 /// image.
 fn in_pools(roots: &[Result<PathBuf, String>], id: &str) -> Result<Option<Vec<Mapped>>, String> {
-    let path = path_in_pool(id).ok_or_else(|| format!("{id} is no ID of a volume or snapshot"))?;
+    let path =
+        path_in_pool(id).ok_or_else(|| format!("{id} is not the ID of a volume or snapshot"))?;
     let mut missing = None;
     for root in roots {
         match root {
@@ -79,7 +79,7 @@ fn in_pools(roots: &[Result<PathBuf, String>], id: &str) -> Result<Option<Vec<Ma
     missing.map_or(Ok(None), Err)
 }
 
-/// The path of an image in its pool. `None` for what is no ID, so that no text leads elsewhere.
+/// The path of an image in its pool. `None` for any other text, so that none leads elsewhere.
 fn path_in_pool(id: &str) -> Option<PathBuf> {
     let kind = match (id.parse::<VolumeId>(), id.parse::<SnapshotId>()) {
         (Ok(_), _) => EntryKind::Volumes,
@@ -152,6 +152,6 @@ mod tests {
             let map = one(&roots, id);
             assert_eq!((map.extents, map.problem.as_deref()), (extents, problem), "{roots:?}");
         }
-        assert!(one(&[Ok(root)], "data").problem.unwrap().contains("data is no ID"));
+        assert!(one(&[Ok(root)], "data").problem.unwrap().contains("data is not the ID"));
     }
 }

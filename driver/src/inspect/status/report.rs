@@ -39,7 +39,6 @@ pub struct Report {
     pub orphans: Vec<Problem>,
 }
 
-/// A pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {
     /// The pool's name in the configuration.
@@ -74,7 +73,6 @@ pub struct PoolReport {
     pub snapshots: usize,
 }
 
-/// A volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VolumeReport {
     /// The volume's ID.
@@ -115,7 +113,6 @@ pub struct VolumeReport {
     pub created_ns: u64,
 }
 
-/// A snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotReport {
     /// The snapshot's ID.
@@ -177,7 +174,6 @@ pub struct LoopReport {
     pub autoclear: bool,
 }
 
-/// A mount.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountReport {
     /// The mount point.

@@ -25,7 +25,7 @@ use crate::kernel::{
 };
 
 /// Another process may take the free device between the query and the attach. So many times in a
-/// row is no coincidence.
+/// row is not a coincidence.
 const ATTEMPTS: u32 = 128;
 
 /// Number of nodes of free devices to keep in a static `/dev`. Kubelet's losetup fails without the

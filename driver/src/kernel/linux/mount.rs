@@ -217,7 +217,7 @@ pub(super) fn unmount(target: &Path) -> Result<()> {
     effect("unmount").map_err(|e| Error::io("unmount", target, e))?;
     let mut answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
     // A program that another thread is starting has copies of this process's handles until exec.
-    // That is no reason to fail.
+    // Do not fail because of that.
     for pause in [1, 4, 15, 60] {
         if answer != Err(nix::Error::EBUSY) {
             break;

@@ -63,7 +63,7 @@ pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
         };
         let more = usize::try_from(answer).map_err(|_| io::Error::last_os_error())?;
         let whole = more < room.len();
-        // SAFETY: the kernel has written so many.
+        // SAFETY: the kernel has written `more` IDs.
         unsafe { ids.set_len(ids.len() + more) };
         if whole {
             return Ok(ids);

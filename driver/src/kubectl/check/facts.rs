@@ -94,7 +94,6 @@ pub(super) struct Server {
 pub(super) struct Served(BTreeMap<(String, String), BTreeSet<String>>);
 
 impl Served {
-    /// Adds a version of a resource.
     pub(super) fn add(&mut self, group: &str, resource: &str, version: &str) {
         let key = (group.to_owned(), resource.to_owned());
         self.0.entry(key).or_default().insert(version.to_owned());

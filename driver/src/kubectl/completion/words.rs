@@ -75,7 +75,7 @@ mod tests {
             ("in", vec!["install"], vec!["uninstall"]),
             ("install --d", vec!["--default-class", "--dry-run", "--driver-name"], vec!["--pool"]),
             ("--context kind-kind un", vec!["uninstall"], vec!["load"]),
-            // The value of a flag is no subcommand.
+            // The value of a flag is not a subcommand.
             ("--context install --", vec!["--kubeconfig"], vec!["--pool"]),
             ("install --snapshot-controller ", vec!["auto", "yes", "no"], vec!["install"]),
             ("install --snapshot-controller y", vec!["yes"], vec!["no"]),

@@ -45,7 +45,7 @@ pub(super) struct Found {
 /// What is done with the definitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Definitions {
-    /// The ones to create or to update.
+    /// The definitions to create or to update.
     pub(super) apply: Vec<Value>,
     /// The number of those that exist and stay as they are.
     pub(super) kept: usize,

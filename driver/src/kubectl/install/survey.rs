@@ -89,7 +89,7 @@ impl Survey {
         })
     }
 
-    /// Where kubelet's directory is, with this choice of the person.
+    /// Kubelet's directory: the given flag, else what the cluster shows.
     pub(super) fn kubelet_dir(&self, chosen: Option<&str>) -> kubelet::Found {
         let installed = self.installed.as_ref().and_then(|found| found.kubelet_dir.as_deref());
         kubelet::find(chosen, installed, self.distribution, &self.daemon_sets)

@@ -167,7 +167,6 @@ impl Settings {
     }
 }
 
-/// The image of the base.
 pub(in crate::kubectl) fn base_image() -> String {
     let mut objects = base();
     let image = field(daemon_set(&mut objects), &format!("{CONTAINER}.image")).cloned();

@@ -22,11 +22,9 @@ const END: Duration = Duration::from_secs(5);
 /// A pod with events.
 #[derive(Clone, Debug)]
 pub(in crate::kubectl) struct EventPod {
-    /// The pod.
     pub(in crate::kubectl) pod: NodePod,
     /// `node` or `controller`.
     pub(in crate::kubectl) process: &'static str,
-    /// The port for metrics.
     pub(in crate::kubectl) metrics_port: Option<i32>,
     /// Where the events are.
     flags: Result<Vec<String>, FlagError>,

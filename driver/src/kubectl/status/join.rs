@@ -21,7 +21,6 @@ pub(in crate::kubectl) struct Inputs<'a> {
     pub(in crate::kubectl) driver: &'a str,
     /// The namespace of the lists. `None` for all namespaces, and for volumes without a claim.
     pub(in crate::kubectl) namespace: Option<&'a str>,
-    /// Now.
     pub(in crate::kubectl) now_ns: u64,
 }
 

@@ -72,7 +72,6 @@ impl Judgement {
     }
 }
 
-/// Judges a volume.
 pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
     let Some(claim) = facts.claim else { return without_claim(facts) };
     let status = claim.status.as_ref();

@@ -23,7 +23,6 @@ pub(in crate::kubectl) struct ClusterReport {
 /// A node pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::kubectl) struct NodeRow {
-    /// The node.
     pub(in crate::kubectl) node: String,
     /// The pod of the DaemonSet.
     pub(in crate::kubectl) pod: String,
@@ -36,7 +35,6 @@ pub(in crate::kubectl) struct NodeRow {
 /// A pool of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::kubectl) struct PoolRow {
-    /// The node.
     pub(in crate::kubectl) node: String,
     /// What the node reports. The driver's process ID is not visible from here.
     #[serde(flatten)]
@@ -100,7 +98,6 @@ pub(in crate::kubectl) struct Stuck {
     pub(in crate::kubectl) since_ns: Option<u64>,
 }
 
-/// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::kubectl) struct VolumeRow {
     /// The claim's or the pod's namespace.
@@ -109,17 +106,14 @@ pub(in crate::kubectl) struct VolumeRow {
     pub(in crate::kubectl) claim: Option<String>,
     /// The volume's name in its pod, for an inline volume.
     pub(in crate::kubectl) inline: Option<String>,
-    /// The state.
     pub(in crate::kubectl) state: State,
     /// Why the volume is stuck.
     pub(in crate::kubectl) stuck: Option<Stuck>,
     /// What explains the state of a volume that is not stuck.
     pub(in crate::kubectl) note: Option<String>,
-    /// The node.
     pub(in crate::kubectl) node: Option<String>,
     /// The pool on the node.
     pub(in crate::kubectl) pool: Option<String>,
-    /// The size.
     pub(in crate::kubectl) size_bytes: Option<u64>,
     /// Bytes allocated on disk.
     pub(in crate::kubectl) used_bytes: Option<u64>,
@@ -154,10 +148,8 @@ impl VolumeRow {
     }
 }
 
-/// A snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::kubectl) struct SnapshotRow {
-    /// The namespace.
     pub(in crate::kubectl) namespace: Option<String>,
     /// The VolumeSnapshot.
     pub(in crate::kubectl) name: Option<String>,
@@ -167,7 +159,6 @@ pub(in crate::kubectl) struct SnapshotRow {
     pub(in crate::kubectl) stuck: Option<Stuck>,
     /// The claim, or else the volume's ID.
     pub(in crate::kubectl) source: Option<String>,
-    /// The node.
     pub(in crate::kubectl) node: Option<String>,
     /// The pool on the node.
     pub(in crate::kubectl) pool: Option<String>,

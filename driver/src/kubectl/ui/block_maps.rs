@@ -32,7 +32,6 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// The images of a report.
     pub(super) fn all(report: &Report) -> Vec<Image> {
         let volumes = report.volumes.iter().filter_map(|volume| {
             let (id, source) = (volume.id.clone(), volume.source.clone());

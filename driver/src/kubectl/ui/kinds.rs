@@ -34,7 +34,6 @@ pub(super) struct Kind {
 /// The names that decide what is shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    /// The driver.
     pub(super) driver: String,
     /// The namespace of hostloop's pods.
     pub(super) system_namespace: String,

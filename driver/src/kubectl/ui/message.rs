@@ -11,7 +11,6 @@ use crate::kernel::extents::Mapped;
 /// The format of the stream, in its first message.
 const STREAM: &str = "hostloop.ui/v1";
 
-/// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// The JSON.
@@ -23,7 +22,6 @@ pub(super) struct Message {
 /// The state that a message changes: the object, report or problem of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// None.
     None,
     /// The message is the state.
     Filled(String),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-/// The format of a recording.
 const FORMAT: &str = "hostloop.recording/v1";
 /// The element of the page with a recording.
 const BEGIN: &str = "<script type=\"application/json\" id=\"recording\">";

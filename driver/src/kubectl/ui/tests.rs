@@ -60,7 +60,7 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
         .map(|message| message["key"].as_str().unwrap())
         .collect();
     assert_eq!(claims, ["demo/data"]);
-    // The kinds of snapshots are not served, which is no problem.
+    // The kinds of snapshots are not served, which is not a problem.
     assert!(!messages.iter().any(|message| message.to_string().contains("snapshot")));
 }
 

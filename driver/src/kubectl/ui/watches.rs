@@ -120,7 +120,7 @@ impl Watch {
             watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
                 ("watch", error)
             }
-            // The API server's usual end of a watch is no problem: the next list follows.
+            // The API server's usual end of a watch is not a problem: the next list follows.
             watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => return None,
         };
         let call = Call::new(verb, &self.resource(), namespace.as_deref(), "");

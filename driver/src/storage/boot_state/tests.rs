@@ -85,7 +85,7 @@ fn a_record_is_split_and_joined(#[case] inline: bool, #[case] kept: Option<Box<S
     assert!(there());
     for _ in 0..2 {
         write(entry, encode(&durable, BOOT).unwrap().as_deref()).unwrap();
-        assert!(!there(), "no state is no file");
+        assert!(!there(), "without a state there is no file");
         assert_eq!(read(BOOT), durable);
     }
 }

@@ -23,7 +23,6 @@ pub(super) enum FreezeStep {
 /// A mounted filesystem of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mounted {
-    /// The volume.
     pub(super) volume: VolumeId,
     /// The volume's image and the loop device's minor.
     pub(super) device: (FileId, u32),

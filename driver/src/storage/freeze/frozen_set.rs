@@ -177,7 +177,7 @@ impl<'a> Hold<'a> {
             let thawed = match h.freezer.wait_done(limit, THAW) {
                 Some(Done::Thawed { late: true }) => Err(too_long(self.max_freeze)),
                 Some(Done::ThawFailed(e)) => {
-                    tracing::error!(volume = %h.volume, error = %e, "still frozen: cannot thaw");
+                    tracing::error!(volume = %h.volume, error = %e, "cannot thaw the filesystem");
                     left.insert(h.volume);
                     Err(e.into())
                 }
@@ -204,7 +204,7 @@ impl<'a> Hold<'a> {
         }
         let cleared = self.intents.clear(&list);
         if let Err(e) = &cleared {
-            tracing::warn!(volumes = ?list, error = %e, "freeze intents stay on record");
+            tracing::warn!(volumes = ?list, error = %e, "cannot clear freeze intents");
         }
         cleared.is_ok()
     }

@@ -217,7 +217,7 @@ impl Mounting<'_> {
             entry.mkfs = Some(uuid.clone());
         })?;
         let device = self.device.path.display();
-        tracing::info!(pool = %self.spec.name, %device, %uuid, again = force, "formatting");
+        tracing::info!(pool = %self.spec.name, %device, %uuid, again = force, "formatting a pool");
         self.kernel.mkfs(&MkfsSpec {
             device: &self.device.path,
             image: None,

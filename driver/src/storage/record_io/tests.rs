@@ -10,7 +10,6 @@ use crate::testkit::{Site, mounted, new, pairs, stage_at};
 
 mod frozen;
 
-/// A volume of this name, and the path of its record.
 fn made(site: &Site, name: &str) -> (Arc<VolumeRecord>, PathBuf) {
     let made = site.make(name);
     let path = site.path(format!("volumes/{}/volume.json", made.id));

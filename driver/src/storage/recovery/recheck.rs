@@ -31,7 +31,10 @@ pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
         match still(pool, view.as_ref(), &check) {
             Ok(true) => {}
             Ok(false) => over(pool, &check),
-            Err(e) => tracing::debug!(pool = %pool.name(), ?check, error = %e, "check failed"),
+            Err(e) => tracing::debug!(
+                pool = %pool.name(), ?check, error = %e,
+                "cannot recheck an issue"
+            ),
         }
     }
 }
@@ -41,7 +44,7 @@ fn over(pool: &Pool, check: &Holds) {
         let gone = noted.holds == *check;
         if gone {
             let (about, what) = (&noted.finding.about, &noted.finding.what);
-            tracing::info!(pool = %pool.name(), %about, what, "finding is over");
+            tracing::info!(pool = %pool.name(), %about, what, "an issue is resolved");
         }
         !gone
     });

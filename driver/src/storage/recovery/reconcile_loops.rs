@@ -189,7 +189,7 @@ fn minor_taken(minor: u32, view: &KernelState) -> LoopStep {
 /// Applies a step; false ends the volume's steps.
 fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Result<bool> {
     let volume = &found.volume;
-    tracing::info!(volume = %volume.id, ?step, "recovery");
+    tracing::info!(volume = %volume.id, ?step, "recovery takes a step");
     match step {
         LoopStep::Detach(minor) => {
             if kernel.loop_detach(*minor, found.image.file)? == Detached::WhenClosed {

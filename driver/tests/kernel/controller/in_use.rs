@@ -116,7 +116,7 @@ fn a_mounted_xfs_can_not_change_discard() {
         assert_eq!(rig.record(&volume.id).settings, before);
         assert!(volume.device().direct_io);
     }
-    // Current settings, and those of the device alone, are no obstacle.
+    // Current settings, and those of the device alone, are allowed.
     volume.modify("discard=true directIO=false");
     assert!(!volume.device().direct_io);
     volume.unstage();

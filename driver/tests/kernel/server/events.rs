@@ -131,5 +131,5 @@ fn a_socket_that_cannot_be_served_stops_no_driver_unless_it_was_asked_for() {
     let asked = format!("unix://{}", program.path("csi.events.sock").display());
     let mut command = program.command("log", &["--events-socket", &asked]);
     assert!(!command.status().unwrap().success());
-    assert!(program.log("log").contains("is no socket"), "{}", program.log("log"));
+    assert!(program.log("log").contains("is not a socket"), "{}", program.log("log"));
 }

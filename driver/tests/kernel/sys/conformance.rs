@@ -361,7 +361,7 @@ impl Script<'_> {
             table.at(&at).and_then(|entry| entry.loop_node)
         };
         self.say("node", bound(self.kernel) == Some(minor));
-        self.look("a node is no filesystem mount", &image);
+        self.look("a node is not a filesystem mount", &image);
         let above = LoopSpec {
             backing: &device.file,
             read_only: true,

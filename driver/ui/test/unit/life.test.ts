@@ -77,7 +77,7 @@ test("each gap of a life names who was waited for", () => {
   assert.equal(longest.who, "kubelet");
 });
 
-test("calls are no waits", () => {
+test("calls are not waits", () => {
   const cases: [[number, number], [number, number][], [number, number][]][] = [
     [[0, 10], [], [[0, 10]]],
     [[0, 10], [[2, 4]], [[0, 2], [4, 10]]],

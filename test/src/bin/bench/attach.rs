@@ -13,7 +13,6 @@ use crate::runtime::Runtime;
 
 const ROUNDS: usize = 101;
 
-/// The figures.
 pub(crate) fn figures(_: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);

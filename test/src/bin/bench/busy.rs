@@ -17,11 +17,10 @@ use crate::runtime::Runtime;
 
 /// Data to copy: seconds of work.
 const DATA: usize = 2 << 30;
-/// Copies, each after as many publications on the idle driver.
+/// Number of copies. Before each, the idle driver serves as many publications.
 const RUNS: usize = 3;
 const IDLE: usize = 30;
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 24 * GIB);

@@ -63,7 +63,7 @@ impl ByHand {
         }
     }
 
-    /// Attaches, mounts and binds the image, and undoes it: milliseconds of each step.
+    /// Attaches, mounts and binds the image, and undoes it. Returns milliseconds of each step.
     pub(crate) fn steps(&self) -> [(Step, f64); 6] {
         let ByHand { image, mounted, bound } = self;
         let mut attached = None;
@@ -104,7 +104,7 @@ impl ByHand {
         ]
     }
 
-    /// What NodeStageVolume and NodeUnstageVolume do in the kernel. The bind mount is 1 % of it.
+    /// The kernel steps of NodeStageVolume and NodeUnstageVolume. The bind mount is 1 % of them.
     pub(crate) fn cycle(&self) {
         self.steps();
     }

@@ -1,5 +1,5 @@
-//! The controllers on a real Kubernetes: how quickly claims get their volumes, against what the
-//! cluster itself needs for that, and what the deployed container takes.
+//! The controllers on a real Kubernetes: how quickly claims get their volumes, against the time that
+//! the cluster itself needs, and the deployed container's memory and CPU.
 
 pub(crate) mod claims;
 pub(crate) mod floors;
@@ -11,7 +11,7 @@ use hostloop_test::machine;
 use crate::measure::Figure;
 use crate::runtime::Runtime;
 
-/// What the driver calls itself.
+/// The driver's name.
 const DRIVER: &str = "hostloop.csi.dev";
 
 /// The figures. Each half has a cluster of its own: claims need no node, and limits raised; pods

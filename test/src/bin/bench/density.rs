@@ -21,12 +21,12 @@ use report::{Beside, Call, Density};
 /// Further volumes beside each number of attached ones. One more comes first and is not counted.
 const ROUNDS: usize = 21;
 
-/// How it is to be measured.
+/// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Numbers of attached volumes.
     pub(crate) volumes: Vec<usize>,
-    /// How often: each run has a pool and a driver of its own.
+    /// The number of runs. Each run has a pool and a driver of its own.
     pub(crate) runs: usize,
 }
 
@@ -37,13 +37,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Enough to see that it works.
+    /// Settings that only show that the benchmark works.
     pub(crate) fn quick(self) -> Settings {
         Settings { volumes: vec![1, 20], ..self }
     }
 }
 
-/// The figures.
 pub(crate) fn figures(settings: &Settings, docs: &Docs) -> Vec<Figure> {
     docs.figures(|| {
         let runtime = Runtime::of_one_thread();
@@ -52,7 +51,7 @@ pub(crate) fn figures(settings: &Settings, docs: &Docs) -> Vec<Figure> {
     })
 }
 
-/// One run: attaches more and more volumes.
+/// Makes one run, which attaches more and more volumes.
 fn measured(runtime: &Runtime, numbers: &[usize]) -> Vec<Beside> {
     let mut numbers = numbers.to_vec();
     numbers.sort_unstable();
@@ -89,12 +88,12 @@ fn measured(runtime: &Runtime, numbers: &[usize]) -> Vec<Beside> {
 
 fn add<K: Ord, const N: usize>(runs: &mut BTreeMap<K, Vec<f64>>, run: [(K, f64); N]) {
     for (key, elapsed) in run {
-        // A microsecond is precise enough, and short in the data.
+        // Microseconds are precise enough, and short in the data file.
         runs.entry(key).or_default().push((elapsed * 1e3).round() / 1e3);
     }
 }
 
-/// A volume's whole life.
+/// Makes the calls of one volume's whole life.
 async fn calls(csi: &Csi, scratch: &Scratch, name: &str) -> [(Call, f64); 8] {
     let (staging, target) = places(scratch, name);
     let mut id = String::new();

@@ -25,7 +25,6 @@ const FILE: u64 = 512 * MIB;
 const PATTERNS: [(&str, &str, u32); 4] =
     [("randwrite", "4k", 16), ("randread", "4k", 16), ("write", "1m", 4), ("read", "1m", 4)];
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
@@ -33,7 +32,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let staging = scratch.dir("staging");
     let id = runtime.block_on(async {
         let csi = driver.csi().await;
-        // Thick on both sides: allocation is another matter, and the same for both.
+        // Both sides are thick, because allocation is not measured here.
         let request = csi::CreateVolumeRequest {
             parameters: map(&[("provisioning", "thick")]),
             ..new_volume("fio", VOLUME)
@@ -55,9 +54,9 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
 
 fn compare(pattern: &(&'static str, &'static str, u32), ours: &Path, floor: &Path) -> Figure {
     let (mut ours_iops, mut floor_iops) = (Vec::new(), Vec::new());
-    // The first round lays the file out and warms both up; it is not counted.
+    // The first round lays the file out and warms both up. It is not counted.
     for round in 0..=ROUNDS {
-        // Each goes first every other time: what drifts then drifts for both.
+        // The sides take turns at going first, so that a drift affects both.
         let (a, b) = match round % 2 {
             0 => (fio(ours, pattern), fio(floor, pattern)),
             _ => {
@@ -98,7 +97,7 @@ fn fio(dir: &Path, (rw, block, depth): &(&str, &str, u32)) -> f64 {
     json["jobs"][0][side]["iops"].as_f64().expect("fio says how many")
 }
 
-/// What the driver does, done by hand; undone at the end.
+/// A loop device and a mount made by hand as the driver makes them. Dropping it undoes both.
 struct ByHand {
     image: std::path::PathBuf,
     device: String,

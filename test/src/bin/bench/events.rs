@@ -1,4 +1,4 @@
-//! What the ring of events costs while no one reads it, against the CPU time of claims.
+//! The cost of the ring of events without a reader, against the CPU time of claims.
 //!
 //! A process always keeps its events, so there is no run without them to compare with. Instead, the
 //! time of an event is measured beside each round of claims, and their events are counted.
@@ -27,14 +27,14 @@ use report::{Cost, Round};
 /// Claims made at once.
 const CLAIMS: usize = 300;
 const ROUNDS: usize = 9;
-/// Claims before those that are counted: caches and connections are there afterwards.
+/// Claims before the measurement. They fill caches and open connections.
 const WARM_UP: usize = 20;
 
 /// The figures. They need no node, and limits are raised.
 pub(crate) fn figures(runtime: &Runtime, quick: bool, docs: &Docs) -> Vec<Figure> {
     docs.figures(|| {
         let (claims, rounds) = if quick { (WARM_UP, 1) } else { (CLAIMS, ROUNDS) };
-        // Before the process has memory that it gave back.
+        // This comes first: later, the process would reuse memory that it has freed.
         let ring_mib = ring::mebibytes();
         Cost { ring_mib, rounds: measured(runtime, claims, rounds) }
     })
@@ -59,11 +59,11 @@ fn measured(runtime: &Runtime, claims: usize, rounds: usize) -> Vec<Round> {
     })
 }
 
-/// So many claims from nothing to bound, and away again.
+/// Creates claims until all are bound, and deletes them.
 async fn round(ground: &mut Ground, driver: &Driver, name: &str, claims: usize) -> Round {
     let names: Vec<_> = (0..claims).map(|i| format!("{name}-{i}")).collect();
     let socket = driver.socket().with_extension("events.sock");
-    // The time of mkfs and other tools is not part of it.
+    // The CPU time excludes mkfs and other tools.
     let (before, cpu) = (events(&socket).await, process::cpu_seconds(driver.pid()));
     let took = ground.bind(By::Ours, &names).await;
     ground.clear().await;
@@ -77,7 +77,7 @@ async fn round(ground: &mut Ground, driver: &Driver, name: &str, claims: usize) 
     }
 }
 
-/// The number of the next event of a process. Its ring sends none of the earlier ones.
+/// The number of a process's next event. A request from the end gets no earlier events.
 async fn events(socket: &Path) -> u64 {
     let request = Request { from: u64::MAX, ..Request::default() };
     let stream = Stream::open(socket, &request).await;

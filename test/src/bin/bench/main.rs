@@ -31,11 +31,11 @@ use page::Docs;
 use runtime::Runtime;
 use withheld::Cpus;
 
-/// A part of the run: its name, and what makes its figures.
+/// A part of the run: its name, and the function that makes its figures.
 type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
-/// These parts take long, or need a Kubernetes, which takes long to build: they run if they are
-/// named.
+/// These parts run only if they are named: they take long, or need a Kubernetes, which takes long to
+/// build.
 const IF_NAMED: [&str; 4] = ["density", "cluster", "events", "scale"];
 
 const PARTS: &[Part] = &[

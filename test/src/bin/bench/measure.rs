@@ -1,22 +1,22 @@
-//! Figures: the runs of the driver beside the runs of a floor, and the aims they decide.
+//! Figures: runs of the driver, runs of a floor, and the aims that they decide.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// The fewest runs that decide an aim.
+/// Minimum number of runs that decides an aim.
 const ENOUGH: usize = 3;
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
-    /// What was measured.
+    /// The name of the measurement.
     pub(crate) what: String,
     /// The runs of the driver or the controllers, in `unit`.
     pub(crate) ours: Vec<f64>,
-    /// The runs of the floor, in `unit`; empty without a floor. With an aim, each alternated with
-    /// the run of `ours` at its index.
+    /// The runs of the floor, in `unit`; empty without a floor. With an aim, each run alternated
+    /// with the run of `ours` at its index.
     pub(crate) floor: Vec<f64>,
     pub(crate) unit: &'static str,
     pub(crate) aim: Aim,
@@ -32,7 +32,7 @@ pub(crate) enum Aim {
     RatioAtLeast(f64),
     /// Ours is less than this, in the figure's unit.
     LessThan(f64),
-    /// The size of a file is less than this: every run would find the same, so one decides.
+    /// The size of a file is less than this. One run decides, because all runs find the same size.
     SizeLessThan(f64),
     None,
 }
@@ -43,7 +43,7 @@ pub(crate) enum Verdict {
     NoAim,
     Met,
     Missed,
-    /// There were only so many runs.
+    /// This number of runs is too small.
     FewRuns(usize),
     /// The aim lies within the spread of the runs.
     Spread(f64, f64),
@@ -85,7 +85,7 @@ fn ratios(ours: &[f64], floor: &[f64]) -> Vec<f64> {
     ours.iter().zip(floor).map(|(o, f)| o / f).collect()
 }
 
-/// Where the median of such runs is in about 95 of 100 cases: between the runs of ranks
+/// The range that has the median of such runs in about 95 of 100 cases: the runs of ranks
 /// n/2 ∓ 0.98 √n. Up to eight runs, this is the smallest and the largest.
 fn spread(runs: &[f64]) -> (f64, f64) {
     let sorted = sorted(runs);
@@ -161,7 +161,7 @@ impl Display for Figure {
     }
 }
 
-/// The middle one.
+/// The middle sample, or the larger of the two middle ones.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     assert!(!samples.is_empty(), "nothing was measured");
     sorted(samples)[samples.len() / 2]
@@ -173,14 +173,14 @@ pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// How long it takes, in milliseconds.
+/// The time that `work` takes, in milliseconds.
 pub(crate) fn timed(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     millis(start.elapsed())
 }
 
-/// How long it takes, in milliseconds.
+/// The time that `work` takes, in milliseconds.
 pub(crate) async fn timed_async(work: impl Future<Output = ()>) -> f64 {
     let start = Instant::now();
     work.await;

@@ -8,11 +8,10 @@ use serde::de::DeserializeOwned;
 
 use crate::measure::Figure;
 
-/// What is measured, and drawn on a page of the documentation.
+/// A measurement that a page of the documentation shows.
 pub(crate) trait Report: DeserializeOwned + Serialize {
-    /// The part's name, and that of the file with the data.
+    /// The name of the part and of its data file.
     const NAME: &'static str;
-    /// The name of the page.
     const PAGE: &'static str = Self::NAME;
 
     /// A table in Markdown.
@@ -27,7 +26,7 @@ pub(crate) trait Report: DeserializeOwned + Serialize {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Docs {
     pub(crate) dir: Option<PathBuf>,
-    /// Draw the data in the directory, and measure nothing.
+    /// True to draw the data in the directory without a measurement.
     pub(crate) again: bool,
 }
 
@@ -64,7 +63,7 @@ fn keep<R: Report>(report: &R, docs: &Path) {
     write(&data_file::<R>(docs), &(data + "\n"));
 }
 
-/// Writes the table and charts into the page, which is made if there is none.
+/// Writes the table and charts into the page. Creates a missing page.
 fn draw<R: Report>(report: &R, docs: &Path) {
     let page = docs.join(R::PAGE).with_extension("md");
     let text = match std::fs::read_to_string(&page) {
@@ -134,7 +133,7 @@ pub(crate) fn row(what: &str, values: impl IntoIterator<Item = Option<f64>>) -> 
     format!("| {what} |{cells}\n")
 }
 
-/// The head of a table with a column for each of these numbers.
+/// The head of a table with one column per number.
 pub(crate) fn head(what: &str, counts: &[usize]) -> String {
     let heads: String = counts.iter().map(|n| format!(" {n} |")).collect();
     format!("| {what} |{heads}\n|---|{}\n", "--:|".repeat(counts.len()))

@@ -1,4 +1,4 @@
-//! Calls side by side, against the same one by one: 32 clients on different volumes, a hundred
+//! Concurrent calls against the same calls one by one: 32 clients on different volumes, a hundred
 //! creations at once, and 24 restores at once from one snapshot.
 
 use std::path::PathBuf;
@@ -19,17 +19,16 @@ use crate::runtime::Runtime;
 
 /// Clients with a volume each.
 const CLIENTS: usize = 32;
-/// How often each of them stages and unstages its volume in a run.
+/// Stages and unstages of each client in a run.
 const CYCLES: usize = 4;
 /// Volumes that are created at once.
 const CREATIONS: usize = 100;
 /// Restores at once from one snapshot, and their data.
 const RESTORES: usize = 24;
 const DATA: usize = 32 << 20;
-/// Runs side by side, each after one of the same calls one by one.
+/// Concurrent runs, each after a run of the same calls one by one.
 const RUNS: usize = 5;
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = Vec::from(staging(runtime));
     figures.extend(creating(runtime));
@@ -98,7 +97,7 @@ fn staging(runtime: &Runtime) -> [Figure; 2] {
     ]
 }
 
-/// Each of them in a thread of its own, as often as a client stages its volume.
+/// Runs each image in a thread of its own, as often as a client stages its volume.
 fn side_by_side(threads: &[ByHand]) {
     std::thread::scope(|scope| {
         for by_hand in threads {
@@ -213,7 +212,7 @@ async fn restore(csi: &Csi, snapshot: &str, name: String) -> Result<String, toni
     Ok(answer.volume.expect("CreateVolume answers a volume").volume_id)
 }
 
-/// A second, of so many in so many milliseconds.
+/// Calls per second, from their number and the elapsed milliseconds.
 fn rate(count: usize, elapsed: f64) -> f64 {
     count as f64 / elapsed * 1e3
 }

@@ -1,6 +1,6 @@
-//! Memory and CPU time of processes, by `/proc`.
+//! Memory and CPU time of processes, from `/proc`.
 
-/// The unit of times in `/proc`: a hundredth of a second on all common machines, whatever the
+/// Units per second of times in `/proc`: hundredths on all common machines, whatever the
 /// kernel itself counts in.
 const TICKS: f64 = 100.0;
 
@@ -36,7 +36,7 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     times.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
-/// The file's text; nothing if the process has ended meanwhile.
+/// The file's text; empty if the process has ended.
 fn read(pid: u32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }

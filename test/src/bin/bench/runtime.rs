@@ -1,4 +1,4 @@
-//! The runtime of the measurements, which a signal ends.
+//! The runtime of the measurements. A signal ends it.
 
 use std::cell::RefCell;
 

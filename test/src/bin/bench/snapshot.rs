@@ -1,5 +1,5 @@
-//! CreateSnapshot of staged volumes of very different sizes, on a pool with reflinks: as long for
-//! the large one as for the small one.
+//! CreateSnapshot of staged volumes of very different sizes, on a pool with reflinks. It takes as
+//! long for the large one as for the small one.
 
 use std::path::Path;
 
@@ -18,7 +18,6 @@ const ROUNDS: usize = 21;
 const SIZES: [(&str, u64, usize); 3] =
     [("1 MiB", MIB, 0), ("1 GiB", GIB, 64), ("100 GiB", 100 * GIB, 256)];
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     [PoolKind::Xfs, PoolKind::Btrfs].into_iter().flat_map(|kind| of_pool(runtime, kind)).collect()
 }
@@ -57,7 +56,7 @@ fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
     figures.collect()
 }
 
-/// Data in the volume, on the disk before the clock starts.
+/// Writes data to the volume and to the disk before the clock starts.
 fn fill(dir: &Path, mib: usize) {
     let content = vec![0x5a; mib << 20];
     let file = dir.join("data");

@@ -21,7 +21,6 @@ const ROUNDS_OF_SIZES: usize = 9;
 
 const SIZES: [(&str, u64); 3] = [("1 GiB", GIB), ("100 GiB", 100 * GIB), ("1 TiB", 1024 * GIB)];
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let mut figures = vec![against_by_hand(runtime)];
     figures.extend(first_against_next(runtime));
@@ -62,7 +61,7 @@ fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
     figures
 }
 
-/// mkfs with the driver's options, on a device that nothing was written to.
+/// Runs mkfs with the driver's options, on a device without data.
 fn mkfs_by_hand(pool: &Path, fs: &str, bytes: u64) -> f64 {
     let image = image_beside(pool, "by-hand", bytes);
     let device = losetup(&image);
@@ -128,7 +127,7 @@ pub(crate) fn losetup(image: &Path) -> String {
     run("losetup", &args).trim().to_owned()
 }
 
-/// Removes what was made by hand.
+/// Removes an image, its device and its mount.
 pub(crate) fn undo(at: &Path, device: &str, image: &Path) {
     run("umount", &[text(at)]);
     run("losetup", &["--detach", device]);

@@ -1,4 +1,4 @@
-//! What many volumes cost: start with 10,000, of which none or 1,000 are attached, and memory at
+//! The cost of many volumes: start with 10,000, of which none or 1,000 are attached, and memory at
 //! rest, with 1,000, and with 10,000 of which 1,000 are attached.
 
 use std::path::Path;
@@ -19,7 +19,6 @@ const RUNS: usize = 5;
 const FEW: usize = 1_000;
 const MANY: usize = 10_000;
 
-/// The figures.
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let filled = [0, FEW, MANY].map(|count| Filled::new(runtime, count));
     let (mut memory, mut starts) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
@@ -56,7 +55,7 @@ fn attached(runtime: &Runtime) -> (Vec<f64>, Vec<f64>) {
     (0..RUNS).map(|_| pool.restart(runtime)).unzip()
 }
 
-/// A pool with so many volumes.
+/// A pool with a number of volumes.
 struct Filled {
     pool: PoolFixture,
     scratch: Scratch,
@@ -103,7 +102,7 @@ impl Filled {
     }
 }
 
-/// Resident memory after it has answered what an orchestrator asks all the time.
+/// Resident memory after the frequent calls of an orchestrator.
 fn settled_mib(runtime: &Runtime, driver: &Driver) -> f64 {
     runtime.block_on(async {
         let csi = driver.csi().await;
@@ -115,7 +114,7 @@ fn settled_mib(runtime: &Runtime, driver: &Driver) -> f64 {
     driver.resident_kib() as f64 / 1024.0
 }
 
-/// Copies a volume's entry until there are so many: the record with another ID and name, and an
+/// Copies a volume's entry until the pool has `count`: the record with another ID and name, and an
 /// image of holes.
 fn multiply(pool: &Path, pattern: &str, count: usize) {
     let volumes = pool.join("volumes");
@@ -123,7 +122,7 @@ fn multiply(pool: &Path, pattern: &str, count: usize) {
         .expect("a volume has a record");
     let there = std::fs::read_dir(&volumes).expect("a pool has volumes").count();
     for number in there..count {
-        // The last digits of the ID are random ones: any do.
+        // The last digits of the ID are random.
         let id = format!("{}{number:08x}", &pattern[..pattern.len() - 8]);
         let dir = volumes.join(&id);
         std::fs::create_dir(&dir).expect("an entry can be made");

@@ -1,5 +1,5 @@
-//! What the host of a virtual machine withholds of its CPUs: the time in which something was to run
-//! here and others ran there. Figures from a time with a high value describe the host.
+//! CPU time that the host of a virtual machine withholds: something was ready to run here while
+//! others ran there. Figures with a high value describe the host.
 
 /// The CPUs' times since the start of the machine, all together, in the unit of `/proc/stat`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,8 +14,8 @@ impl Cpus {
         Cpus::parse(&text).expect("/proc/stat begins with the times of all CPUs together")
     }
 
-    /// By proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. What guests of this
-    /// machine take is in the first two.
+    /// Order in proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. The time of
+    /// guests of this machine is in the first two.
     fn parse(stat: &str) -> Option<Cpus> {
         let times = stat.lines().next()?.strip_prefix("cpu ")?;
         let times: Result<Vec<u64>, _> = times.split_whitespace().map(str::parse).collect();
@@ -27,7 +27,7 @@ impl Cpus {
         }
     }
 
-    /// Of the time since then in which something was to run, what was withheld, in percent.
+    /// CPU time withheld since then, in percent of the time that processes wanted.
     pub(crate) fn withheld_since(self, before: Cpus) -> f64 {
         let withheld = self.withheld.saturating_sub(before.withheld);
         let ran = self.ran.saturating_sub(before.ran);
@@ -61,7 +61,7 @@ mod tests {
             (at(0, 0), at(100, 0), 0.0),
             (at(10, 10), at(85, 35), 25.0),
             (at(10, 10), at(10, 20), 100.0),
-            // A counter that went back, as some hosts' do.
+            // Some hosts' counters go back.
             (at(10, 10), at(20, 5), 0.0),
         ] {
             let is = now.withheld_since(before);

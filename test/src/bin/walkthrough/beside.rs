@@ -77,7 +77,6 @@ impl Drop for Ui {
     }
 }
 
-/// The page.
 pub(crate) struct Page {
     /// Its address, with the key.
     address: String,

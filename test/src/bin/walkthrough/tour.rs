@@ -1,7 +1,6 @@
 //! The driver, what it has, and what is printed of it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use anstream::println;
 use hostloop_driver::inspect::render::humanize::bytes;
 use hostloop_test::client::Csi;
 use hostloop_test::driver::{Driver, DriverSpec};
-use hostloop_test::leaks::{files_in, mounted};
+use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind, state_dir, used_bytes};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::steps::{Name, Step};
@@ -20,7 +19,6 @@ use crate::beside::{Page, Recorder, Shown};
 use crate::pace::Pace;
 use crate::styles::{BAD, CALL, GOOD, QUIET, TITLE};
 
-/// The name of the pod.
 pub(crate) const POD: Name = "pod";
 
 /// The images, loop devices and mounts beneath the scratch directory, each with its properties.
@@ -167,8 +165,7 @@ impl Tour {
 
     /// The mounts beneath the scratch directory, with their devices.
     pub(crate) fn mounts(&self) -> BTreeMap<PathBuf, String> {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-        let ours = mounted(&table).into_iter();
+        let ours = mounted(&mountinfo("self")).into_iter();
         ours.filter(|m| m.at.starts_with(self.scratch.path())).map(|m| (m.at, m.source)).collect()
     }
 

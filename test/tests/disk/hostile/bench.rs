@@ -150,7 +150,7 @@ impl Bench {
         }
     }
 
-    /// Strings that are no ID instead of the `real` one.
+    /// Strings that are not an ID instead of the `real` one.
     pub(crate) async fn not_ids<C: Call>(
         &mut self,
         real: &str,
@@ -173,7 +173,7 @@ impl Bench {
         self.not_ids(real, request, codes).await;
     }
 
-    /// Strings that are no name.
+    /// Strings that are not a name.
     pub(crate) async fn names<C: Call>(&mut self, request: impl Fn(&str) -> C) {
         for (what, name) in not_names() {
             self.refuse(what, request(&name), INVALID).await;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use hostloop_test::data::Checksum;
-use hostloop_test::leaks::mount_points;
+use hostloop_test::leaks::{mount_points, mountinfo};
 use hostloop_test::loops;
 
 /// Files up to this size are compared by content, larger ones by length, blocks and time.
@@ -25,8 +25,7 @@ pub(crate) fn look(scratch: &Path, trees: &[&Path]) -> State {
         let device = std::fs::symlink_metadata(tree).expect("the tree is there").dev();
         walk(tree, device, &attached, &mut state);
     }
-    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-    for (n, mount) in mount_points(&table, scratch).into_iter().enumerate() {
+    for (n, mount) in mount_points(&mountinfo("self"), scratch).into_iter().enumerate() {
         state.insert(format!("mount {n}"), mount.display().to_string());
     }
     for device in devices {

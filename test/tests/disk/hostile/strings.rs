@@ -1,4 +1,4 @@
-//! Values that are no ID, no name, no token, no path and no capability.
+//! Invalid IDs, names, tokens, paths and capabilities.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -63,7 +63,7 @@ pub(crate) fn missing(real: &str) -> String {
     format!("{head}-{}", String::from_iter(digits))
 }
 
-/// No names: too long, or with control characters that CSI forbids.
+/// Invalid names: too long, or with control characters that CSI forbids.
 pub(crate) fn not_names() -> Vec<(&'static str, String)> {
     let not_names: [(&'static str, &str); 7] = [
         ("no name", ""),

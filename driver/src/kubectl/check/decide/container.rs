@@ -14,7 +14,7 @@ pub(in crate::kubectl::check) fn driver_container(spec: &PodSpec) -> Option<&Con
 /// The value of a flag: from the arguments, or from its environment variable. A flag without a
 /// value is `true`.
 pub(in crate::kubectl::check) fn flag(container: &Container, name: &str) -> Option<String> {
-    // Of a pod's template, no field of a pod is known.
+    // A pod template has no values for the fields of a pod.
     let given = arguments(&Pod::default(), container).into_iter().find_map(|arg| {
         let rest = arg.strip_prefix("--")?.strip_prefix(name)?;
         match rest.strip_prefix('=') {

@@ -38,7 +38,6 @@ fn missing(served: &Served, group: &str, kinds: &[&'static str]) -> Vec<&'static
     kinds.iter().filter(|kind| !served.has(group, kind, VERSION)).copied().collect()
 }
 
-/// The served versions of a group's kinds.
 fn versions(served: &Served, group: &str, kinds: &[&str]) -> String {
     let all = kinds.iter().flat_map(|kind| served.versions(group, kind));
     let all: std::collections::BTreeSet<&str> = all.collect();

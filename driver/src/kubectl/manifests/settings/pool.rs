@@ -1,4 +1,4 @@
-//! A pool as a person names it.
+//! Parses `--pool` of `kubectl hostloop install`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! From a claim to its volume, against what the cluster's own controller needs at least, and the
-//! requests a volume costs.
+//! The time from a claim to its volume, against the least that the cluster's controller needs, and
+//! the requests per volume.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,17 +23,16 @@ const CLAIMS: usize = 300;
 const ROUNDS: usize = 9;
 /// Claims made one after the other.
 const SINGLES: usize = 100;
-/// Claims before those that are counted: caches and connections are there afterwards.
+/// Claims before the measurement. They fill caches and open connections.
 const WARM_UP: usize = 20;
 
-/// Volumes a second of each round and milliseconds of each claim: ours and both floors'.
+/// Volumes per second of each round and milliseconds of each claim: ours and both floors'.
 #[derive(Default)]
 struct Samples {
     rates: [Vec<f64>; 3],
     latencies: [Vec<f64>; 3],
 }
 
-/// The figures.
 pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 200 * GIB);
@@ -95,7 +94,7 @@ async fn measure(ground: &mut Ground) -> Samples {
     samples
 }
 
-/// So many claims from nothing to bound, and away again.
+/// Creates claims until all are bound, and deletes them.
 async fn round(ground: &mut Ground, by: By, name: &str, count: usize) -> Duration {
     let name = |i| format!("{}-{name}-{i}", by.class());
     let names: Vec<_> = (0..count).map(name).collect();
@@ -119,7 +118,7 @@ fn times(samples: Samples) -> Vec<Figure> {
     for (name, floor, aim) in [("made by hand", hand, Aim::None), ("null provisioner", null, close)]
     {
         let what = |percent| format!("one claim bound, {percent}, against {name}");
-        // The median of all claims, each of which alternated with one of the floor.
+        // The median of all claims. Each alternated with a claim of the floor.
         figures.push(Figure::beside(what("p50"), ours.clone(), floor.clone(), "ms", aim));
         let (slow, slow_floor) = (vec![percentile(&ours, 99)], vec![percentile(&floor, 99)]);
         figures.push(Figure::beside(what("p99"), slow, slow_floor, "ms", Aim::None));
@@ -127,7 +126,7 @@ fn times(samples: Samples) -> Vec<Figure> {
     figures
 }
 
-/// The requests of each verb for each volume of the measurement.
+/// API requests per volume, by verb.
 fn requests(asked: &Asked) -> Vec<Figure> {
     let mut verbs = BTreeMap::from([("of events until then", asked.events)]);
     for (kind, count) in &asked.by_kind {
@@ -136,7 +135,7 @@ fn requests(asked: &Asked) -> Vec<Figure> {
     }
     let volumes = (CLAIMS * ROUNDS + SINGLES) as f64;
     let each = verbs.into_iter().map(|(verb, n)| (verb, n as f64 / volumes));
-    // A list when a watch starts again belongs to no volume.
+    // The list after a watch restarts belongs to no volume.
     let known = each.filter(|(_, each)| *each >= 0.005);
     let figure = |(verb, each)| {
         let what = format!("API requests in a volume's life: {verb}");
@@ -145,7 +144,7 @@ fn requests(asked: &Asked) -> Vec<Figure> {
     known.map(figure).collect()
 }
 
-/// The smallest sample that so many percent of all are not above.
+/// The smallest sample that is at least as large as this percentage of all samples.
 fn percentile(samples: &[f64], percent: usize) -> f64 {
     sorted(samples)[(samples.len() * percent).div_ceil(100).max(1) - 1]
 }

@@ -1,4 +1,4 @@
-//! What claims are bound by: our provisioner, or one of the two floors.
+//! The source of a claim's volume: our provisioner, or one of the two floors.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -16,10 +16,10 @@ use tokio::sync::Semaphore;
 use super::DRIVER;
 use crate::cluster::ground::{LABEL, NAMESPACE};
 
-/// How many volumes the null provisioner makes at once: as many as ours.
+/// The null provisioner makes as many volumes at once as ours.
 const AT_ONCE: usize = 100;
 
-/// What gives a claim its volume.
+/// The source of a claim's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// Our provisioner, with a driver behind it.
@@ -53,8 +53,8 @@ impl By {
     }
 }
 
-/// A volume made beforehand for a claim of this name. Its reference has all that can be known
-/// then: only the server can say the claim's UID.
+/// A volume for a future claim of this name. Its reference has every field except the UID, which
+/// only the server assigns.
 pub(crate) fn made_by_hand(claim: &str) -> PersistentVolume {
     let reference = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": claim,
@@ -62,7 +62,7 @@ pub(crate) fn made_by_hand(claim: &str) -> PersistentVolume {
     volume(By::Hand.class(), &format!("pv-{claim}"), reference)
 }
 
-/// A volume with all that ours have, except the finalizer: nothing would remove it.
+/// A volume with all fields of our volumes except the finalizer, which nothing would remove.
 fn volume(class: &str, name: &str, claim: Value) -> PersistentVolume {
     let driver = By::Null.provisioner();
     let volume = json!({
@@ -103,7 +103,7 @@ pub(crate) async fn provision(client: Client) {
     let mut events = pin!(events.applied_objects());
     let mut known = HashSet::new();
     while let Some(event) = events.next().await {
-        // The watch starts again by itself.
+        // The watch restarts by itself.
         let Ok(claim) = event else { continue };
         if !is_asked(&claim) || !known.insert(claim.uid()) {
             continue;
@@ -125,7 +125,7 @@ pub(crate) async fn provision(client: Client) {
     }
 }
 
-/// Whether the cluster waits for the null provisioner to make this claim's volume.
+/// True if the cluster waits for the null provisioner to make this claim's volume.
 fn is_asked(claim: &PersistentVolumeClaim) -> bool {
     let wanted = claim.annotations().get("volume.kubernetes.io/storage-provisioner");
     let spec = claim.spec.as_ref();

@@ -1,4 +1,4 @@
-//! Claims on a control plane: they are made, seen bound, and deleted.
+//! Creates claims on a control plane, sees them bound, and deletes them.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -19,16 +19,16 @@ use tokio::sync::mpsc;
 use super::DRIVER;
 use crate::cluster::floors::{By, made_by_hand};
 
-/// Where the claims are.
+/// The claims' namespace.
 pub(crate) const NAMESPACE: &str = "bench";
 /// The label of the volumes that only this program deletes.
 pub(crate) const LABEL: &str = "bench";
 
-/// How many objects are made at once.
+/// Objects that are created at once.
 const AT_ONCE: usize = 50;
-/// How long nothing may happen.
+/// Maximum time without a change.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long it may take to delete everything.
+/// Maximum time to delete everything.
 const CLEARING: Duration = Duration::from_secs(600);
 
 /// The control plane, as the administrator sees it.
@@ -39,7 +39,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Makes what a cluster with the driver has, and the classes.
+    /// Creates the objects of a cluster with the driver, and the classes.
     pub(crate) async fn lay(cluster: &Cluster) -> Ground {
         cluster.apply(&surroundings().to_string());
         let client = cluster.client().await;
@@ -47,7 +47,7 @@ impl Ground {
         Ground { bound: watch_bound(claims.clone()), volumes: Api::all(client), claims }
     }
 
-    /// What `By::Hand` has ready before the clock starts: volumes the cluster has taken note of.
+    /// Creates the volumes of `By::Hand` before the clock starts, until all are available.
     pub(crate) async fn prepare(&self, by: By, names: &[String]) {
         if by != By::Hand {
             return;
@@ -73,7 +73,7 @@ impl Ground {
         .await;
     }
 
-    /// Makes claims of these names; how long until the last is bound.
+    /// Creates claims of these names. Returns the time until the last is bound.
     pub(crate) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
         let wish =
             |name: &String| Wish { name: name.clone(), class: by.class().to_owned(), node: None };
@@ -81,7 +81,7 @@ impl Ground {
         self.bind_wishes(&wishes).await
     }
 
-    /// Makes claims; how long until the last is bound.
+    /// Creates claims. Returns the time until the last is bound.
     pub(crate) async fn bind_wishes(&mut self, wishes: &[Wish]) -> Duration {
         let began = Instant::now();
         storm::make(&self.claims, wishes).await;
@@ -106,7 +106,7 @@ where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     wait_for(&format!("{what} gone"), CLEARING, async || {
-        // One is enough to know, and of thousands the whole list would be a load.
+        // One entry is enough. A list of thousands would load the server.
         let listed = api.list(&ListParams::default().limit(1)).await;
         let listed = listed.map_err(|e| e.to_string())?;
         let further = listed.metadata.remaining_item_count.unwrap_or(0);
@@ -118,7 +118,7 @@ where
     .await;
 }
 
-/// When the last of these claims was seen bound.
+/// The time at which the last of these claims was seen bound.
 pub(crate) async fn last_bound(
     bound: &mut mpsc::UnboundedReceiver<(String, Instant)>,
     wishes: &[Wish],
@@ -148,7 +148,7 @@ pub(crate) fn watch_bound(
         let mut events = pin!(events.applied_objects());
         while let Some(event) = events.next().await {
             let now = Instant::now();
-            // The watch starts again by itself.
+            // The watch restarts by itself.
             let Ok(claim) = event else { continue };
             let phase = claim.status.and_then(|s| s.phase);
             let name = claim.metadata.name.unwrap_or_default();
@@ -160,7 +160,7 @@ pub(crate) fn watch_bound(
     bound
 }
 
-/// A node with the driver, though no kubelet serves it, and a class for each kind.
+/// A node with the driver but without a kubelet, and a class for each kind.
 fn surroundings() -> Value {
     let key = format!("topology.{DRIVER}/node");
     let mut items = vec![

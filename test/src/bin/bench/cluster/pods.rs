@@ -1,4 +1,4 @@
-//! Pods with new claims on a node, and what the deployed container takes of it.
+//! Pods with new claims on a node, and the deployed container's memory and CPU.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ use crate::measure::{Aim, Figure};
 use crate::process;
 use crate::runtime::Runtime;
 
-/// New pods of the driver, and pods of each kind for each of them.
+/// New pods of the driver, and for each of them pods of each kind.
 const RUNS: usize = 3;
 const ROUNDS: usize = 2;
-/// With attachment each takes ten seconds more.
+/// Rounds with attachment. Each takes ten seconds more.
 const ROUNDS_ATTACHED: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long nothing is asked of the container before and while it is watched at rest.
+/// The container gets no requests for this time before the measurement at rest, nor during it.
 const SETTLE: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(10);
 /// The overlay in deploy/ that gives the container the most to do.
@@ -38,7 +38,6 @@ struct Node {
     pool_dir: PathBuf,
 }
 
-/// The figures.
 pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let (image, megabytes) = image(&scratch);
@@ -93,7 +92,7 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     figures
 }
 
-/// The image of the program that is measured, and the size of a download in megabytes.
+/// The image with the measured program, and its compressed size in megabytes.
 fn image(scratch: &Scratch) -> (PathBuf, f64) {
     let image = scratch.path().join("hostloop.tar");
     deployed::image(&image);
@@ -110,7 +109,7 @@ impl Node {
         deployed::render(&[&overlay[..], &kubelet_dir, &pool_dir, further].concat())
     }
 
-    /// Deploys the driver and waits until kubelet has it.
+    /// Deploys the driver and waits until kubelet has registered it.
     async fn deploy(&self, further: &[&str]) {
         self.cluster.apply(&self.manifest(further));
         self.rolled_out().await;
@@ -150,7 +149,7 @@ impl Node {
         }
     }
 
-    /// Makes a pod, with a new claim or without one, and takes it away again, with its volume;
+    /// Creates a pod, with a new claim or without one, and deletes it with its volume. Returns
     /// the seconds until it was ready.
     async fn pod_starts(&self, with_claim: bool) -> f64 {
         let manifest = pod(with_claim).to_string();
@@ -174,7 +173,7 @@ impl Node {
         took.as_secs_f64()
     }
 
-    /// What the container takes while nothing is asked of it: memory in MiB, and percent of a CPU.
+    /// The container's memory in MiB at rest, and its use of a CPU in percent.
     async fn at_rest(&self) -> (f64, f64) {
         let chosen = ["-l", "app.kubernetes.io/name=hostloop", "-o"];
         let id = "jsonpath={.items[0].status.containerStatuses[0].containerID}";

@@ -8,19 +8,19 @@ use crate::by_hand::Step;
 use crate::measure::{Aim, Figure, median};
 use crate::page::{Report, chart, head, row};
 
-/// The aims are about at least so many attached volumes, or the most that there were.
+/// Aims apply from this number of attached volumes, or to the largest number measured.
 const MANY: usize = 1_000;
-/// A call takes at most so many times as long as with one volume.
+/// Maximum ratio of a call's time to its time with one volume.
 const FLAT: f64 = 1.25;
-/// NodeGetVolumeStats takes less than this, in milliseconds.
+/// Limit of NodeGetVolumeStats in milliseconds.
 const STATS: f64 = 0.3;
 
-/// What is timed of the driver.
+/// A timed call of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Call {
     Create,
-    /// The first one.
+    /// The first staging of a volume.
     Stage,
     Publish,
     Stats,
@@ -56,7 +56,7 @@ impl Call {
         }
     }
 
-    /// The kernel's own share: what no driver can do without.
+    /// The kernel's share: system calls that every driver needs.
     fn kernel(self) -> &'static [Step] {
         match self {
             Call::Create | Call::Stats | Call::Delete => &[],
@@ -69,22 +69,22 @@ impl Call {
     }
 }
 
-/// All that was measured, in the order of the runs.
+/// All measurements, in the order of the runs.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Density {
     pub(super) numbers: Vec<Beside>,
 }
 
-/// One further volume, again and again, beside so many attached ones. Times in milliseconds.
+/// Rounds of one further volume's life beside a number of attached volumes. Times in milliseconds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Beside {
     pub(super) volumes: usize,
     pub(super) calls: BTreeMap<Call, Vec<f64>>,
-    /// Each round alternated with the calls' round at its index.
+    /// Each round alternated with the round of `calls` at the same index.
     pub(super) kernel: BTreeMap<Step, Vec<f64>>,
     /// The driver's resident memory.
     pub(super) resident_mib: f64,
-    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent.
+    /// CPU time withheld by the machine's host, in percent of the time that processes wanted.
     pub(super) withheld: f64,
 }
 
@@ -114,7 +114,7 @@ impl Density {
         counts.into_iter().collect()
     }
 
-    /// The rounds of all runs beside so many volumes.
+    /// The rounds of all runs beside this number of volumes.
     fn rounds(&self, count: usize, of: impl Fn(&Beside) -> Vec<f64>) -> Vec<f64> {
         self.numbers.iter().filter(|n| n.volumes == count).flat_map(of).collect()
     }
@@ -129,7 +129,7 @@ impl Density {
         self.rounds(count, |n| n.call(call))
     }
 
-    /// By how much the kernel's share of a call is slower than beside the fewest volumes.
+    /// Milliseconds that the kernel's share of a call takes more than beside the fewest volumes.
     fn grown(&self, count: usize, call: Call) -> f64 {
         let share = |count| match self.rounds(count, |n| n.share(call)) {
             rounds if rounds.is_empty() => 0.0,
@@ -139,13 +139,13 @@ impl Density {
         (share(count) - share(fewest)).max(0.0)
     }
 
-    /// The rounds of a call without what the kernel's share has grown by.
+    /// The rounds of a call without the growth of the kernel's share.
     fn driver(&self, count: usize, call: Call) -> Vec<f64> {
         let grown = self.grown(count, call);
         self.calls(count, call).iter().map(|elapsed| elapsed - grown).collect()
     }
 
-    /// For each number of volumes, the median of such rounds against that beside the fewest.
+    /// For each number of volumes, the median of such rounds over the median with the fewest.
     fn ratios(&self, rounds: impl Fn(usize) -> Vec<f64>) -> Vec<Option<f64>> {
         let of = |count: &usize| Some(rounds(*count)).filter(|r| !r.is_empty()).map(|r| median(&r));
         let medians: Vec<_> = self.counts().iter().map(of).collect();
@@ -204,7 +204,7 @@ impl Report for Density {
         chart(times, &Call::ALL.map(driver)) + &chart(milliseconds, &restage)
     }
 
-    /// Those beside many volumes.
+    /// The figures with many volumes.
     fn figures(&self) -> Vec<Figure> {
         let counts = self.counts();
         let (Some(&fewest), Some(&most)) = (counts.first(), counts.last()) else {
@@ -216,7 +216,7 @@ impl Report for Density {
 }
 
 impl Density {
-    /// The figures beside so many volumes, against those beside the fewest.
+    /// The figures beside this number of volumes, against those beside the fewest.
     fn aims(&self, fewest: usize, many: usize) -> Vec<Figure> {
         // With one number of volumes, the figure would be its own floor.
         let flat = if fewest == many { Aim::None } else { Aim::RatioAtMost(FLAT) };
@@ -254,7 +254,7 @@ mod tests {
         use Call::{Publish, Restage, Stats, Unstage};
         use Verdict::{Met, Missed};
         type Case<'a> = (&'a str, Call, (f64, f64), (f64, f64), Verdict);
-        // Of call and kernel's step beside one volume, and beside a thousand.
+        // Columns: times of (call, kernel's step) beside one volume, then beside a thousand.
         let cases: [Case; 8] = [
             ("as fast", Publish, (4.0, 1.0), (4.0, 1.0), Met),
             ("a little slower", Publish, (4.0, 1.0), (5.0, 1.0), Met),
@@ -263,7 +263,7 @@ mod tests {
             ("slower, as two steps are", Unstage, (4.0, 1.0), (8.0, 3.0), Met),
             ("slower, as four are", Restage, (8.0, 1.0), (16.0, 3.0), Met),
             ("no step of this call", Stats, (4.0, 1.0), (7.0, 3.0), Missed),
-            // Noise of the floor is no reason.
+            // Noise of the floor does not count.
             ("the kernel became faster", Publish, (4.0, 3.0), (5.0, 1.0), Met),
         ];
         for (name, call, (few, few_step), (many, many_step), verdict) in cases {

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::measure::{Aim, Figure, median, sorted};
 use crate::page::Report;
 
-/// The share of the CPU time of a claim that events may take, in percent.
+/// Maximum share of events in the CPU time of a claim, in percent.
 const SHARE: f64 = 1.0;
-/// The memory that a ring may take, in MiB.
+/// Maximum memory of a ring in MiB.
 const MEMORY: f64 = 1.0;
 
-/// All that was measured.
+/// All measurements.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Cost {
     /// MiB of a full ring.
@@ -18,11 +18,11 @@ pub(super) struct Cost {
     pub(super) rounds: Vec<Round>,
 }
 
-/// Claims that were bound at once and deleted, and an event beside them.
+/// A round of claims, and the time of an event measured beside it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Round {
     pub(super) claims: usize,
-    /// Claims bound in a second.
+    /// Claims bound per second.
     pub(super) rate: f64,
     /// Events of driver and provisioner for each claim.
     pub(super) events: f64,

@@ -1,4 +1,4 @@
-//! What a ring of events takes: the time of an event that replaces an older one, and memory.
+//! The cost of a ring of events: the time of an event that replaces an older one, and memory.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::process;
 /// Volumes of a sample, and samples.
 const VOLUMES: usize = 2_000;
 const SAMPLES: usize = 11;
-/// Rings that are filled at once: what one takes is too little beside the rest of a process.
+/// Rings that are filled at once. One takes too little memory to be seen beside the process.
 const RINGS: usize = 64;
 const FILLS: usize = 3;
 /// The steps of a volume's creation.
@@ -58,7 +58,7 @@ fn count() -> u64 {
     RING.since(u64::MAX, 0).first
 }
 
-/// MiB of a full ring, of several samples: this process grows by so much.
+/// MiB of a full ring, by the growth of this process, of several samples.
 pub(super) fn mebibytes() -> Vec<f64> {
     // As many events as a ring has.
     (0..VOLUMES).for_each(creation);
@@ -71,18 +71,18 @@ fn growth() -> f64 {
     let before = resident();
     let rings: Vec<_> = (0..RINGS).map(|_| Ring::new(LIMIT)).collect();
     for ring in &rings {
-        // One of the events does not fit, so all that stay are pushed here.
+        // One event does not fit, so the ring keeps only events that are pushed here.
         for event in events.iter().chain(&events) {
             ring.push(copied(event));
         }
     }
     let growth = (resident() - before) / RINGS as f64;
-    // The next sample must not get the same memory again.
+    // The next sample must not reuse this memory.
     std::mem::forget(rings);
     growth
 }
 
-/// The event with texts of its own, though the events of a call share theirs.
+/// A copy of the event with texts of its own. The events of a real call share theirs.
 fn copied(event: &Event) -> Event {
     let (trace, about) = ((*event.trace).into(), (*event.about).into());
     Event { trace, about, ..event.clone() }
