@@ -103,6 +103,7 @@ fn takes_the_manifests(cluster: &Cluster, minor: u32, kubelet_dir: &str) {
     takes(&[&overlay[..], older].concat(), &[]).unwrap_or_else(|why| panic!("{why}"));
     // The plugin has applied other values of the same fields.
     let as_released = ["--server-side", "--force-conflicts"];
-    takes(&[&["--release"][..], older].concat(), &as_released).unwrap_or_else(|why| panic!("{why}"));
+    takes(&[&["--release"][..], older].concat(), &as_released)
+        .unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(takes(&["--release"], &as_released).is_ok(), minor >= WHOLE);
 }

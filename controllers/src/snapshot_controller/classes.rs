@@ -6,10 +6,10 @@ use kube::ResourceExt;
 use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeSnapshotClass};
 
-/// The classes of the components, with the labels by which Velero and `kubectl hostloop uninstall`
-/// find them.
+/// The classes of the components. Velero and `kubectl hostloop uninstall` find them by their labels.
 const CLASS: &str = include_str!("../../../deploy/components/snapshot-class/class.yaml");
-const GROUP_CLASS: &str = include_str!("../../../deploy/components/group-snapshot-class/class.yaml");
+const GROUP_CLASS: &str =
+    include_str!("../../../deploy/components/group-snapshot-class/class.yaml");
 
 /// Creates the classes of this name that are missing. Existing ones stay as they are.
 pub(super) async fn ensure_classes(kube: &Kube, name: &str, driver: &str) -> Result<(), ApiError> {
