@@ -54,7 +54,7 @@ where
 }
 
 /// Lists all volumes with the nodes that they are published to. `max_entries` is the size of a page;
-/// 0 is no limit.
+/// 0 means no limit.
 pub async fn published(
     csi: &Csi,
     max_entries: u32,

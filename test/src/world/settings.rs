@@ -9,7 +9,8 @@ use crate::pools::MIB;
 
 /// Checks that the filesystem volume mounted at this target matches its parameters.
 pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)], mib: u64) {
-    let mount = mounted(&mountinfo(driver.pid())).into_iter().rfind(|m| m.at == target);
+    let table = mountinfo(driver.pid());
+    let mount = mounted(&table).into_iter().rfind(|m| m.at == target);
     let mount = mount.unwrap_or_else(|| panic!("nothing is mounted at {}", target.display()));
     let device = mount.source.strip_prefix("/dev/");
     let device = device.filter(|_| mount.on_loop()).expect("a loop device");
