@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use hostloop_events::phase;
+use parking_lot::Mutex;
 
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
@@ -289,11 +290,6 @@ fn open(path: &Path) -> Result<File> {
 fn device_size(device: &File, path: &Path) -> Result<u64> {
     rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
         .map_err(|e| Error::io("lseek", path, e.into()))
-}
-
-/// A panic in one call must not prevent later ones.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `/sys/block/loopN/…`.

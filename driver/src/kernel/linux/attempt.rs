@@ -1,9 +1,8 @@
 //! Threads that attach files at the same time take different free loop devices.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
-use super::lock;
+use parking_lot::Mutex;
 
 /// The exclusive right among this process's threads to attach a file at this minor, until it is
 /// dropped. The kernel offers the same free device to all of them.
@@ -17,13 +16,13 @@ impl Attempt<'_> {
     /// `None` if another thread attaches a file there.
     pub(super) fn begin(all: &Mutex<BTreeSet<u32>>, minor: u32) -> Option<Attempt<'_>> {
         // An attempt that does not exist must not be dropped.
-        lock(all).insert(minor).then(|| Attempt { all, minor })
+        all.lock().insert(minor).then(|| Attempt { all, minor })
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        lock(self.all).remove(&self.minor);
+        self.all.lock().remove(&self.minor);
     }
 }
 
@@ -41,6 +40,6 @@ mod tests {
         assert_eq!(Attempt::begin(&all, 6).unwrap().minor, 6);
         drop(first);
         assert!(Attempt::begin(&all, 5).is_some());
-        assert_eq!(all.into_inner().unwrap(), BTreeSet::new());
+        assert_eq!(all.into_inner(), BTreeSet::new());
     }
 }
