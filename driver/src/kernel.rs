@@ -28,6 +28,7 @@ pub mod mountinfo;
 pub mod reflink_support;
 pub mod shared_dir;
 mod shared_table;
+pub(crate) mod under_way;
 
 pub use error::{Error, Result};
 pub use loop_device::{

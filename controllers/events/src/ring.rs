@@ -1,9 +1,10 @@
 //! The last events of a process, in memory of a fixed size.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use uuid::Uuid;
@@ -71,7 +72,7 @@ impl Ring {
         let size = event.size();
         let event = Arc::new(event);
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.bytes += size;
             state.events.push_back(event);
             while state.bytes > self.limit
@@ -86,7 +87,7 @@ impl Ring {
 
     /// The events from this number on, at most `most`.
     pub fn since(&self, from: u64, most: usize) -> Batch {
-        let state = self.lock();
+        let state = self.state.lock();
         let end = state.first + state.events.len() as u64;
         // A number of an earlier process may be higher than any of this one.
         let first = from.clamp(state.first, end);
@@ -98,10 +99,6 @@ impl Ring {
     /// Resolves at the next [`Ring::push`] after this call, once it is enabled or polled.
     pub fn changed(&self) -> Notified<'_> {
         self.changed.notified()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,10 +141,10 @@ mod tests {
         let long = "x".repeat(5000);
         for round in 0..10_000 {
             ring.push(event(if round % 7 == 0 { &long } else { "short" }));
-            assert!(ring.lock().bytes <= limit);
+            assert!(ring.state.lock().bytes <= limit);
         }
         let held: usize = ring.since(0, usize::MAX).events.iter().map(|e| e.size()).sum();
-        assert_eq!(held, ring.lock().bytes);
+        assert_eq!(held, ring.state.lock().bytes);
         assert!(held > limit - 2 * event(&long).size(), "{held}");
         // Larger than the whole ring: nothing stays, and the next event finds room.
         ring.push(event(&"x".repeat(limit)));

@@ -1,10 +1,10 @@
 //! The capacity controller against an API server and a driver in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -46,13 +46,13 @@ impl Site {
     }
 
     fn room(&self, pool: &str, room: PoolRoom) {
-        let mut rooms = self.rooms.lock().expect("the rooms");
+        let mut rooms = self.rooms.lock();
         rooms.insert(pool.to_owned(), room);
     }
 
     /// The GetCapacity requests since the last look.
     fn asked(&self) -> Vec<csi::GetCapacityRequest> {
-        std::mem::take(&mut *self.asked.lock().expect("the requests"))
+        std::mem::take(&mut *self.asked.lock())
     }
 
     /// The capacity objects.
@@ -83,8 +83,8 @@ impl Site {
         let site = self.clone();
         handlers.on(move |request: csi::GetCapacityRequest| {
             let pool = request.parameters.get("pool").cloned().unwrap_or_default();
-            site.asked.lock().expect("the requests").push(request);
-            let room = site.rooms.lock().expect("the rooms").get(&pool).cloned();
+            site.asked.lock().push(request);
+            let room = site.rooms.lock().get(&pool).cloned();
             let (available_capacity, maximum_volume_size) = room.unwrap_or(Ok((0, None)))?;
             Ok(csi::GetCapacityResponse {
                 available_capacity,

@@ -225,10 +225,9 @@ async fn work<K, F>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use k8s_openapi::api::core::v1::Node;
     use kube::ResourceExt;
+    use parking_lot::Mutex;
     use serde_json::json;
 
     use super::*;
@@ -239,11 +238,11 @@ mod tests {
 
     impl Log {
         fn note(&self, what: impl Into<String>) {
-            self.0.lock().expect("the log").push(what.into());
+            self.0.lock().push(what.into());
         }
 
         fn taken(&self) -> Vec<String> {
-            std::mem::take(&mut self.0.lock().expect("the log"))
+            std::mem::take(&mut self.0.lock())
         }
     }
 

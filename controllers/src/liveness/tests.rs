@@ -49,7 +49,7 @@ async fn the_answer_is_the_drivers_of_now() {
         let (found, body) = get(address, "/healthz").await;
         assert_eq!(found, status, "{state:?}: {body}");
         assert!(body.contains(text), "{state:?}: {body}");
-        assert_eq!(*driver.probes.lock().unwrap(), i, "{state:?}");
+        assert_eq!(*driver.probes.lock(), i, "{state:?}");
     }
     assert_eq!(get(address, "/").await.0, 404);
 }
@@ -83,11 +83,11 @@ async fn who_asks_meanwhile_joins_the_probe_that_runs() {
     for answer in answers {
         assert!(answer.unwrap_err().contains("Probe: "));
     }
-    assert_eq!(*driver.probes.lock().unwrap(), 1);
+    assert_eq!(*driver.probes.lock(), 1);
     // That probe has ended: the next request starts a new one.
     driver.set(State::Ready);
     assert_eq!(liveness.look().await, Ok(()));
-    assert_eq!(*driver.probes.lock().unwrap(), 2);
+    assert_eq!(*driver.probes.lock(), 2);
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn who_gives_up_takes_nothing_from_the_others() {
     let impatient = tokio::time::timeout(Duration::from_millis(10), liveness.look());
     let (gave_up, answered) = tokio::join!(impatient, liveness.look());
     assert!(gave_up.is_err() && answered.is_err());
-    assert_eq!(*driver.probes.lock().unwrap(), 1);
+    assert_eq!(*driver.probes.lock(), 1);
     // A probe is cancelled with its last waiter.
     let alone = tokio::time::timeout(Duration::from_millis(10), liveness.look());
     assert!(alone.await.is_err());

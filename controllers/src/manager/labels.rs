@@ -84,8 +84,7 @@ impl NodeLabels {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
+    use parking_lot::Mutex;
     use serde_json::{Value, json};
 
     use super::*;
@@ -112,7 +111,7 @@ mod tests {
             let (taken, api) = (taken.clone(), api.clone());
             move |labels: &BTreeMap<String, String>| {
                 api.put(node(json!({"zone": "a", "other": "x"})));
-                taken.lock().expect("the labels").push(labels.clone());
+                taken.lock().push(labels.clone());
                 let missing = labels.is_empty().then(|| "zone".to_owned());
                 Ok(missing.into_iter().collect())
             }
@@ -122,7 +121,7 @@ mod tests {
         let running = tokio::spawn(labels.run(kube(&api), stop.clone()));
         tokio::time::sleep(Duration::from_secs(60)).await;
         let zone = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
-        assert_eq!(*taken.lock().expect("the labels"), [BTreeMap::new(), zone]);
+        assert_eq!(*taken.lock(), [BTreeMap::new(), zone]);
         // The task runs until the stop.
         assert!(!running.is_finished());
         stop.cancel();

@@ -1,7 +1,8 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use hostloop_proto::csi::list_volumes_response::{Entry, VolumeStatus};
 use hostloop_proto::csi::{ListVolumesResponse, Volume};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::advance;
 use tonic::Status;
@@ -40,7 +41,7 @@ fn bench_with(with_inventory: bool) -> Bench {
         naming: options(),
         max_entries: 0,
         inventory: match with_inventory {
-            true => Inventory::reported(move || asked.lock().expect("volumes").clone()),
+            true => Inventory::reported(move || asked.lock().clone()),
             false => Inventory::default(),
         },
         metrics: Metrics::default(),
@@ -86,7 +87,7 @@ impl Bench {
     }
 
     fn known(&self, change: impl FnOnce(&mut Result<Vec<InventoryEntry>, String>)) {
-        change(&mut self.inventory.lock().expect("volumes"))
+        change(&mut self.inventory.lock())
     }
 
     fn add<K: Resource>(&self, watch: Store<K>, object: Value) {

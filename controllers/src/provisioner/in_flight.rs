@@ -2,10 +2,11 @@
 //! provisioner finds the same volume by its name.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::decide::Plan;
@@ -55,12 +56,12 @@ pub(crate) struct InFlight(Mutex<Inner>);
 impl InFlight {
     /// How the last attempt for this claim (by UID) ended.
     pub(crate) fn attempt(&self, uid: &str) -> Option<PendingAttempt> {
-        self.lock().attempts.get(uid).cloned()
+        self.0.lock().attempts.get(uid).cloned()
     }
 
     /// Records how an attempt ended.
     pub(crate) fn set_attempt(&self, uid: &str, attempt: PendingAttempt) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         // The driver is not creating a volume, and the nodes may change before the next attempt.
         if matches!(attempt, PendingAttempt::Slow { .. }) {
             inner.topologies.remove(uid);
@@ -70,7 +71,7 @@ impl InFlight {
 
     /// Forgets the attempts for a claim.
     pub(crate) fn forget(&self, uid: &str) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.attempts.remove(uid);
         inner.live_checks.remove(uid);
         inner.topologies.remove(uid);
@@ -78,17 +79,17 @@ impl InFlight {
 
     /// The inputs of the topology requirement in the last call for a claim (by UID).
     pub(crate) fn topology(&self, uid: &str) -> Option<RequirementInputs> {
-        self.lock().topologies.get(uid).cloned()
+        self.0.lock().topologies.get(uid).cloned()
     }
 
     /// Stores these inputs until the call for the claim has a final answer.
     pub(crate) fn set_topology(&self, uid: &str, topology: RequirementInputs) {
-        self.lock().topologies.insert(uid.to_owned(), topology);
+        self.0.lock().topologies.insert(uid.to_owned(), topology);
     }
 
     /// The remaining wait of a claim, if its class has this UID.
     pub(crate) fn wait(&self, uid: &str, class_uid: Option<&String>) -> Option<Duration> {
-        match self.lock().attempts.get(uid)? {
+        match self.0.lock().attempts.get(uid)? {
             PendingAttempt::Slow { class, until } if class.as_ref() == class_uid => {
                 let left = until.saturating_duration_since(Instant::now());
                 (!left.is_zero()).then_some(left)
@@ -100,37 +101,33 @@ impl InFlight {
     /// Notes claims that an earlier process may have created volumes for. The provisioner reads
     /// them live before it creates their PersistentVolumes.
     pub(crate) fn require_live_check(&self, uids: impl IntoIterator<Item = String>) {
-        self.lock().live_checks.extend(uids);
+        self.0.lock().live_checks.extend(uids);
     }
 
     /// True if an earlier process may have created a volume for this claim.
     pub(crate) fn needs_live_check(&self, uid: &str) -> bool {
-        self.lock().live_checks.contains(uid)
+        self.0.lock().live_checks.contains(uid)
     }
 
     /// The volume of this name, if its PersistentVolume is still to be created.
     pub(crate) fn pending_pv(&self, name: &str) -> Option<Arc<PendingPv>> {
-        self.lock().pending_pvs.get(name).cloned()
+        self.0.lock().pending_pvs.get(name).cloned()
     }
 
     /// True if the PersistentVolume of a claim's volume is still to be created.
     pub(crate) fn has_pending_pv(&self, uid: &str) -> bool {
         let is_for = |one: &Arc<PendingPv>| one.plan.uid() == uid;
-        self.lock().pending_pvs.values().any(is_for)
+        self.0.lock().pending_pvs.values().any(is_for)
     }
 
     /// Adds a volume that still needs its PersistentVolume.
     pub(crate) fn add_pending_pv(&self, pending: Arc<PendingPv>) {
         let name = pending.plan.draft.name.clone();
-        self.lock().pending_pvs.insert(name, pending);
+        self.0.lock().pending_pvs.insert(name, pending);
     }
 
     /// Removes a volume that has its PersistentVolume or is deleted.
     pub(crate) fn remove_pending_pv(&self, name: &str) {
-        self.lock().pending_pvs.remove(name);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().pending_pvs.remove(name);
     }
 }

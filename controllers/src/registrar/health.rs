@@ -48,7 +48,7 @@ impl Verdict {
 impl Health {
     /// Checks the socket file.
     pub fn verdict(&self) -> Verdict {
-        let Some((path, id)) = self.lock(|state| state.socket.clone()) else {
+        let Some((path, id)) = self.state.lock().socket.clone() else {
             return Verdict::Idle;
         };
         let shown = path.display();
@@ -71,26 +71,19 @@ impl Health {
 
     /// True if kubelet has confirmed the registration, and the socket has not been replaced since.
     pub fn is_registered(&self) -> bool {
-        self.lock(|state| state.registered)
+        self.state.lock().registered
     }
 
     pub(super) fn listens(&self, name: &Name) {
-        self.lock(|state| {
-            state.socket = Some((name.path().to_owned(), name.id()));
-            state.registered = false;
-        });
+        let socket = Some((name.path().to_owned(), name.id()));
+        *self.state.lock() = State { socket, registered: false };
     }
 
     pub(super) fn registered(&self) {
-        self.lock(|state| state.registered = true);
+        self.state.lock().registered = true;
     }
 
     pub(super) fn stopped(&self) {
-        self.lock(|state| *state = State::default());
-    }
-
-    fn lock<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        // An update under the lock is never left half done.
-        look(&mut self.state.lock())
+        *self.state.lock() = State::default();
     }
 }

@@ -64,10 +64,12 @@ fn claims(pod: &Pod) -> BTreeSet<Key> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
 
     use super::*;
-    use serde_json::json;
 
     fn pod(version: u32, phase: &str) -> Pod {
         crate::testing::read(json!({
@@ -88,12 +90,12 @@ mod tests {
         watch.apply_write(pod(1, "Running"));
         let left = Arc::new(Mutex::new(Vec::new()));
         let list = left.clone();
-        let users = Users::of(&watch, move |keys| list.lock().unwrap().extend(keys));
+        let users = Users::of(&watch, move |keys| list.lock().extend(keys));
         assert!(users.any(&key("data")) && users.any(&key("p-b")) && !users.any(&key("p-c")));
         watch.apply_write(pod(2, "Running"));
-        assert!(left.lock().unwrap().is_empty());
+        assert!(left.lock().is_empty());
         watch.apply_write(pod(3, "Succeeded"));
         assert!(!users.any(&key("data")) && !users.any(&key("p-b")));
-        assert_eq!(*left.lock().unwrap(), [key("data"), key("p-b")]);
+        assert_eq!(*left.lock(), [key("data"), key("p-b")]);
     }
 }

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::codegen::http::{Request, Response};
 
@@ -133,19 +134,19 @@ impl Api {
     /// Puts an object in, status included, as if another client had written it, and returns it as
     /// stored.
     pub(crate) fn put(&self, object: Value) -> Value {
-        self.lock().store.put(Key::of(&object), object)
+        self.0.lock().store.put(Key::of(&object), object)
     }
 
     /// Returns the object with a path that ends with `path`.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
-        let state = self.lock();
+        let state = self.0.lock();
         let mut found = state.store.ending(path);
         found.next().map(|(_, object)| object.clone())
     }
 
     /// Returns all objects of a kind (by plural).
     pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
-        let state = self.lock();
+        let state = self.0.lock();
         let objects = state.store.objects.iter();
         let of_kind = objects.filter(|(key, _)| key.plural == plural);
         of_kind.map(|(_, object)| object.clone()).collect()
@@ -153,7 +154,7 @@ impl Api {
 
     /// Removes the objects with paths that end with `path`, even with finalizers.
     pub(crate) fn take(&self, path: &str) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let keys: Vec<Key> = state.store.ending(path).map(|(key, _)| key.clone()).collect();
         for key in keys {
             state.store.remove(&key);
@@ -182,44 +183,44 @@ impl Api {
         fault: Fault,
     ) {
         let path = path.to_owned();
-        self.lock().rules.push(Rule { methods, path, left, fault });
+        self.0.lock().rules.push(Rule { methods, path, left, fault });
     }
 
     /// Removes all faults.
     pub(crate) fn heal(&self) {
-        self.lock().rules.clear();
+        self.0.lock().rules.clear();
     }
 
     /// Drops a status field of a kind (by plural), like a CRD without that field.
     pub(crate) fn undefine(&self, plural: &'static str, field: &'static str) {
-        self.lock().store.undefined.push((plural, field));
+        self.0.lock().store.undefined.push((plural, field));
     }
 
     /// Stops to serve a kind (by plural), like an older API server or one without the definition.
     pub(crate) fn lack(&self, plural: &'static str) {
-        self.lock().store.lacking.insert(plural);
+        self.0.lock().store.lacking.insert(plural);
     }
 
     /// Serves a kind again.
     pub(crate) fn serve(&self, plural: &'static str) {
-        self.lock().store.lacking.remove(plural);
+        self.0.lock().store.lacking.remove(plural);
     }
 
     /// Logs a note between the requests, such as a call to a driver.
     pub(crate) fn note(&self, path: String) {
-        self.lock().asked.push(Asked { path, ..Asked::default() });
+        self.0.lock().asked.push(Asked { path, ..Asked::default() });
     }
 
     /// All requests and notes since the last look, except lists and watches.
     pub(crate) fn happened(&self) -> Vec<String> {
         let is_one = |asked: &Asked| asked.list().is_none() && !asked.is_watch();
-        let all = self.lock().taken(is_one);
+        let all = self.0.lock().taken(is_one);
         all.into_iter().map(Asked::line).collect()
     }
 
     /// All requests and notes since the last look, without bodies: `POST ns/kind/name`.
     pub(crate) fn log(&self) -> Vec<String> {
-        let all = self.lock().taken(|_| true);
+        let all = self.0.lock().taken(|_| true);
         let entry = |asked: &Asked| match asked.method.as_str() {
             "" => asked.path.clone(),
             method => format!("{method} {}", asked.short()),
@@ -230,13 +231,13 @@ impl Api {
     /// The writes since the last look: `name[/status] <body>`, without UID and version.
     pub(crate) fn writes(&self) -> Vec<String> {
         let is_write = |asked: &Asked| WRITES.contains(&asked.method.as_str());
-        let writes = self.lock().taken(is_write);
+        let writes = self.0.lock().taken(is_write);
         writes.into_iter().map(Asked::write).collect()
     }
 
     /// The lists since the last look, with their selectors: `pods fieldSelector=a=b`.
     pub(crate) fn lists(&self) -> Vec<String> {
-        let lists = self.lock().taken(|asked| asked.list().is_some());
+        let lists = self.0.lock().taken(|asked| asked.list().is_some());
         lists.iter().filter_map(Asked::list).collect()
     }
 
@@ -268,7 +269,7 @@ impl Api {
             metadata: header("accept").contains("as=PartialObjectMetadataList"),
         };
         let fault = {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             state.asked.push(asked.clone());
             state.fault(&asked)
         };
@@ -278,7 +279,7 @@ impl Api {
             Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
             None => {}
         }
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if let Some(answer) = state.store.served(&asked) {
             return answer;
         }
@@ -290,10 +291,6 @@ impl Api {
             Ok((code, object)) => watch::response(code, &object),
             Err(failure) => failure.response(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("the server")
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use hostloop_memory_driver::{Handlers, Rpc};
 use hostloop_proto::csi::*;
+use parking_lot::Mutex;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
@@ -36,7 +37,7 @@ pub(crate) fn connect(handlers: &Handlers) -> Csi {
     let waiting = Arc::new(Mutex::new(Some((receiver, handlers.services()))));
     Csi::over(move || {
         // A Tokio runtime may not exist before the first connection.
-        if let Some((pipes, services)) = waiting.lock().expect("the driver").take() {
+        if let Some((pipes, services)) = waiting.lock().take() {
             let pipes = UnboundedReceiverStream::new(pipes).map(Ok::<_, io::Error>);
             tokio::spawn(async {
                 let served = services.serve_with_incoming(pipes).await;
@@ -94,34 +95,30 @@ impl Script {
     fn records<Q: Rpc>(&self, call: fn(Q) -> Call, answer: fn(&mut State) -> Q::Response) {
         let state = self.state.clone();
         self.handlers.on(move |request: Q| {
-            let mut state = state.lock().expect("the driver");
+            let mut state = state.lock();
             let answer = answer(&mut state);
             state.called(call(request), answer)
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("the driver")
-    }
-
     /// Makes the next call fail with this status.
     pub(crate) fn fail(&self, status: Status) {
-        self.lock().errors.push_back(status);
+        self.state.lock().errors.push_back(status);
     }
 
     /// Sets the next page of ListVolumes.
     pub(crate) fn page(&self, page: ListVolumesResponse) {
-        self.lock().pages.push_back(page);
+        self.state.lock().pages.push_back(page);
     }
 
     /// Sets the answer to ControllerExpandVolume.
     pub(crate) fn expands(&self, answer: ControllerExpandVolumeResponse) {
-        self.lock().expanded = Some(answer);
+        self.state.lock().expanded = Some(answer);
     }
 
     /// The calls since the last look.
     pub(crate) fn calls(&self) -> Vec<Call> {
-        std::mem::take(&mut self.lock().calls)
+        std::mem::take(&mut self.state.lock().calls)
     }
 
     /// Returns a channel to the driver.

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use hostloop_proto::csi;
-use parking_lot::Mutex;
 
 use super::capability::of_volume;
 use super::{Controller, Error, Result, lookup};
 use crate::csi::capability::compatible;
 use crate::csi::validate;
+use crate::kernel::under_way::{Entry, UnderWay};
 use crate::storage::{Publication, VolumeHandle, VolumeId, VolumeRecord};
 
 /// The action of ControllerPublishVolume.
@@ -47,19 +47,14 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
     }
 }
 
-/// The attach slots of the node: one for each volume that is published to it.
+/// The attach slots of the node: one for each volume that is published to it. The table has the
+/// volumes that count as published, but have no recorded publication yet.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
-    /// Volumes that count as published, but have no recorded publication yet.
-    taken: Mutex<BTreeSet<VolumeId>>,
-}
+pub(super) struct Slots(UnderWay<VolumeId>);
 
 /// A slot, held until the publication is recorded. On drop, the record counts instead, or the slot
 /// is free.
-struct Slot<'a> {
-    slots: &'a Slots,
-    volume: VolumeId,
-}
+type Slot<'a> = Entry<'a, VolumeId>;
 
 impl Slots {
     /// Takes a slot. The lock is held for counting only, never across a write.
@@ -69,25 +64,19 @@ impl Slots {
         limit: u64,
         published: impl FnOnce() -> Result<BTreeSet<VolumeId>>,
     ) -> Result<Slot<'_>> {
-        let mut taken = self.taken.lock();
-        // In this order, a publication recorded meanwhile still counts as taken.
-        let mut used = taken.clone();
-        used.extend(published()?);
-        used.remove(&volume);
-        if used.len() as u64 >= limit {
-            return Err(Error::ResourceExhausted(format!(
-                "{} volumes are published to this node, and no more than {limit} may be",
-                used.len()
-            )));
-        }
-        taken.insert(volume);
-        Ok(Slot { slots: self, volume })
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.slots.taken.lock().remove(&self.volume);
+        self.0.enter_if(volume, (), |taken| {
+            // Under the lock: a publication that is recorded meanwhile still counts as taken.
+            let mut used = published()?;
+            used.extend(taken.keys());
+            used.remove(&volume);
+            match used.len() as u64 >= limit {
+                true => Err(Error::ResourceExhausted(format!(
+                    "{} volumes are published to this node, and no more than {limit} may be",
+                    used.len()
+                ))),
+                false => Ok(()),
+            }
+        })
     }
 }
 

@@ -21,9 +21,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hostloop_events::phase;
+use parking_lot::Mutex;
 
 use super::failpoint::effect;
 use super::{Error, FileId, FsType, Result};
@@ -98,7 +99,7 @@ impl Model {
     }
 
     fn fault(&self, op: &'static str, nth: usize, errno: i32, afterwards: bool) {
-        lock(&self.script).faults.push(Fault {
+        self.script.lock().faults.push(Fault {
             op,
             skip: nth.saturating_sub(1),
             errno,
@@ -110,7 +111,7 @@ impl Model {
     /// panic, call the model, or return an error. A later hook for the same `op` replaces it.
     pub fn hook(&self, op: &'static str, hook: impl FnMut(&Path) -> Result<()> + Send + 'static) {
         let hook = Mutex::new(hook);
-        self.shared_hook(op, move |path| lock(&hook)(path));
+        self.shared_hook(op, move |path| hook.lock()(path));
     }
 
     /// Like [`Model::hook`], for a hook that may run in several calls at a time.
@@ -119,30 +120,30 @@ impl Model {
         op: &'static str,
         hook: impl Fn(&Path) -> Result<()> + Send + Sync + 'static,
     ) {
-        lock(&self.script).hooks.insert(op, Arc::new(hook));
+        self.script.lock().hooks.insert(op, Arc::new(hook));
     }
 
     /// Removes all hooks and faults.
     pub fn behave(&self) {
-        let mut script = lock(&self.script);
+        let mut script = self.script.lock();
         script.hooks.clear();
         script.faults.clear();
     }
 
     /// All operations done or tried so far, in order.
     pub fn effects(&self) -> Vec<Effect> {
-        lock(&self.script).effects.clone()
+        self.script.lock().effects.clone()
     }
 
     /// The names of [`Model::effects`] since the last call of this method.
     pub fn take_effects(&self) -> Vec<&'static str> {
-        let effects = std::mem::take(&mut lock(&self.script).effects);
+        let effects = std::mem::take(&mut self.script.lock().effects);
         effects.into_iter().map(|e| e.op).collect()
     }
 
     /// Makes the mount at this path busy (or not): unmounting a busy mount fails with EBUSY.
     pub fn set_busy(&self, mount_point: &Path, busy: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.busy.retain(|path| path != mount_point);
         if busy {
             state.busy.push(mount_point.to_path_buf());
@@ -151,7 +152,7 @@ impl Model {
 
     /// Disables (or enables) direct I/O for the file with this identity, even while it is in use.
     pub fn set_direct_io(&self, backing: FileId, possible: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.buffered.retain(|id| *id != backing);
         if !possible {
             state.buffered.push(backing);
@@ -198,39 +199,39 @@ impl Model {
     }
 
     fn change_loop(&self, minor: u32, change: impl FnOnce(&mut Slot)) {
-        lock(&self.state).loops.get_mut(&minor).map(change);
+        self.state.lock().loops.get_mut(&minor).map(change);
     }
 
     fn change_super(&self, minor: u32, change: impl FnOnce(&mut Super)) {
         let device = Device::Loop(minor);
-        lock(&self.state).supers.get_mut(&device).map(change);
+        self.state.lock().supers.get_mut(&device).map(change);
     }
 
     /// Makes the tools of this filesystem unavailable.
     pub fn set_absent(&self, fs: FsType) {
-        lock(&self.script).absent.push(fs);
+        self.script.lock().absent.push(fs);
     }
 
     /// True if the filesystem on a device is frozen, mounted or not.
     pub fn is_frozen(&self, minor: u32) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let sb = state.supers.get(&Device::Loop(minor));
         sb.is_some_and(|sb| sb.frozen)
     }
 
     /// Clears all devices and mounts; the content of files stays.
     pub fn reboot(&self) {
-        *lock(&self.state) = State::default();
+        *self.state.lock() = State::default();
     }
 
     /// Records an effect or a query. Returns the error with which it must fail after it is done.
     fn enter(&self, op: &'static str, path: &Path, is_effect: bool) -> Result<Option<Error>> {
         if is_effect {
-            lock(&self.script).effects.push(Effect { op, path: path.to_path_buf() });
+            self.script.lock().effects.push(Effect { op, path: path.to_path_buf() });
             effect(op).map_err(|e| Error::io(op, path, e))?;
         }
         let (hook, fault) = {
-            let mut script = lock(&self.script);
+            let mut script = self.script.lock();
             (script.hooks.get(op).cloned(), script.next_fault(op))
         };
         // This holds neither lock, because the hook may call the model.
@@ -276,7 +277,7 @@ impl Model {
     }
 
     fn settled<T>(&self, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.settle();
         let answer = f(&mut state);
         state.settle();
@@ -317,9 +318,4 @@ fn phase_of(op: &str) -> Option<&'static str> {
         "thaw" => "thaw",
         _ => return None,
     })
-}
-
-/// A panicking test in one thread must not hide behind a poisoned lock in another.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

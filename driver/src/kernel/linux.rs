@@ -1,12 +1,12 @@
 //! The real kernel.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use hostloop_events::phase;
 
+use super::under_way::UnderWay;
 use super::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
     LoopScope, LoopSpec, LoopTable, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
@@ -14,7 +14,6 @@ use super::{
 };
 
 mod asking;
-mod attempt;
 pub(crate) mod blank;
 mod fs;
 mod fs_tools;
@@ -35,8 +34,9 @@ pub struct Linux {
     asking: asking::Asking,
     /// For opens only, which work even on a device that hangs when it is queried.
     opening: asking::Asking,
-    /// Minors at which threads attach files now.
-    attaching: Mutex<BTreeSet<u32>>,
+    /// Minors at which threads attach files now. The kernel offers the same free device to all of
+    /// them.
+    attaching: UnderWay<u32>,
     /// For new images with ext4.
     templates: fs_tools::Templates,
     /// `None` if each call reads all loop devices and mounts.
@@ -289,11 +289,6 @@ fn open(path: &Path) -> Result<File> {
 fn device_size(device: &File, path: &Path) -> Result<u64> {
     rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
         .map_err(|e| Error::io("lseek", path, e.into()))
-}
-
-/// A panic in one call must not prevent later ones.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `/sys/block/loopN/…`.

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::body::Body as Answer;
 use futures::stream::pending;
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::Cluster;
@@ -69,7 +70,7 @@ pub(super) struct FakeApi(Arc<Mutex<State>>);
 impl FakeApi {
     /// Stores an object, as if another client had written it.
     pub(super) fn put(&self, object: Value) {
-        self.lock().put(object);
+        self.0.lock().put(object);
     }
 
     /// Stores the definitions of the snapshot API.
@@ -79,14 +80,14 @@ impl FakeApi {
 
     /// Stores an object at its path, which says kind, namespace and name.
     pub(super) fn set(&self, path: &str, object: Value) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let object = state.at(path, object);
         state.put(object);
     }
 
     /// Makes these objects the only ones of a collection.
     pub(super) fn items(&self, path: &str, items: Value) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let collection = ObjectKey::of(&state.at(path, json!({})));
         state.objects.retain(|key, _| !is_in(key, &collection));
         for item in items.as_array().expect("an array") {
@@ -102,43 +103,43 @@ impl FakeApi {
 
     /// Fixes the answer to a text.
     pub(super) fn text(&self, path: &str, code: u16, body: &str) {
-        self.lock().answers.insert(path.to_owned(), (code, body.to_owned()));
+        self.0.lock().answers.insert(path.to_owned(), (code, body.to_owned()));
     }
 
     /// Makes it a server of Kubernetes 1.`minor`.
     pub(super) fn minor(&self, minor: u32) {
-        self.lock().minor = Some(minor);
+        self.0.lock().minor = Some(minor);
     }
 
     /// Takes a right from the person: a verb, on an object or on a collection and its objects.
     pub(super) fn forbid(&self, verb: &str, path: &str) {
-        self.lock().forbidden.push((verb.to_owned(), path.to_owned()));
+        self.0.lock().forbidden.push((verb.to_owned(), path.to_owned()));
     }
 
     /// Runs a controller for each object that is created.
     pub(super) fn on_create(&self, react: impl Fn(&mut Value) -> Vec<Value> + Send + 'static) {
-        self.lock().controller = Some(Box::new(react));
+        self.0.lock().controller = Some(Box::new(react));
     }
 
     /// Limits the size of a page.
     pub(super) fn page(&self, size: usize) {
-        self.lock().page = Some(size);
+        self.0.lock().page = Some(size);
     }
 
     /// All objects of a kind.
     pub(super) fn all(&self, kind: &str) -> Vec<Value> {
-        let state = self.lock();
+        let state = self.0.lock();
         state.objects.values().filter(|object| object["kind"] == kind).cloned().collect()
     }
 
     /// All requests, as `GET PATH?QUERY`.
     pub(super) fn requests(&self) -> Vec<String> {
-        self.lock().requests.clone()
+        self.0.lock().requests.clone()
     }
 
     /// The writes since the last look, as `PATCH Role hostloop/hostloop`.
     pub(super) fn writes(&self) -> Vec<String> {
-        std::mem::take(&mut self.lock().writes)
+        std::mem::take(&mut self.0.lock().writes)
     }
 
     /// A client of the server.
@@ -151,7 +152,8 @@ impl FakeApi {
                 let body = body.collect_bytes().await.expect("a body");
                 let body = serde_json::from_slice(&body).unwrap_or_default();
                 let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
-                let (code, answer) = server.lock().answer(head.method.as_str(), path, query, body);
+                let (code, answer) =
+                    server.0.lock().answer(head.method.as_str(), path, query, body);
                 // A watch without changes: an answer that does not end.
                 let answer = match code == 200 && query.contains("watch=true") {
                     true => Answer::from_stream(pending::<Result<Vec<u8>, Infallible>>()),
@@ -173,10 +175,6 @@ impl FakeApi {
             system_namespace: "hostloop".to_owned(),
             driver_name: "hostloop.csi.dev".to_owned(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -230,8 +230,8 @@ impl Join {
         let (found, pods) = watch::channel(Vec::new());
         tasks.spawn(pods::list(cluster.clone(), out.clone(), found));
         tasks.spawn(streams::of_pods(cluster.clone(), pods.clone(), out.clone()));
-        tasks.spawn(metrics::send(cluster.clone(), pods, out.clone()));
-        tasks.spawn(reports::send(Nodes::Cluster(cluster.clone()), out.clone()));
+        tasks.spawn(metrics::send(cluster.clone(), pods.clone(), out.clone()));
+        tasks.spawn(reports::send(Nodes::Cluster(cluster.clone(), pods), out.clone()));
         let subject = Subject {
             cluster: cluster.context.clone(),
             endpoint: None,

@@ -5,9 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{Error, Result};
+use crate::kernel::under_way::{Entry, UnderWay};
 use crate::storage::VolumeRecord;
 
 /// Limits on the inline volumes of a node.
@@ -53,20 +52,10 @@ impl InlineLimits {
 
 /// Inline volumes that are being created: their sizes in bytes, by handle.
 #[derive(Debug, Default)]
-pub(super) struct Making(Mutex<HashMap<String, u64>>);
+pub(super) struct Making(UnderWay<String, u64>);
 
 /// Counts as an inline volume. Releases on drop: the index already counts the volume.
-#[derive(Debug)]
-pub(super) struct Admitted<'a> {
-    making: &'a Making,
-    handle: String,
-}
-
-impl Drop for Admitted<'_> {
-    fn drop(&mut self) {
-        self.making.0.lock().remove(&self.handle);
-    }
-}
+pub(super) type Admitted<'a> = Entry<'a, String, u64>;
 
 impl Making {
     /// Admits one more volume, besides those being created and those that `existing` finds.
@@ -79,17 +68,16 @@ impl Making {
         bytes: u64,
         existing: impl FnOnce() -> Vec<Arc<VolumeRecord>>,
     ) -> Result<Admitted<'_>> {
-        let mut making = self.0.lock();
-        let existing = existing();
-        let sizes: HashMap<&str, u64> = existing
-            .iter()
-            .filter_map(|record| Some((record.inline.as_deref()?, record.capacity_bytes)))
-            .chain(making.iter().map(|(handle, bytes)| (handle.as_str(), *bytes)))
-            .filter(|(other, _)| *other != handle)
-            .collect();
-        limits.admit(sizes.into_values(), bytes)?;
-        making.insert(handle.to_owned(), bytes);
-        Ok(Admitted { making: self, handle: handle.to_owned() })
+        self.0.enter_if(handle.to_owned(), bytes, |making| {
+            let existing = existing();
+            let sizes: HashMap<&str, u64> = existing
+                .iter()
+                .filter_map(|record| Some((record.inline.as_deref()?, record.capacity_bytes)))
+                .chain(making.iter().map(|(handle, bytes)| (handle.as_str(), *bytes)))
+                .filter(|(other, _)| *other != handle)
+                .collect();
+            limits.admit(sizes.into_values(), bytes)
+        })
     }
 }
 

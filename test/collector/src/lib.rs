@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span;
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -60,14 +61,7 @@ struct State {
     received: Received,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Shared(Arc<Mutex<State>>);
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+type Shared = Arc<Mutex<State>>;
 
 /// A collector. It has threads of its own, which end with all connections when it stops.
 #[derive(Debug)]

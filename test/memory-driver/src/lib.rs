@@ -130,33 +130,33 @@ impl MemoryDriver {
 
     /// Changes the driver's capabilities or behaviour, from the next call on.
     pub fn change(&self, change: impl FnOnce(&mut Options)) {
-        change(&mut self.shared.lock().options);
+        change(&mut self.shared.0.lock().options);
     }
 
     /// Assigns one step to each of the next calls of this method (`"CreateVolume"`). Later calls
     /// are answered as usual.
     pub fn script(&self, method: &str, steps: impl IntoIterator<Item = Step>) {
-        self.shared.lock().script.add(method, steps);
+        self.shared.0.lock().script.add(method, steps);
     }
 
     /// Assigns this step to all calls of this method after those scripted before.
     pub fn always(&self, method: &str, step: Step) {
-        self.shared.lock().script.always(method, step);
+        self.shared.0.lock().script.always(method, step);
     }
 
     /// Removes the steps of this method.
     pub fn unscript(&self, method: &str) {
-        self.shared.lock().script.clear(method);
+        self.shared.0.lock().script.clear(method);
     }
 
     /// The number of remaining steps from [`script`](Self::script).
     pub fn steps_left(&self, method: &str) -> usize {
-        self.shared.lock().script.left(method)
+        self.shared.0.lock().script.left(method)
     }
 
     /// All calls so far, in the order of arrival.
     pub fn calls(&self) -> Vec<Call> {
-        self.shared.lock().calls.all()
+        self.shared.0.lock().calls.all()
     }
 
     /// All requests of this type so far, in the order of arrival.
@@ -182,13 +182,13 @@ impl MemoryDriver {
 
     /// All volumes, by ID.
     pub fn volumes(&self) -> Vec<Volume> {
-        let inner = self.shared.lock();
+        let inner = self.shared.0.lock();
         inner.state.volumes.values().cloned().collect()
     }
 
     /// The volume with this ID.
     pub fn volume(&self, id: &str) -> Option<Volume> {
-        self.shared.lock().state.volumes.get(id).cloned()
+        self.shared.0.lock().state.volumes.get(id).cloned()
     }
 
     /// The volume with this name in its CreateVolume request.
@@ -198,19 +198,19 @@ impl MemoryDriver {
 
     /// All snapshots, including members of groups.
     pub fn snapshots(&self) -> Vec<Snapshot> {
-        let inner = self.shared.lock();
+        let inner = self.shared.0.lock();
         inner.state.snapshots.values().cloned().collect()
     }
 
     /// All group snapshots.
     pub fn groups(&self) -> Vec<Group> {
-        let inner = self.shared.lock();
+        let inner = self.shared.0.lock();
         inner.state.groups.values().cloned().collect()
     }
 
     /// The objects that are left.
     pub fn left(&self) -> Left {
-        self.shared.lock().state.left()
+        self.shared.0.lock().state.left()
     }
 
     /// Panics if anything is left.
@@ -222,7 +222,7 @@ impl MemoryDriver {
 
     /// Adds a volume without a call over the socket, as if it had always existed.
     pub fn add_volume(&self, request: csi::CreateVolumeRequest) -> Volume {
-        let mut inner = self.shared.lock();
+        let mut inner = self.shared.0.lock();
         let made = inner.work(state::State::create_volume, request);
         let id = made.ok().and_then(|made| made.volume);
         let id = id.expect("the volume can be made").volume_id;
@@ -231,12 +231,12 @@ impl MemoryDriver {
 
     /// Removes a volume without a call.
     pub fn lose_volume(&self, id: &str) {
-        self.shared.lock().state.volumes.remove(id);
+        self.shared.0.lock().state.volumes.remove(id);
     }
 
     /// Removes or adds a publication without a call.
     pub fn set_published(&self, volume: &str, node: &str, publication: Option<Publication>) {
-        let mut inner = self.shared.lock();
+        let mut inner = self.shared.0.lock();
         let volume = inner.state.volumes.get_mut(volume);
         let published = &mut volume.expect("the volume is there").published;
         match publication {
@@ -251,7 +251,7 @@ impl MemoryDriver {
 
     /// Sets the volume's result in health calls; none means healthy.
     pub fn set_health(&self, volume: &str, health: Vec<VolumeHealthEntry>) {
-        let mut inner = self.shared.lock();
+        let mut inner = self.shared.0.lock();
         inner.state.health.insert(volume.to_owned(), health);
     }
 }

@@ -2,11 +2,12 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hostloop_proto::csi::*;
+use parking_lot::Mutex;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, async_trait};
@@ -53,7 +54,7 @@ impl Handlers {
             async move { Ok(Box::new(answer.await?) as Box<dyn Any + Send>) }.boxed()
         };
         let handler = Arc::new(handler);
-        self.lock().by_request.insert(TypeId::of::<Q>(), handler);
+        self.0.lock().by_request.insert(TypeId::of::<Q>(), handler);
     }
 
     /// Sets the synchronous handler of an RPC.
@@ -66,7 +67,7 @@ impl Handlers {
 
     /// Sets a callback that receives the methods of RPCs without a handler, such as `CreateVolume`.
     pub fn on_unhandled(&self, unhandled: impl Fn(&'static str) + Send + Sync + 'static) {
-        self.lock().unhandled = Some(Arc::new(unhandled));
+        self.0.lock().unhandled = Some(Arc::new(unhandled));
     }
 
     /// All CSI services with these handlers.
@@ -80,7 +81,7 @@ impl Handlers {
 
     async fn answer<Q: Rpc>(&self, request: Request<Q>) -> Result<Response<Q::Response>, Status> {
         let (handler, unhandled) = {
-            let inner = self.lock();
+            let inner = self.0.lock();
             let handler = inner.by_request.get(&TypeId::of::<Q>()).cloned();
             (handler, inner.unhandled.clone())
         };
@@ -93,11 +94,6 @@ impl Handlers {
         let answer = handler(Box::new(request.into_inner()));
         let answer = answer.await?.downcast();
         Ok(Response::new(*answer.expect("a handler returns its RPC's response")))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A test that panics under the lock has already failed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

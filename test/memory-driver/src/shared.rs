@@ -1,8 +1,9 @@
 //! The state that all connections share, and the course of a call.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::FutureExt;
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use crate::calls::Calls;
@@ -12,9 +13,7 @@ use crate::script::{Script, Step};
 use crate::state::State;
 
 #[derive(Default)]
-pub(crate) struct Shared {
-    inner: Mutex<Inner>,
-}
+pub(crate) struct Shared(pub(crate) Mutex<Inner>);
 
 #[derive(Default)]
 pub(crate) struct Inner {
@@ -66,12 +65,7 @@ impl Door {
 
 impl Shared {
     pub(crate) fn new(options: Options) -> Shared {
-        Shared { inner: Mutex::new(Inner { options, ..Inner::default() }) }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A test that panics under the lock has already failed.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        Shared(Mutex::new(Inner { options, ..Inner::default() }))
     }
 
     /// Records a call and answers it as the script says.
@@ -82,7 +76,7 @@ impl Shared {
         work: Work<Q>,
     ) -> Result<Q::Response, Status> {
         let (number, step) = {
-            let mut inner = self.lock();
+            let mut inner = self.0.lock();
             let number = inner.calls.begin(request.clone(), door);
             (number, inner.script.next(Q::METHOD))
         };
@@ -95,7 +89,7 @@ impl Shared {
             return std::future::pending().await;
         }
         let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
-        self.lock().calls.end(number, code);
+        self.0.lock().calls.end(number, code);
         answer
     }
 
@@ -110,7 +104,7 @@ impl Shared {
             Step::Delay(time) => tokio::time::sleep(time).await,
             Step::Pass | Step::DoneBut(_) | Step::DropAnswer => {}
         }
-        let answer = self.lock().work(work, request);
+        let answer = self.0.lock().work(work, request);
         match step {
             Step::DoneBut(code) => answer.and(Err(Step::status(code))),
             _ => answer,

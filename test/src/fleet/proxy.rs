@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -96,7 +97,7 @@ impl Proxy {
 
     /// The number of calls with each mishap, and of successful calls under `None`.
     pub fn counts(&self) -> BTreeMap<Option<Mishap>, usize> {
-        self.shared.counts().clone()
+        self.shared.counts.lock().clone()
     }
 }
 
@@ -118,17 +119,13 @@ async fn anonymous(kubeconfig: &Path) -> Client {
 }
 
 impl Shared {
-    fn counts(&self) -> std::sync::MutexGuard<'_, BTreeMap<Option<Mishap>, usize>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn next(&self, watch: bool) -> Option<Mishap> {
         let mishap = match watch {
             true => (self.dice.below(100) < self.percent_cut).then_some(Mishap::Cut),
             false => (self.dice.below(100) < self.percent)
                 .then(|| CALLS[self.dice.below(CALLS.len() as u64) as usize]),
         };
-        *self.counts().entry(mishap).or_default() += 1;
+        *self.counts.lock().entry(mishap).or_default() += 1;
         mishap
     }
 }

@@ -2,7 +2,9 @@
 //! without nodes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use crate::cluster::{self, Cluster};
 use crate::deployed;
@@ -21,7 +23,7 @@ impl Plane {
     /// Returns the control plane of this process and starts it if it is not running.
     pub fn shared() -> Arc<Plane> {
         static SHARED: Mutex<Weak<Plane>> = Mutex::new(Weak::new());
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         if let Some(plane) = shared.upgrade() {
             return plane;
         }
@@ -54,7 +56,7 @@ impl Plane {
 
     /// Starts the snapshot controller if it is not running yet.
     pub fn with_snapshot_controller(&self) {
-        let mut there = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut there = self.snapshots.lock();
         if there.is_some() {
             return;
         }

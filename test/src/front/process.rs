@@ -5,11 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 
 use crate::driver::binary;
 use crate::machine;
@@ -163,44 +164,40 @@ impl Pod {
         &self.name
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the controllers. A later start counts as the same container in the same pod.
     pub fn start(&self) {
         let name = self.named.then_some(&*self.name);
         let started = Controllers::in_pod(&self.dir, &self.namespace, name, &self.args);
-        *self.running() = Some(started);
+        *self.controllers.lock() = Some(started);
     }
 
     /// Sends SIGKILL.
     pub fn kill(&self) {
-        if let Some(mut controllers) = self.running().take() {
+        if let Some(mut controllers) = self.controllers.lock().take() {
             controllers.kill();
         }
     }
 
     /// Stops the controllers as kubelet does; they must end with success.
     pub fn stop(&self) {
-        if let Some(controllers) = self.running().take() {
+        if let Some(controllers) = self.controllers.lock().take() {
             controllers.stop();
         }
     }
 
     /// Sends SIGSTOP.
     pub fn pause(&self) {
-        self.running().as_ref().expect("they run").pause();
+        self.controllers.lock().as_ref().expect("they run").pause();
     }
 
     /// Sends SIGCONT.
     pub fn resume(&self) {
-        self.running().as_ref().expect("they run").resume();
+        self.controllers.lock().as_ref().expect("they run").resume();
     }
 
     /// The process ID of the controllers.
     pub fn pid(&self) -> Option<u32> {
-        self.running().as_ref().map(Controllers::pid)
+        self.controllers.lock().as_ref().map(Controllers::pid)
     }
 
     /// The log of the controllers.
@@ -215,7 +212,7 @@ impl Pod {
     }
 
     pub(crate) fn assert_running(&self) {
-        let ended = self.running().as_mut().and_then(Controllers::ended);
+        let ended = self.controllers.lock().as_mut().and_then(Controllers::ended);
         if let Some(status) = ended {
             panic!("{} ended with {status}:\n{}", self.name, self.tail());
         }
@@ -228,14 +225,14 @@ impl Pod {
 
     /// Sends SIGTERM if the controllers run.
     pub(crate) fn ask_to_stop(&self) {
-        if let Some(controllers) = &*self.running() {
+        if let Some(controllers) = &*self.controllers.lock() {
             controllers.terminate();
         }
     }
 
     /// Waits for the end after [`Pod::ask_to_stop`].
     pub(crate) fn stopped(&self) {
-        if let Some(controllers) = self.running().take() {
+        if let Some(controllers) = self.controllers.lock().take() {
             controllers.wait();
         }
     }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
@@ -110,7 +110,7 @@ async fn watches_become_wider_and_narrower() {
     let list = gone.clone();
     claims.on_change(move |change| {
         if let Change::Deleted(claim) = change {
-            list.lock().unwrap().push(claim.name_any());
+            list.lock().push(claim.name_any());
         }
     });
     // A kind with a field selector ignores the watch scope.
@@ -122,13 +122,13 @@ async fn watches_become_wider_and_narrower() {
     caches.set_watch_scope(WatchScope::Whole);
     until(|| claims.is_whole()).await;
     assert_eq!(names(&claims), ["bare", "ours", "theirs"]);
-    assert!(gone.lock().unwrap().is_empty());
+    assert!(gone.lock().is_empty());
     // The object is deleted while the watch selects everything, so the deletion is reported.
     api.take("claims/theirs");
     caches.set_watch_scope(WatchScope::Narrow);
     until(|| names(&claims) == ["ours"]).await;
     assert!(!claims.is_whole());
-    let mut gone = gone.lock().unwrap().clone();
+    let mut gone = gone.lock().clone();
     gone.sort();
     assert_eq!(gone, ["bare", "theirs"]);
     let selector = "persistentvolumeclaims labelSelector=hostloop.csi.dev/node=n1";
@@ -161,12 +161,12 @@ async fn what_is_not_in_sight_is_asked_for() {
 fn reported(watch: &Store<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
     let reported = Arc::new(Mutex::new(Vec::new()));
     let list = reported.clone();
-    watch.on_change(move |change| list.lock().unwrap().push(change.object().name_any()));
+    watch.on_change(move |change| list.lock().push(change.object().name_any()));
     reported
 }
 
 fn taken(reported: &Mutex<Vec<String>>) -> Vec<String> {
-    std::mem::take(&mut *reported.lock().unwrap())
+    std::mem::take(&mut *reported.lock())
 }
 
 #[tokio::test]

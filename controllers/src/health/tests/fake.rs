@@ -1,10 +1,11 @@
 //! A fake driver with scripted health answers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
+use parking_lot::{Mutex, MutexGuard};
 use tonic::Status;
 
 use crate::csi::Csi;
@@ -36,7 +37,7 @@ pub(super) struct Fake(Arc<Mutex<State>>);
 
 impl Fake {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     pub(super) fn set(&self, volume: &'static str, answer: Answer) {

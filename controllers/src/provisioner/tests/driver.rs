@@ -1,10 +1,11 @@
 //! A driver with scripted answers. It adds its calls to the API server's log.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
+use parking_lot::{Mutex, MutexGuard};
 use tonic::Status;
 
 use crate::csi::Csi;
@@ -26,7 +27,7 @@ pub(super) struct TestDriver(Arc<Mutex<State>>);
 
 impl TestDriver {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("the driver")
+        self.0.lock()
     }
 
     /// Returns a client of the driver.

@@ -1,10 +1,11 @@
 //! A minimal driver that has only a name.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures::FutureExt;
 use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
+use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::csi::Csi;
@@ -38,7 +39,7 @@ impl Driver {
     }
 
     pub(crate) fn set(&self, state: State) {
-        *self.state.lock().unwrap() = state;
+        *self.state.lock() = state;
     }
 
     /// Serves the driver over in-memory pipes.
@@ -57,8 +58,8 @@ impl Driver {
     }
 
     async fn probe(&self) -> Result<csi::ProbeResponse, Status> {
-        *self.probes.lock().unwrap() += 1;
-        let state = *self.state.lock().unwrap();
+        *self.probes.lock() += 1;
+        let state = *self.state.lock();
         let ready = match state {
             State::Unset => None,
             State::Ready => Some(true),

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use hostloop_memory_driver::{Handlers, Rpc};
 use hostloop_proto::csi;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -220,21 +221,21 @@ pub(super) struct Answers {
 }
 
 fn next<T>(answers: &Queue<T>) -> Result<T, Status> {
-    let next = answers.lock().unwrap().pop_front();
+    let next = answers.lock().pop_front();
     next.unwrap_or_else(|| Err(Status::not_found("none such")))
 }
 
 impl Answers {
     pub(super) fn single(&self, answer: Result<csi::Snapshot, Status>) {
-        self.singles.lock().unwrap().push_back(answer);
+        self.singles.lock().push_back(answer);
     }
 
     pub(super) fn group(&self, answer: Result<csi::VolumeGroupSnapshot, Status>) {
-        self.groups.lock().unwrap().push_back(answer);
+        self.groups.lock().push_back(answer);
     }
 
     pub(super) fn deletion(&self, answer: Result<(), Status>) {
-        self.deletions.lock().unwrap().push_back(answer);
+        self.deletions.lock().push_back(answer);
     }
 
     fn handlers(&self, api: &Api) -> Handlers {

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use hostloop_events::phase;
 
+use super::Model;
 use super::fake_signature::Content;
 use super::mounting::{bind, lexical, mount, place};
 use super::state::{Device, State};
-use super::{Model, lock};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
@@ -321,7 +321,7 @@ impl Kernel for Model {
     }
 
     fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
-        let absent = lock(&self.script).absent.clone();
+        let absent = self.script.lock().absent.clone();
         let answer = |fs: FsType| match absent.contains(&fs) {
             true => Err(format!("mkfs.{fs} is not installed")),
             false => Ok(()),

@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::lock;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Total time for the devices of one query to answer. A healthy device needs microseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -112,7 +112,7 @@ impl Asking {
             let (send, left, question) = (send.clone(), left.clone(), question.clone());
             let (turns, patience) = (self.turns.clone(), self.patience);
             Box::new(move || {
-                let next = || lock(&left).next();
+                let next = || left.lock().next();
                 while let Some((at, minor)) = next() {
                     let asked = turns.take(minor, patience).and_then(|_turn| {
                         let asked = catch_unwind(AssertUnwindSafe(|| question(minor)));
@@ -131,7 +131,7 @@ impl Asking {
             if patience.is_zero() {
                 break;
             }
-            let wait = match lock(&left).len() {
+            let wait = match left.lock().len() {
                 0 => patience,
                 _ => patience.min(STALL),
             };
@@ -139,13 +139,13 @@ impl Asking {
                 asked.push(one);
                 continue;
             }
-            let more = workers.len().max(1).min(lock(&left).len());
+            let more = workers.len().max(1).min(left.lock().len());
             workers.extend((0..more).filter_map(|_| self.run(job())));
         }
         // Threads that still wait for a device must not query another device after it.
-        lock(&left).by_ref().for_each(drop);
+        left.lock().by_ref().for_each(drop);
         if asked.len() == all {
-            let mut idle = lock(&self.idle);
+            let mut idle = self.idle.lock();
             workers.truncate(IDLE.saturating_sub(idle.len()));
             idle.extend(workers);
         }
@@ -155,7 +155,7 @@ impl Asking {
     /// Runs the job on a thread. Returns the sender for the thread's next job; `None` if no thread
     /// can be started.
     fn run(&self, job: Job) -> Option<Sender<Job>> {
-        let idle = lock(&self.idle).pop();
+        let idle = self.idle.lock().pop();
         let worker = match idle {
             Some(worker) => worker,
             None => {
@@ -186,18 +186,16 @@ impl Turns {
         patience: Duration,
         end: Instant,
     ) -> Result<MutexGuard<'_, HashMap<u32, Instant>>, Unasked> {
-        let mut under_way = lock(&self.under_way);
+        let mut under_way = self.under_way.lock();
         while let Some(since) = under_way.get(&minor) {
-            let hangs = patience.saturating_sub(since.elapsed());
-            let left = end.saturating_duration_since(Instant::now());
-            if hangs.is_zero() {
+            let (now, lost) = (Instant::now(), *since + patience);
+            if now >= lost {
                 return Err(Unasked::Lost);
             }
-            if left.is_zero() {
+            if now >= end {
                 return Err(Unasked::Busy);
             }
-            let waited = self.ended.wait_timeout(under_way, left.min(hangs));
-            under_way = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.ended.wait_until(&mut under_way, end.min(lost));
         }
         Ok(under_way)
     }
@@ -205,7 +203,7 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        lock(&self.turns.under_way).remove(&self.minor);
+        self.turns.under_way.lock().remove(&self.minor);
         self.turns.ended.notify_all();
     }
 }
@@ -227,7 +225,7 @@ mod tests {
         let question = move |minor: u32| {
             if minor == 2 {
                 count.fetch_add(1, Ordering::SeqCst);
-                let _ = lock(&wait).recv();
+                let _ = wait.lock().recv();
             }
             minor * 10
         };

@@ -15,13 +15,14 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
 
 use super::uevents::{Changes, Uevents};
-use super::{Linux, ioctl, lock, loopdev, mount, statmount};
+use super::{Linux, ioctl, loopdev, mount, statmount};
 use crate::kernel::mount_words::Words;
 use crate::kernel::{Error, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
 
@@ -272,7 +273,7 @@ impl Known {
             return Ok(loopdev::infos_in(linux, &loopdev::attached_minors()?, scope).into());
         };
         let query = {
-            let mut loops = lock(&self.loops);
+            let mut loops = self.loops.lock();
             let changes = uevents.drain().map_err(|e| Error::io("recvfrom", "uevents", e))?;
             loops.note(changes, scope)
         };
@@ -282,15 +283,15 @@ impl Known {
             Query::These(minors) => minors.iter().map(|(minor, _)| *minor).collect(),
         };
         let answers = loopdev::infos_in(linux, &minors, scope);
-        Ok(lock(&self.loops).learn(query, answers))
+        Ok(self.loops.lock().learn(query, answers))
     }
 
     /// The mounts of this thread's namespace.
     pub(super) fn mounts(&self) -> Result<MountTable> {
         let namespace = std::fs::metadata(NAMESPACE);
         let namespace = namespace.map_err(|e| Error::io("stat", NAMESPACE, e))?.ino();
-        let mut known = lock(&self.mounts);
-        let unmounted = std::mem::take(&mut *lock(&self.unmounted));
+        let mut known = self.mounts.lock();
+        let unmounted = std::mem::take(&mut *self.unmounted.lock());
         match known.as_mut().filter(|mounts| mounts.namespace == namespace) {
             Some(mounts) => {
                 mounts.follow(&unmounted)?;
@@ -302,13 +303,13 @@ impl Known {
 
     /// Makes the next look read everything.
     pub(super) fn forget(&self) {
-        *lock(&self.mounts) = None;
-        lock(&self.loops).forget();
+        *self.mounts.lock() = None;
+        self.loops.lock().forget();
     }
 
     /// Notes that this process has unmounted something.
     pub(super) fn unmounted(&self, path: &Path) {
-        lock(&self.unmounted).push(path.to_owned());
+        self.unmounted.lock().push(path.to_owned());
     }
 
     /// True if the kernel still shows these devices and mounts, and these mounts as the topmost
@@ -332,7 +333,7 @@ impl Known {
         let same_mounts = mounts.iter().all(|entry| is_current(entry))
             && at.iter().all(|(path, entry)| is_topmost(path, *entry));
         if !same_mounts {
-            *lock(&self.mounts) = None;
+            *self.mounts.lock() = None;
         }
         let minors: Vec<u32> = loops.iter().map(|info| info.minor).collect();
         let now = match minors.as_slice() {
@@ -340,7 +341,7 @@ impl Known {
             minors => loopdev::infos(linux, minors),
         };
         let differs = |info: &&&LoopInfo| !now.contains(**info);
-        let mut known = lock(&self.loops);
+        let mut known = self.loops.lock();
         let mut same_loops = true;
         for info in loops.iter().filter(differs) {
             known.change(info.minor);

@@ -14,7 +14,6 @@ use loopdev::LoopControl;
 use rustix::fs::{CWD, FileType, Mode};
 
 use super::asking::{Asking, PATIENCE};
-use super::attempt::Attempt;
 use super::ioctl::{self, flags};
 use super::uevents::{Changes, Uevents};
 use super::{Linux, device_size, read_attribute, sysfs};
@@ -144,11 +143,11 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
         let free = ioctl::loop_get_free(&control)
             .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
         let unbound = (free..).filter(|minor| !is_bound(*minor));
-        let mut attempts = unbound.filter_map(|minor| Attempt::begin(&linux.attaching, minor));
-        let Some(attempt) = attempts.find(|attempt| !is_attached(attempt.minor)) else {
+        let mut attempts = unbound.filter_map(|minor| linux.attaching.enter(minor));
+        let Some(attempt) = attempts.find(|attempt| !is_attached(attempt.key)) else {
             break;
         };
-        let minor = attempt.minor;
+        let minor = attempt.key;
         match attach_at(linux, spec, minor) {
             // Another process took the device, or the kernel is detaching it. Never clear it: it
             // belongs to that process.

@@ -81,8 +81,9 @@ fn both_formats_have_the_same_calls() {
 #[test]
 fn lines_of_the_logger() {
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
+    use parking_lot::Mutex;
     use tracing_subscriber::fmt;
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -90,7 +91,7 @@ fn lines_of_the_logger() {
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> std::io::Result<()> {
@@ -108,7 +109,7 @@ fn lines_of_the_logger() {
         tracing::warn!(target: "hostloop::call", method = "M", about, code = %"OK", ms = 1.5, error, "call");
     });
     for lines in [text, json] {
-        let bytes = lines.0.lock().unwrap().clone();
+        let bytes = lines.0.lock().clone();
         let line = String::from_utf8(bytes).unwrap();
         let parsed = LogLine::parse(line.trim_end()).unwrap_or_else(|| panic!("{line}"));
         assert_eq!((&*parsed.level, &*parsed.message), ("WARN", "call"), "{line}");

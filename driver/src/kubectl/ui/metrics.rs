@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Out;
 use super::message::{Message, Source};
-use super::pods::Pods;
+use super::pods::{self, Pods};
 use crate::kubectl::api::{ApiError, Call};
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::node_pods::EventPod;
@@ -37,9 +37,7 @@ const CHOSEN: [&str; 7] = [
 pub(super) async fn send(cluster: Cluster, mut pods: Pods, out: Out) {
     const ABOUT: &str = "the metrics of hostloop's pods";
     let mut known: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
-    loop {
-        let found = pods.wait_for(|pods| !pods.is_empty()).await.map(|pods| pods.clone());
-        let Ok(pods) = found else { return };
+    while let Some(pods) = pods::found(&mut pods).await {
         let reads: Vec<_> = pods.iter().map(|pod| read(&cluster, pod)).collect();
         let found: Vec<_> = futures::stream::iter(reads).buffered(AT_ONCE).collect().await;
         for (pod, values) in pods.iter().zip(found) {

@@ -1,4 +1,4 @@
-//! The list of hostloop's pods, which the streams of events and the charts share.
+//! The list of hostloop's pods, which the events, the charts and the reports share.
 
 use std::time::Duration;
 
@@ -31,6 +31,11 @@ pub(super) async fn list(cluster: Cluster, out: Out, pods: watch::Sender<Vec<Eve
         }
         sleep(PAUSE).await;
     }
+}
+
+/// The pods of the last look, once there are any. `None` after the last look.
+pub(super) async fn found(pods: &mut Pods) -> Option<Vec<EventPod>> {
+    pods.wait_for(|pods| !pods.is_empty()).await.ok().map(|pods| pods.clone())
 }
 
 fn no_pods(cluster: &Cluster) -> String {

@@ -12,11 +12,12 @@ use tokio::time::sleep;
 use super::Out;
 use super::block_maps::{BlockMaps, Image};
 use super::message::Message;
+use super::pods::{self, Pods};
 use crate::inspect::inventory::Survey;
 use crate::inspect::status::{ImageMap, Report, image_maps};
 use crate::kernel::linux::Linux;
 use crate::kubectl::cluster::Cluster;
-use crate::kubectl::node_pods;
+use crate::kubectl::node_pods::{self, EventPod, NodePod};
 use crate::storage::PoolSpec;
 
 /// The pauses between two looks. A report costs a node some milliseconds for each volume.
@@ -41,10 +42,9 @@ pub(super) struct LocalPools {
 }
 
 /// Where reports come from.
-#[derive(Clone)]
 pub(super) enum Nodes {
     /// From the node pods of a cluster.
-    Cluster(Cluster),
+    Cluster(Cluster, Pods),
     /// From this machine.
     Local(LocalPools),
     /// From nowhere: a socket alone has none.
@@ -52,11 +52,14 @@ pub(super) enum Nodes {
 }
 
 /// Sends reports and maps until the task is dropped.
-pub(super) async fn send(nodes: Nodes, out: Out) {
+pub(super) async fn send(mut nodes: Nodes, out: Out) {
     let mut known = Known::default();
     loop {
-        let (took, pause) = match &nodes {
-            Nodes::Cluster(cluster) => (of_cluster(cluster, &out, &mut known).await, OF_CLUSTER),
+        let (took, pause) = match &mut nodes {
+            Nodes::Cluster(cluster, pods) => {
+                let Some(pods) = pods::found(pods).await else { return };
+                (of_cluster(cluster, pods, &out, &mut known).await, OF_CLUSTER)
+            }
             Nodes::Local(pools) => (of_machine(pools, &out, &mut known).await, OF_MACHINE),
             Nodes::None => return,
         };
@@ -139,10 +142,15 @@ fn for_page(mut report: Value) -> Value {
 }
 
 /// Returns how long the slowest node took.
-async fn of_cluster(cluster: &Cluster, out: &Out, known: &mut Known) -> Duration {
+async fn of_cluster(
+    cluster: &Cluster,
+    pods: Vec<EventPod>,
+    out: &Out,
+    known: &mut Known,
+) -> Duration {
     let mut took = Duration::ZERO;
-    // Without the list of pods, their events are missing too, which is reported there.
-    let Ok(pods) = node_pods::node_pods(cluster).await else { return took };
+    let of_nodes = pods.into_iter().filter(|pod| pod.process == "node");
+    let pods: Vec<NodePod> = of_nodes.map(|pod| pod.pod).collect();
     known.maps.keep(&pods.iter().map(|pod| pod.node.as_str()).collect::<BTreeSet<_>>());
     for report in node_pods::reports(cluster, &pods).await {
         let about = format!("the report of node {}", report.node);

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -42,6 +43,11 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
     until(&out, "\"key\":\"pv\"").await;
     let messages = until(&out, "demo/data").await;
     drop(join);
+
+    // The events, the charts and the reports share one list of pods.
+    let is_list = |request: &String| request.starts_with(&format!("GET {PODS}?"));
+    let lists: BTreeSet<String> = api.requests().into_iter().filter(is_list).collect();
+    assert_eq!(lists.len(), 1, "{lists:?}");
 
     let problem = |about: &str| -> String {
         let found = messages.iter().find(|m| m["type"] == "problem" && m["about"] == about);

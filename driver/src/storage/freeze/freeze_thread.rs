@@ -4,7 +4,6 @@
 //! thread that freezes also thaws, through the same open directory. It thaws on request, at the
 //! limit, or at once if the freeze succeeds after the caller gave up.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use hostloop_events::{Call, phase};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::kernel::under_way::UnderWay;
 use crate::kernel::{self, FileId, Freeze, Kernel};
 
 /// The latest request to the freeze thread.
@@ -105,7 +105,7 @@ impl Freezer {
         mount: Arc<File>,
         device: (FileId, u32),
     ) -> std::io::Result<Option<Freezer>> {
-        let Some(under_way) = UnderWay::enter(device) else {
+        let Some(under_way) = UNDER_WAY.enter(device) else {
             return Ok(None);
         };
         let shared = Arc::new(Shared {
@@ -207,19 +207,4 @@ fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
 }
 
 /// Loop devices (by image and minor) that have a running freeze thread.
-static UNDER_WAY: Mutex<BTreeSet<(FileId, u32)>> = Mutex::new(BTreeSet::new());
-
-/// An entry in [`UNDER_WAY`], removed on drop.
-struct UnderWay((FileId, u32));
-
-impl UnderWay {
-    fn enter(device: (FileId, u32)) -> Option<UnderWay> {
-        UNDER_WAY.lock().insert(device).then(|| UnderWay(device))
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        UNDER_WAY.lock().remove(&self.0);
-    }
-}
+static UNDER_WAY: UnderWay<(FileId, u32)> = UnderWay::new();

@@ -1,7 +1,7 @@
 use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::*;
@@ -22,11 +22,11 @@ struct Notes {
 impl Notes {
     fn note(&self, what: &str, volumes: &[VolumeId]) {
         let call = format!("{what} {}", volumes.len());
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
     }
 
     fn calls(&self) -> Vec<String> {
-        self.calls.lock().unwrap().clone()
+        self.calls.lock().clone()
     }
 }
 

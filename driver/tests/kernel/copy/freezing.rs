@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
@@ -14,6 +14,7 @@ use hostloop_driver::kernel::{self, FileId, Freeze, FsType, Kernel, LoopDevice};
 use hostloop_driver::kernel::{BindFlags, MountSpec};
 use hostloop_driver::storage::freeze::{self, Intents, Leftover, Limits, Still, Target};
 use hostloop_driver::storage::{Error, PoolId, Result, VolumeId};
+use parking_lot::Mutex;
 use rstest::rstest;
 
 use super::support::{Mount, Pool, arg, run, sparse};
@@ -151,12 +152,12 @@ struct Notes(Mutex<Vec<VolumeId>>);
 
 impl Intents for Notes {
     fn write(&self, volumes: &[VolumeId]) -> Result<()> {
-        self.0.lock().unwrap().extend(volumes);
+        self.0.lock().extend(volumes);
         Ok(())
     }
 
     fn clear(&self, volumes: &[VolumeId]) -> Result<()> {
-        self.0.lock().unwrap().retain(|v| !volumes.contains(v));
+        self.0.lock().retain(|v| !volumes.contains(v));
         Ok(())
     }
 }
@@ -173,7 +174,7 @@ fn limited<T>(
     let notes = Notes::default();
     let limits = Limits { max_freeze, check: &|| Ok(()) };
     let done = freeze::quiesced(&kernel(), targets, &limits, &notes, copy);
-    assert!(notes.0.lock().unwrap().is_empty(), "no intent is left");
+    assert!(notes.0.lock().is_empty(), "no intent is left");
     done
 }
 
@@ -410,5 +411,5 @@ fn a_full_pool_does_not_hang_the_caller() {
         std::thread::sleep(Duration::from_millis(500));
     }
     assert!(!volume.is_frozen() && volume.takes_writes());
-    assert!(notes.0.lock().unwrap().is_empty());
+    assert!(notes.0.lock().is_empty());
 }

@@ -2,10 +2,11 @@
 //! then inspect the server while a call is under way.
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_driver::kernel::fake::Model;
+use parking_lot::{Condvar, Mutex};
 
 #[derive(Debug, Default)]
 struct Passage {
@@ -42,35 +43,35 @@ impl Gate {
 
     /// From now on, calls with this text in their path wait at the gate.
     pub(crate) fn close_for(&self, word: &str) {
-        self.passage.lock().unwrap().closed = Some(word.to_owned());
+        self.passage.lock().closed = Some(word.to_owned());
     }
 
     /// Opens the gate.
     pub(crate) fn open(&self) {
-        self.passage.lock().unwrap().closed = None;
+        self.passage.lock().closed = None;
         self.changed.notify_all();
     }
 
     /// Number of calls that have reached the gate so far.
     pub(crate) fn tried(&self) -> usize {
-        self.passage.lock().unwrap().came
+        self.passage.lock().came
     }
 
     /// Waits until this many calls have reached the gate.
     pub(crate) fn wait_for(&self, tried: usize) {
-        let passage = self.passage.lock().unwrap();
+        let mut passage = self.passage.lock();
         let limit = Duration::from_secs(20);
         let few = |p: &mut Passage| p.came < tried;
-        let (passage, waited) = self.changed.wait_timeout_while(passage, limit, few).unwrap();
+        let waited = self.changed.wait_while_for(&mut passage, few, limit);
         assert!(!waited.timed_out(), "{} tried, not {tried}", passage.came);
     }
 
     fn pass(&self, path: &Path) {
         let path = path.to_str().unwrap();
-        let mut passage = self.passage.lock().unwrap();
+        let mut passage = self.passage.lock();
         passage.came += 1;
         self.changed.notify_all();
         let shut = |p: &mut Passage| p.closed.as_ref().is_some_and(|word| path.contains(word));
-        drop(self.changed.wait_while(passage, shut).unwrap());
+        self.changed.wait_while(&mut passage, shut);
     }
 }

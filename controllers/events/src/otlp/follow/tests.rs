@@ -1,6 +1,7 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hostloop_collector::{Answer, Collector, Received, attribute};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::subscriber::DefaultGuard;
@@ -67,7 +68,7 @@ impl Rig {
 
     /// The messages of the log, without time and fields of other lines.
     fn log(&self, message: &str) -> Vec<String> {
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.log.lock();
         let text = String::from_utf8_lossy(&log);
         text.lines().filter(|line| line.contains(message)).map(str::to_owned).collect()
     }
@@ -98,7 +99,7 @@ struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        self.0.lock().extend(bytes);
         Ok(bytes.len())
     }
 

@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::kernel::linux::lock;
 use crate::kernel::linux::superblock::crc32c;
 use crate::kernel::linux::superblock::ext4::{
     BYTES as SUPERBLOCK, CHECKED, CHECKSUM, HASH_SEED, INCOMPATIBLE, MADE, MAGIC, START, UUID,
@@ -77,7 +77,7 @@ impl Templates {
     /// Writes the filesystem into a blank image. False if no such image is remembered.
     pub(super) fn write(&self, spec: &MkfsSpec<'_>, image: &File) -> Result<bool> {
         let bytes = file::length(image)?;
-        let known = lock(&self.0).iter().find(|t| t.is_for(spec, bytes)).cloned();
+        let known = self.0.lock().iter().find(|t| t.is_for(spec, bytes)).cloned();
         let Some(known) = known else {
             return Ok(false);
         };
@@ -99,7 +99,7 @@ impl Templates {
         let Ok(Some(template)) = Template::of(spec, image) else {
             return;
         };
-        let mut templates = lock(&self.0);
+        let mut templates = self.0.lock();
         templates.retain(|other| !other.is_for(spec, template.bytes));
         templates.truncate(KEPT - 1);
         templates.push_front(Arc::new(template));
