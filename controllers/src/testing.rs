@@ -17,12 +17,10 @@ use crate::csi::driver::{ControllerCapability, Service};
 use crate::flags;
 use crate::metrics::Metrics;
 
-mod api;
-mod conformance;
 mod driver;
 mod objects;
 
-pub(crate) use api::{Api, Fault};
+pub(crate) use hostloop_fake_api::{Api, Fault};
 pub(crate) use driver::{Call, NODE_ID, Script, connect};
 pub(crate) use objects::*;
 

@@ -1,7 +1,6 @@
 //! Cases for the behaviour of an API server that the controllers rely on. They run on the in-memory
-//! server and on kube-apiserver (`test/tests/loops/conformance.rs` includes this file). A case that
-//! fails on only one of them shows that the two servers differ, so tests on one prove nothing about
-//! the other.
+//! server and on kube-apiserver (`test/tests/loops/conformance.rs`). A case that fails on only one
+//! of them shows that the two servers differ, so tests on one prove nothing about the other.
 
 use std::time::Duration;
 
@@ -13,8 +12,6 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tonic::codegen::http::Request;
 
-// The path is explicit, because the tests on kube-apiserver include this file by its path.
-#[path = "conformance/writes.rs"]
 mod writes;
 
 use writes::*;
@@ -26,7 +23,7 @@ const NODES: &str = "/api/v1/nodes";
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 
 /// Runs all cases. Objects are in this namespace; names of cluster-wide objects begin with it.
-pub(crate) async fn conforms(client: &Client, namespace: &str) {
+pub async fn conforms(client: &Client, namespace: &str) {
     let mut failed = Vec::new();
     macro_rules! run {
         ($($case:ident)+) => {$(

@@ -16,6 +16,7 @@ use path::{Key, Target, short};
 use store::{Failure, Store};
 use watch::Stream;
 
+pub mod conformance;
 mod discovery;
 mod path;
 mod select;
@@ -97,7 +98,7 @@ impl Asked {
 
 /// A failure of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The request fails with this code, and changes nothing.
     Refuse(u16),
     /// The request gets no answer, and changes nothing.
@@ -127,24 +128,24 @@ struct State {
 
 /// The API server. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Api(Arc<Mutex<State>>);
+pub struct Api(Arc<Mutex<State>>);
 
 impl Api {
     /// Puts an object in, status included, as if another client had written it, and returns it as
     /// stored.
-    pub(crate) fn put(&self, object: Value) -> Value {
+    pub fn put(&self, object: Value) -> Value {
         self.lock().store.put(Key::of(&object), object)
     }
 
     /// Returns the object with a path that ends with `path`.
-    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+    pub fn get(&self, path: &str) -> Option<Value> {
         let state = self.lock();
         let mut found = state.store.ending(path);
         found.next().map(|(_, object)| object.clone())
     }
 
     /// Returns all objects of a kind (by plural).
-    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
+    pub fn all(&self, plural: &str) -> Vec<Value> {
         let state = self.lock();
         let objects = state.store.objects.iter();
         let of_kind = objects.filter(|(key, _)| key.plural == plural);
@@ -152,7 +153,7 @@ impl Api {
     }
 
     /// Removes the objects with paths that end with `path`, even with finalizers.
-    pub(crate) fn take(&self, path: &str) {
+    pub fn take(&self, path: &str) {
         let mut state = self.lock();
         let keys: Vec<Key> = state.store.ending(path).map(|(key, _)| key.clone()).collect();
         for key in keys {
@@ -162,19 +163,19 @@ impl Api {
 
     /// Refuses the next write to a path with this suffix. A suffix that ends with `?watch` applies
     /// to watches.
-    pub(crate) fn refuse(&self, path: &str, code: u16) {
+    pub fn refuse(&self, path: &str, code: u16) {
         let methods = if path.ends_with("?watch") { &["GET"] } else { WRITES };
         self.fault(methods, path, Some(1), Fault::Refuse(code));
     }
 
     /// Refuses all further reads of paths with this suffix.
-    pub(crate) fn hide(&self, path: &str, code: u16) {
+    pub fn hide(&self, path: &str, code: u16) {
         self.fault(&["GET"], path, None, Fault::Refuse(code));
     }
 
     /// Makes the next `left` requests fail (all if `None`). An empty `methods` means any method.
     /// `path` is a suffix of the request path, or the plural of the kind.
-    pub(crate) fn fault(
+    pub fn fault(
         &self,
         methods: &'static [&'static str],
         path: &str,
@@ -186,39 +187,39 @@ impl Api {
     }
 
     /// Removes all faults.
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.lock().rules.clear();
     }
 
     /// Drops a status field of a kind (by plural), like a CRD without that field.
-    pub(crate) fn undefine(&self, plural: &'static str, field: &'static str) {
+    pub fn undefine(&self, plural: &'static str, field: &'static str) {
         self.lock().store.undefined.push((plural, field));
     }
 
     /// Stops to serve a kind (by plural), like an older API server or one without the definition.
-    pub(crate) fn lack(&self, plural: &'static str) {
+    pub fn lack(&self, plural: &'static str) {
         self.lock().store.lacking.insert(plural);
     }
 
     /// Serves a kind again.
-    pub(crate) fn serve(&self, plural: &'static str) {
+    pub fn serve(&self, plural: &'static str) {
         self.lock().store.lacking.remove(plural);
     }
 
     /// Logs a note between the requests, such as a call to a driver.
-    pub(crate) fn note(&self, path: String) {
+    pub fn note(&self, path: String) {
         self.lock().asked.push(Asked { path, ..Asked::default() });
     }
 
     /// All requests and notes since the last look, except lists and watches.
-    pub(crate) fn happened(&self) -> Vec<String> {
+    pub fn happened(&self) -> Vec<String> {
         let is_one = |asked: &Asked| asked.list().is_none() && !asked.is_watch();
         let all = self.lock().taken(is_one);
         all.into_iter().map(Asked::line).collect()
     }
 
     /// All requests and notes since the last look, without bodies: `POST ns/kind/name`.
-    pub(crate) fn log(&self) -> Vec<String> {
+    pub fn log(&self) -> Vec<String> {
         let all = self.lock().taken(|_| true);
         let entry = |asked: &Asked| match asked.method.as_str() {
             "" => asked.path.clone(),
@@ -228,20 +229,20 @@ impl Api {
     }
 
     /// The writes since the last look: `name[/status] <body>`, without UID and version.
-    pub(crate) fn writes(&self) -> Vec<String> {
+    pub fn writes(&self) -> Vec<String> {
         let is_write = |asked: &Asked| WRITES.contains(&asked.method.as_str());
         let writes = self.lock().taken(is_write);
         writes.into_iter().map(Asked::write).collect()
     }
 
     /// The lists since the last look, with their selectors: `pods fieldSelector=a=b`.
-    pub(crate) fn lists(&self) -> Vec<String> {
+    pub fn lists(&self) -> Vec<String> {
         let lists = self.lock().taken(|asked| asked.list().is_some());
         lists.iter().filter_map(Asked::list).collect()
     }
 
     /// Creates a client of the server.
-    pub(crate) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -343,5 +344,5 @@ fn unbound(mut body: Value) -> Value {
 #[tokio::test(start_paused = true)]
 async fn it_is_as_the_real_one() {
     let api = Api::default();
-    super::conformance::conforms(&api.client(), "conformance").await;
+    conformance::conforms(&api.client(), "conformance").await;
 }
