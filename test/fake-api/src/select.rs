@@ -1,4 +1,4 @@
-//! Selectors of lists and watches, and the parsing of query parameters.
+//! Selectors of lists and watches.
 
 use std::collections::BTreeMap;
 
@@ -20,30 +20,23 @@ pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool 
     meets(selector("labelSelector"), label) && meets(selector("fieldSelector"), field)
 }
 
-/// True if values meet all requirements. The controllers use `k=v` and `!k`.
+/// True if values meet all requirements. hostloop uses `k=v`, `!k` and `k in (v,w)`.
 fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
-    let mut requirements = selector.split(',').filter(|one| !one.is_empty());
-    requirements.all(|one| match (one.split_once('='), one.strip_prefix('!')) {
-        (Some((key, wanted)), None) => value(key).as_deref() == Some(wanted),
-        (None, Some(key)) => value(key).is_none(),
-        _ => panic!("not a selector of the controllers: {selector}"),
+    let mut is_inside = false;
+    let requirements = selector.split(|c: char| {
+        is_inside = if is_inside { c != ')' } else { c == '(' };
+        c == ',' && !is_inside
+    });
+    requirements.filter(|one| !one.is_empty()).all(|one| {
+        if let Some((key, values)) = one.split_once(" in (") {
+            let value = value(key);
+            let mut values = values.trim_end_matches(')').split(',').map(str::trim);
+            return values.any(|one| value.as_deref() == Some(one));
+        }
+        match (one.split_once('='), one.strip_prefix('!')) {
+            (Some((key, wanted)), None) => value(key).as_deref() == Some(wanted),
+            (None, Some(key)) => value(key).is_none(),
+            _ => panic!("not a selector of hostloop: {selector}"),
+        }
     })
-}
-
-/// Parses the query parameters of a request.
-pub(super) fn query(text: &str) -> BTreeMap<String, String> {
-    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| (key.to_owned(), decoded(value))).collect()
-}
-
-/// Decodes percent-encoding.
-fn decoded(text: &str) -> String {
-    let mut pieces = text.split('%');
-    let mut plain = pieces.next().unwrap_or_default().replace('+', " ");
-    for piece in pieces {
-        let (code, rest) = piece.split_at(2);
-        plain.push(u8::from_str_radix(code, 16).expect("an ASCII letter").into());
-        plain.push_str(&rest.replace('+', " "));
-    }
-    plain
 }
