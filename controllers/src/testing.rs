@@ -17,13 +17,11 @@ use crate::csi::driver::{ControllerCapability, Service};
 use crate::flags;
 use crate::metrics::Metrics;
 
-mod api;
-mod conformance;
 mod driver;
 mod objects;
 
-pub(crate) use api::{Api, Fault};
 pub(crate) use driver::{Call, NODE_ID, Script, connect};
+pub(crate) use hostloop_fake_api::{FakeApi, Fault};
 pub(crate) use objects::*;
 
 /// The name of the scripted driver.
@@ -43,7 +41,7 @@ pub(crate) fn parse<T: clap::Args>(flags: &[&str]) -> T {
 
 /// The surroundings of a controller under test.
 pub(crate) struct World {
-    pub(crate) api: Api,
+    pub(crate) api: FakeApi,
     pub(crate) script: Script,
     pub(crate) context: Context,
     events: mpsc::Receiver<Event>,
@@ -52,7 +50,7 @@ pub(crate) struct World {
 impl World {
     /// Creates a world with a driver that has these capabilities.
     pub(crate) fn new(capabilities: &[ControllerCapability]) -> Self {
-        let api = Api::default();
+        let api = FakeApi::with_snapshots();
         let script = Script::default();
         let metrics = Arc::new(Metrics::default());
         let (sender, events) = Events::collected(metrics.clone());

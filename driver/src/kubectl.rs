@@ -19,8 +19,6 @@ mod completion;
 mod describe;
 mod distribution;
 mod events;
-#[cfg(test)]
-mod fake_api;
 mod install;
 mod load;
 mod log_line;

@@ -13,7 +13,7 @@ use crate::api::scope::Scope;
 use crate::client::Kube;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Driver, Pools};
-use crate::testing::{self, Api, World, connect, options};
+use crate::testing::{self, FakeApi, World, connect, options};
 
 const LATE: &str = "WaitForFirstConsumer";
 const NOW: &str = "Immediate";
@@ -25,7 +25,7 @@ type PoolRoom = Result<(i64, Option<i64>), Status>;
 /// The API server and the driver, which outlive a process.
 #[derive(Clone, Default)]
 struct Site {
-    api: Api,
+    api: FakeApi,
     /// The room of classes, by their parameter `pool`.
     rooms: Arc<Mutex<BTreeMap<String, PoolRoom>>>,
     asked: Arc<Mutex<Vec<csi::GetCapacityRequest>>>,

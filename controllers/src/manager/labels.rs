@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
-    use crate::testing::{Api, Fault};
+    use crate::testing::{FakeApi, Fault};
 
-    fn kube(api: &Api) -> Kube {
+    fn kube(api: &FakeApi) -> Kube {
         Kube::new(api.client(), None, Arc::new(Metrics::default()), "test")
     }
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn they_are_read_until_none_is_missing() {
-        let api = Api::default();
+        let api = FakeApi::default();
         for code in [500, 404] {
             api.fault(&["GET"], "/api/v1/nodes/n1", Some(1), Fault::Refuse(code));
         }
@@ -132,7 +132,7 @@ mod tests {
     async fn what_cannot_be_gone_on_with_ends_it() {
         let take = |_: &BTreeMap<String, String>| Err("it moved".to_owned());
         let labels = NodeLabels::new("n1", vec!["zone".to_owned()], take);
-        let api = Api::default();
+        let api = FakeApi::default();
         api.put(node(json!({"zone": "a"})));
         let ended = labels.run(kube(&api), CancellationToken::new()).await;
         assert_eq!(ended, Err("it moved".to_owned()));

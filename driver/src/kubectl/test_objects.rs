@@ -1,8 +1,10 @@
 //! Objects and comparisons for tests of the client.
 
+use hostloop_fake_api::FakeApi;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::Cluster;
 use super::volume_objects::Objects;
 
 /// Reads an object, or a part of one, that leaves out what a test does not need.
@@ -18,6 +20,24 @@ pub(super) fn objects(yaml: &str) -> Vec<Value> {
 /// The objects of a kind.
 pub(super) fn of_kind<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
     objects.iter().filter(|object| object["kind"] == kind).cloned().map(read).collect()
+}
+
+/// The API server in memory as the cluster of a command, with the namespace `demo`.
+pub(super) fn cluster_of(api: &FakeApi) -> Cluster {
+    Cluster {
+        client: api.client(),
+        context: Some("test".to_owned()),
+        namespace: "demo".to_owned(),
+        system_namespace: "hostloop".to_owned(),
+        driver_name: "hostloop.csi.dev".to_owned(),
+    }
+}
+
+/// The writes since the last look, as `PATCH hostloop/roles/hostloop`.
+pub(super) fn writes(api: &FakeApi) -> Vec<String> {
+    let mut requests = api.log();
+    requests.retain(|request| !request.starts_with("GET"));
+    requests
 }
 
 /// What a person with all rights reads of these objects.

@@ -1,9 +1,7 @@
 //! The API server in memory, which the controllers' unit tests use, is checked against a real one.
 
+use hostloop_fake_api::conformance::conforms;
 use hostloop_test::front::objects::{Objects, Place, client};
-
-#[path = "../../../controllers/src/testing/conformance.rs"]
-mod cases;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_in_memory_is_like_this_one() {
@@ -11,6 +9,6 @@ async fn the_api_server_in_memory_is_like_this_one() {
     let objects = Objects::connect(&plane.kubeconfig()).await;
     let namespace = format!("conformance-{}", std::process::id());
     objects.namespace(&namespace).await;
-    cases::conforms(&client(&plane.kubeconfig()).await, &namespace).await;
+    conforms(&client(&plane.kubeconfig()).await, &namespace).await;
     objects.delete(&Place::of("Namespace", "", &namespace)).await;
 }

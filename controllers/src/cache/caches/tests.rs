@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::Change;
 use crate::client::Kube;
-use crate::testing::{self, Api};
+use crate::testing::{self, FakeApi};
 
 fn claim(name: &str, node: Option<&str>) -> Value {
     let labels = node.map(|node| json!({NODE_LABEL: node}));
@@ -55,7 +55,7 @@ async fn until(so: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn a_node_is_shown_its_own() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
     let caches = Caches::of_node(api.client(), stop, "n1");
@@ -98,7 +98,7 @@ fn how_kinds_are_narrowed() {
 
 #[tokio::test]
 async fn watches_become_wider_and_narrower() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     api.put(claim("ours", Some("n1")));
     api.put(claim("theirs", Some("n2")));
     api.put(claim("bare", None));
@@ -137,7 +137,7 @@ async fn watches_become_wider_and_narrower() {
 
 #[tokio::test]
 async fn what_is_not_in_sight_is_asked_for() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     api.put(claim("theirs", Some("n2")));
     let kube = Kube::new(api.client(), None, Arc::default(), "test");
     for (watch_scope, found) in [(WatchScope::Narrow, true), (WatchScope::Whole, false)] {
@@ -171,7 +171,7 @@ fn taken(reported: &Mutex<Vec<String>>) -> Vec<String> {
 
 #[tokio::test]
 async fn parts_that_see_everything_share_what_they_see() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     api.put(claim("first", Some("n2")));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
@@ -212,7 +212,7 @@ async fn parts_that_see_everything_share_what_they_see() {
 /// A kind that the API server cannot serve must not restart the process, as that would not help.
 #[tokio::test(start_paused = true)]
 async fn only_required_kinds_are_trouble() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     for kind in ["volumegroupsnapshotcontents", "persistentvolumes"] {
         api.hide(&format!("/{kind}"), 500);
     }

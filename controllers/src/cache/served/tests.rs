@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cache::{Caches, Store};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent};
-use crate::testing::{Api, Fault};
+use crate::testing::{FakeApi, Fault};
 
 const ALL: [&Feature; 3] = [&MODIFYING, &SNAPSHOTS, &GROUPS];
 
@@ -97,7 +97,7 @@ fn one_line_says_what_is_off() {
 }
 
 /// Caches of an API server, and the task that follows its kinds.
-fn caches(api: &Api, stop: &CancellationToken) -> Caches {
+fn caches(api: &FakeApi, stop: &CancellationToken) -> Caches {
     let served = Served::of(&ALL);
     let kube = Kube::new(api.client(), None, Arc::default(), "test");
     let (followed, stopped) = (served.clone(), stop.clone());
@@ -120,7 +120,7 @@ async fn holds<K: Resource>(store: &Store<K>, name: &str) {
 /// for their objects, and their kinds are found when they appear.
 #[tokio::test(start_paused = true)]
 async fn a_server_may_lack_kinds() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     for kind in MODIFYING.kinds.iter().chain(SNAPSHOTS.kinds).chain(GROUPS.kinds) {
         api.lack(kind);
     }
@@ -156,7 +156,7 @@ async fn a_server_may_lack_kinds() {
 /// Cluster-wide caches follow the same answers.
 #[tokio::test(start_paused = true)]
 async fn a_leader_watches_no_missing_kind_either() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     SNAPSHOTS.kinds.iter().for_each(|kind| api.lack(kind));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
@@ -172,7 +172,7 @@ async fn a_leader_watches_no_missing_kind_either() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer() {
     for (code, waits) in [(503, true), (403, false)] {
-        let api = Api::default();
+        let api = FakeApi::with_snapshots();
         let asked = "/apis/storage.k8s.io/v1";
         api.fault(&["GET"], asked, None, Fault::Refuse(code));
         let stop = CancellationToken::new();
@@ -189,7 +189,7 @@ async fn a_server_that_does_not_answer() {
 /// The process that has just made definitions does not wait for the next question.
 #[tokio::test(start_paused = true)]
 async fn asking_again_at_once() {
-    let api = Api::default();
+    let api = FakeApi::with_snapshots();
     GROUPS.kinds.iter().for_each(|kind| api.lack(kind));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();

@@ -220,7 +220,7 @@ fn a_part_is_not_taken_for_the_whole() {
 }
 
 /// A running watch, and a future that stops it.
-fn running(api: &crate::testing::Api) -> (Store<PersistentVolume>, impl Future<Output = ()>) {
+fn running(api: &crate::testing::FakeApi) -> (Store<PersistentVolume>, impl Future<Output = ()>) {
     let watch = Store::<PersistentVolume>::new();
     let stop = CancellationToken::new();
     let run = watch.clone();
@@ -236,7 +236,7 @@ fn running(api: &crate::testing::Api) -> (Store<PersistentVolume>, impl Future<O
 /// A long list comes in pages, and the objects on the last page are stored too.
 #[tokio::test(start_paused = true)]
 async fn a_list_comes_in_pages() {
-    let api = crate::testing::Api::default();
+    let api = crate::testing::FakeApi::default();
     for number in 0..250 {
         let metadata = json!({"name": format!("pv-{number}")});
         api.put(json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": metadata}));
@@ -252,7 +252,7 @@ async fn a_list_comes_in_pages() {
 #[tokio::test(start_paused = true)]
 async fn lists_that_fail_are_tried_ever_more_seldom() {
     for code in [404, 500] {
-        let api = crate::testing::Api::default();
+        let api = crate::testing::FakeApi::default();
         api.hide("/persistentvolumes", code);
         let watch = Store::<PersistentVolume>::new();
         let stop = CancellationToken::new();
@@ -271,7 +271,7 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
 /// A watch without changes recovers too: it does not need an event to clear its error.
 #[tokio::test(start_paused = true)]
 async fn a_watch_is_well_once_the_server_accepts_it() {
-    let api = crate::testing::Api::default();
+    let api = crate::testing::FakeApi::default();
     api.refuse("/persistentvolumes?watch", 429);
     let (watch, ended) = running(&api);
     watch.synced().await;

@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::testing::{Api, Fault};
+use crate::testing::{FakeApi, Fault};
 
 fn lease(holder: &str, renewed: u32, version: u32) -> Lease {
     crate::testing::read(json!({
@@ -59,23 +59,23 @@ async fn what_to_do_about_a_lease() {
 const LEASE: &str = "leases/l";
 
 /// From now on, the API server does not answer.
-fn hang(server: &Api) {
+fn hang(server: &FakeApi) {
     server.fault(&[], "leases", None, Fault::Hang);
 }
 
 /// From now on, the API server rejects requests.
-fn forbid(server: &Api) {
+fn forbid(server: &FakeApi) {
     server.fault(&[], "leases", None, Fault::Refuse(403));
 }
 
 /// Creates a lease that is never renewed.
-fn put_dead(server: &Api) {
+fn put_dead(server: &FakeApi) {
     let mut dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
     dead["metadata"]["namespace"] = json!("ns");
     server.put(dead);
 }
 
-fn holder(server: &Api) -> String {
+fn holder(server: &FakeApi) -> String {
     let lease = server.get(LEASE).expect("a lease");
     let holder = lease["spec"]["holderIdentity"].as_str();
     holder.expect("a holder").to_owned()
@@ -93,7 +93,7 @@ fn terms(identity: &str) -> LeaseConfig {
     }
 }
 
-fn candidate(server: &Api, identity: &str) -> (Leadership, CancellationToken) {
+fn candidate(server: &FakeApi, identity: &str) -> (Leadership, CancellationToken) {
     let stop = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());
     let (leadership, _) = hold(server.client(), terms(identity), metrics, stop.clone());
@@ -102,7 +102,7 @@ fn candidate(server: &Api, identity: &str) -> (Leadership, CancellationToken) {
 
 #[tokio::test(start_paused = true)]
 async fn one_leads_and_the_next_follows_at_once() {
-    let server = Api::default();
+    let server = FakeApi::default();
     let (mut first, stop) = candidate(&server, "first");
     first.gained().await;
     let (mut second, _stop) = candidate(&server, "second");
@@ -118,7 +118,7 @@ async fn one_leads_and_the_next_follows_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn who_cannot_renew_stops_before_anybody_else_begins() {
-    let server = Api::default();
+    let server = FakeApi::default();
     let (mut first, _stop) = candidate(&server, "first");
     first.gained().await;
     hang(&server);
@@ -140,7 +140,7 @@ async fn who_was_paused_knows_it_before_its_tasks_do() {
 
 #[tokio::test(start_paused = true)]
 async fn who_only_looks_sees_leaders_and_takes_nothing() {
-    let server = Api::default();
+    let server = FakeApi::default();
     let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     let stop = CancellationToken::new();
     let (watches, _task) = observe(server.client(), terms("node"), stop.clone());
@@ -184,7 +184,7 @@ async fn who_only_looks_sees_leaders_and_takes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn whether_anybody_leads_is_seen_by_all() {
-    let server = Api::default();
+    let server = FakeApi::default();
     let pause = || tokio::time::sleep(Duration::from_secs(6));
     let begun = Instant::now();
     let (mut first, _stop) = candidate(&server, "first");

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tonic::Status;
 
 use crate::csi::Csi;
-use crate::testing::{Api, connect};
+use crate::testing::{FakeApi, connect};
 
 /// The requests, and the answers to give.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl TestDriver {
     }
 
     /// Returns a client of the driver.
-    pub(super) fn serve(&self, api: &Api) -> Csi {
+    pub(super) fn serve(&self, api: &FakeApi) -> Csi {
         let handlers = Handlers::default();
         let (driver, log) = (self.clone(), api.clone());
         handlers.on(move |request: csi::CreateVolumeRequest| {

@@ -19,7 +19,7 @@ use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Driver, Pools};
 use crate::queue::Outcome;
 use crate::snapshots::content::Content;
-use crate::testing::{Api, DRIVER, World, connect};
+use crate::testing::{DRIVER, FakeApi, World, connect};
 
 /// A kind of contents with a sample.
 pub(super) trait Sample: Kind {
@@ -238,7 +238,7 @@ impl Answers {
         self.deletions.lock().push_back(answer);
     }
 
-    fn handlers(&self, api: &Api) -> Handlers {
+    fn handlers(&self, api: &FakeApi) -> Handlers {
         let handlers = Handlers::default();
         let log = api.clone();
         handlers.on_unhandled(move |method| log.note(method.to_owned()));
@@ -315,7 +315,7 @@ impl Answers {
     }
 }
 
-struct Calls<'a>(&'a Answers, &'a Handlers, &'a Api);
+struct Calls<'a>(&'a Answers, &'a Handlers, &'a FakeApi);
 
 impl Calls<'_> {
     /// Logs calls of one kind as `line` describes them, and answers them.

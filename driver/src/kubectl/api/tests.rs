@@ -1,9 +1,11 @@
+use std::collections::BTreeSet;
+
 use hostloop_controllers::snapshots::VolumeSnapshot;
+use hostloop_fake_api::FakeApi;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
 
 const CLAIMS: &str = "/api/v1/namespaces/demo/persistentvolumeclaims";
 
@@ -14,20 +16,20 @@ fn claims(api: &FakeApi) -> Api<PersistentVolumeClaim> {
 #[tokio::test]
 async fn lists_are_read_to_the_last_page() {
     let api = FakeApi::default();
-    let named = |name: &str| json!({"metadata": {"name": name}});
-    api.items(CLAIMS, json!([named("a"), named("b"), named("c")]));
-    api.page(2);
+    for number in 0..=PAGE {
+        api.set(&format!("{CLAIMS}/claim-{number}"), json!({}));
+    }
     let found = list(&claims(&api), &ListParams::default()).await.unwrap();
-    let names: Vec<_> = found.into_iter().filter_map(|claim| claim.metadata.name).collect();
-    assert_eq!(names, ["a", "b", "c"]);
+    let names: BTreeSet<_> = found.into_iter().filter_map(|claim| claim.metadata.name).collect();
+    assert_eq!(names.len() as u32, PAGE + 1);
     assert_eq!(api.requests().len(), 2);
 }
 
 #[tokio::test]
 async fn refused_requests_name_the_right() {
     let api = FakeApi::default();
-    api.forbid("list", CLAIMS);
-    api.forbid("get", "/api/v1/persistentvolumes/pv");
+    api.hide(CLAIMS, 403);
+    api.hide("/api/v1/persistentvolumes/pv", 403);
     let error = list(&claims(&api), &ListParams::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -1,19 +1,21 @@
+use hostloop_fake_api::FakeApi;
+
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::objects;
+use crate::kubectl::test_objects::{cluster_of, objects};
 
 /// The cluster of `cluster.yaml`.
 pub(in crate::kubectl) fn cluster_with_claim() -> FakeApi {
-    let api = FakeApi::default();
-    api.define_snapshots();
-    objects(include_str!("tests/cluster.yaml")).into_iter().for_each(|object| api.put(object));
+    let api = FakeApi::with_snapshots();
+    for object in objects(include_str!("tests/cluster.yaml")) {
+        api.put(object);
+    }
     api
 }
 
 #[tokio::test]
 async fn the_objects_of_a_claim_and_no_others() {
     let api = cluster_with_claim();
-    let cluster = api.cluster();
+    let cluster = cluster_of(&api);
     let mut objects = gather(&cluster, "data").await.unwrap();
     complete(&cluster, &mut objects).await;
     fn names<K: ResourceExt>(objects: &[K]) -> Vec<String> {
@@ -43,7 +45,7 @@ async fn the_objects_of_a_claim_and_no_others() {
 #[tokio::test]
 async fn a_claim_that_does_not_exist() {
     let api = FakeApi::default();
-    let objects = gather(&api.cluster(), "data").await.unwrap();
+    let objects = gather(&cluster_of(&api), "data").await.unwrap();
     assert!(objects.claims.is_empty() && objects.missing.is_empty());
     assert_eq!(api.requests().len(), 1);
 }
@@ -51,10 +53,10 @@ async fn a_claim_that_does_not_exist() {
 #[tokio::test]
 async fn rights_that_are_missing() {
     let api = cluster_with_claim();
-    api.forbid("get", "/api/v1/persistentvolumes/pv");
+    api.hide("/api/v1/persistentvolumes/pv", 403);
     let contents = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
-    api.forbid("get", &format!("{contents}/content-s"));
-    let objects = gather(&api.cluster(), "data").await.unwrap();
+    api.hide(&format!("{contents}/content-s"), 403);
+    let objects = gather(&cluster_of(&api), "data").await.unwrap();
     assert!(!objects.has_all_volumes);
     assert_eq!(
         objects.missing,

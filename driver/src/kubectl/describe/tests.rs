@@ -1,10 +1,10 @@
+use hostloop_fake_api::FakeApi;
 use serde_json::json;
 
 use super::*;
 use crate::inspect::status::report::Report;
 use crate::kubectl::claim_objects::tests::cluster_with_claim;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::{has, lacks, node_pod};
+use crate::kubectl::test_objects::{cluster_of, has, lacks, node_pod};
 use crate::kubectl::volume_objects::inline_volumes;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -15,7 +15,8 @@ fn target() -> Target {
 
 /// A node pod on `n1`, with calls in its log about an ID, and one on `n2`.
 fn with_node_pods(api: &FakeApi, about: &str) {
-    api.items(PODS, json!([node_pod("hostloop-a", "n1"), node_pod("hostloop-b", "n2")]));
+    api.set(PODS, node_pod("hostloop-a", "n1"));
+    api.set(PODS, node_pod("hostloop-b", "n2"));
     let time = "2026-01-02T03:04:05Z";
     let call = |about: &str, code: &str, rest: &str| {
         format!(
@@ -28,8 +29,8 @@ fn with_node_pods(api: &FakeApi, about: &str) {
         call("vol-2", "OK", ""),
         call(about, "Internal", " error=\"no \u{1b} room\""),
     ];
-    api.text(&format!("{PODS}/hostloop-a/log"), 200, &log.concat());
-    api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
+    api.answer(&format!("{PODS}/hostloop-a/log"), 200, log.concat());
+    api.hide(&format!("{PODS}/hostloop-a/exec"), 403);
 }
 
 fn on_node() -> Report {
@@ -46,7 +47,7 @@ fn plain(facts: &Facts) -> String {
 async fn everything_about_a_claim() {
     let api = cluster_with_claim();
     with_node_pods(&api, "vol-1");
-    let cluster = api.cluster();
+    let cluster = cluster_of(&api);
     let mut facts = gather(&target(), &cluster).await.unwrap();
     assert_eq!(facts.nodes.len(), 1, "the volume's node alone is asked");
     let text = plain(&facts);
@@ -87,7 +88,7 @@ async fn claims_that_cant_be_described() {
     let path = "/api/v1/namespaces/demo/persistentvolumeclaims/data";
     let missing = FakeApi::default();
     let refused = FakeApi::default();
-    refused.forbid("get", path);
+    refused.hide(path, 403);
     let theirs = cluster_with_claim();
     theirs.set(
         "/api/v1/persistentvolumes/pv",
@@ -116,7 +117,7 @@ async fn claims_that_cant_be_described() {
         ),
         (broken, "get persistentvolumeclaims demo/data: no etcd (HTTP 500)"),
     ] {
-        let failed = gather(&target(), &api.cluster()).await.err().unwrap();
+        let failed = gather(&target(), &cluster_of(&api)).await.err().unwrap();
         assert_eq!(failed.to_string(), error);
     }
 }
@@ -136,7 +137,7 @@ async fn everything_about_a_snapshot() {
             },
         }),
     );
-    let facts = gather(&Target::Snapshot("s".to_owned()), &api.cluster()).await.unwrap();
+    let facts = gather(&Target::Snapshot("s".to_owned()), &cluster_of(&api)).await.unwrap();
     let text = plain(&facts);
     has(
         &text,
@@ -176,7 +177,7 @@ fn cluster_with_inline_volumes() -> (FakeApi, Vec<String>) {
 #[tokio::test]
 async fn everything_about_inline_volumes() {
     let (api, handles) = cluster_with_inline_volumes();
-    let cluster = api.cluster();
+    let cluster = cluster_of(&api);
     let both = Target::Inline("job".to_owned(), None);
     let one = Target::Inline("job".to_owned(), Some("scratch".to_owned()));
     for (target, has_cache) in [(both, true), (one, false)] {
@@ -226,7 +227,7 @@ async fn pods_without_such_an_inline_volume() {
         ),
     ] {
         let target = Target::Inline(pod.to_owned(), volume.map(str::to_owned));
-        let failed = gather(&target, &api.cluster()).await.err().unwrap();
+        let failed = gather(&target, &cluster_of(&api)).await.err().unwrap();
         assert_eq!(failed.to_string(), error);
     }
 }

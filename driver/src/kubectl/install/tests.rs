@@ -1,9 +1,9 @@
 use clap::Parser;
+use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::has;
+use crate::kubectl::test_objects::{cluster_of, has, writes};
 use crate::kubectl::{Cli, Command};
 
 /// The arguments of `install` with these flags.
@@ -25,13 +25,13 @@ fn node(provider: &str) -> Value {
 }
 
 async fn survey(server: &FakeApi) -> Result<Survey, Error> {
-    let cluster = server.cluster();
+    let cluster = cluster_of(server);
     Survey::take(&cluster, &mut Objects::new(cluster.client.clone())).await
 }
 
 /// Installs as `run` does, but does not wait for pods, which this server has none of.
 async fn install(server: &FakeApi, flags: &str) -> Result<apply::Counts, Error> {
-    let cluster = server.cluster();
+    let cluster = cluster_of(server);
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
     let plan = Plan::decide(&args(flags), Some(&survey))?;
@@ -67,10 +67,10 @@ async fn an_empty_cluster_gets_everything_once() {
     let counts = install(&server, "--default-class=xfs").await.unwrap();
     let all = counts.created;
     assert!(all > 50 && counts.changed + counts.unchanged == 0, "{counts:?}");
-    let writes = server.writes();
-    assert!(writes[..6].iter().all(|write| write.contains("CustomResourceDefinition")));
-    assert!(writes.last().unwrap().contains("DaemonSet"), "{writes:?}");
-    let classes = server.all("StorageClass");
+    let writes = writes(&server);
+    assert!(writes[..6].iter().all(|write| write.contains("customresourcedefinitions")));
+    assert!(writes.last().unwrap().contains("daemonsets"), "{writes:?}");
+    let classes = server.all("storageclasses");
     let defaults = classes.iter().filter(|class| !class["metadata"]["annotations"].is_null());
     assert_eq!(
         defaults.map(|class| &class["metadata"]["name"]).collect::<Vec<_>>(),
@@ -102,7 +102,7 @@ async fn distributions_have_the_pools_of_their_overlays() {
         one["metadata"]["labels"] = labels;
         server.put(one);
         install(&server, flags).await.unwrap();
-        let installed = manifests::Installed::of(&server.all("DaemonSet").remove(0), None);
+        let installed = manifests::Installed::of(&server.all("daemonsets").remove(0), None);
         assert_eq!(installed.pools.len(), 1);
         assert_eq!(installed.pools[0].to_string(), pool);
     }
@@ -137,7 +137,12 @@ async fn what_cannot_be_installed_says_why() {
         (36, driver(true), "", "To keep it, add --attach."),
         (36, driver(false), "--attach", "To keep it, leave --attach out."),
         (36, helm, "", "helm upgrade store"),
-        (36, foreign, "", "StorageClass hostloop-ext4 exists and is not hostloop's: conflict with"),
+        (
+            36,
+            foreign,
+            "",
+            "hostloop-ext4 exists and is not hostloop's: Apply failed with 1 conflict",
+        ),
     ] {
         let server = FakeApi::default();
         server.minor(minor);
@@ -149,20 +154,16 @@ async fn what_cannot_be_installed_says_why() {
 
 #[tokio::test]
 async fn a_missing_right_is_named() {
-    for (verb, path, contains) in [
+    for (method, plural, contains) in [
+        (&["GET"], "nodes", "you may not list nodes in the whole cluster; ask for this right"),
         (
-            "list",
-            "/api/v1/nodes",
-            "you may not list nodes in the whole cluster; ask for this right",
-        ),
-        (
-            "patch",
-            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            &["PATCH"],
+            "clusterroles",
             "you may not patch clusterroles.rbac.authorization.k8s.io in the whole cluster",
         ),
     ] {
         let server = FakeApi::default();
-        server.forbid(verb, path);
+        server.fault(method, plural, None, Fault::Refuse(403));
         let error = install(&server, "").await.unwrap_err().to_string();
         assert!(error.contains(contains), "{error}");
     }

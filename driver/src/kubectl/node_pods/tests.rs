@@ -1,8 +1,8 @@
+use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::{node_pod, read};
+use crate::kubectl::test_objects::{cluster_of, node_pod, read};
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 
@@ -46,17 +46,12 @@ fn the_command_has_the_drivers_flags() {
 async fn a_node_without_an_answer_does_not_stop_the_others() {
     let api = FakeApi::default();
     let running = || json!({"running": {}});
-    api.items(
-        PODS,
-        json!([
-            pod("hostloop-b", "n2", running()),
-            pod("hostloop-a", "n1", json!({"waiting": {"reason": "ImagePullBackOff"}})),
-            pod("hostloop-c", "n3", running()),
-        ]),
-    );
-    api.forbid("create", &format!("{PODS}/hostloop-b/exec"));
-    api.text(&format!("{PODS}/hostloop-c/exec"), 200, "not a websocket");
-    let cluster = api.cluster();
+    api.set(PODS, pod("hostloop-b", "n2", running()));
+    api.set(PODS, pod("hostloop-a", "n1", json!({"waiting": {"reason": "ImagePullBackOff"}})));
+    api.set(PODS, pod("hostloop-c", "n3", running()));
+    api.hide(&format!("{PODS}/hostloop-b/exec"), 403);
+    api.answer(&format!("{PODS}/hostloop-c/exec"), 200, "not a websocket");
+    let cluster = cluster_of(&api);
     let pods = node_pods(&cluster).await.unwrap();
     let reports = reports(&cluster, &pods).await;
     let lines: Vec<String> = reports

@@ -1,8 +1,8 @@
+use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::{self, has};
+use crate::kubectl::test_objects::{self, cluster_of, has};
 
 const PODS_PATH: &str = "/api/v1/namespaces/hostloop/pods";
 
@@ -34,21 +34,16 @@ async fn lines_of_all_pods_by_time() {
     let api = FakeApi::default();
     let mut waiting = pod("hostloop-w", "hostloop", "n3", 0);
     waiting["status"] = json!({"phase": "Pending"});
-    api.items(
-        PODS_PATH,
-        json!([
-            pod("hostloop-controller-x", "hostloop-controller", "n1", 0),
-            pod("hostloop-b", "hostloop", "n2", 0),
-            pod("hostloop-a", "hostloop", "n1", 0),
-            waiting,
-        ]),
-    );
+    api.set(PODS_PATH, pod("hostloop-controller-x", "hostloop-controller", "n1", 0));
+    api.set(PODS_PATH, pod("hostloop-b", "hostloop", "n2", 0));
+    api.set(PODS_PATH, pod("hostloop-a", "hostloop", "n1", 0));
+    api.set(PODS_PATH, waiting);
     let log = |name: &str| format!("{PODS_PATH}/{name}/log");
     let of_a = [line(1, "a demo/data"), line(4, "b demo/data"), line(5, "c demo/other")].concat();
-    api.text(&log("hostloop-a"), 200, &of_a);
-    api.text(&log("hostloop-b"), 200, &line(3, "d demo/data"));
-    api.text(&log("hostloop-controller-x"), 200, &line(2, "e demo/data"));
-    let cluster = api.cluster();
+    api.answer(&log("hostloop-a"), 200, of_a);
+    api.answer(&log("hostloop-b"), 200, line(3, "d demo/data"));
+    api.answer(&log("hostloop-controller-x"), 200, line(2, "e demo/data"));
+    let cluster = cluster_of(&api);
     let pods = log_pods(&cluster).await.unwrap();
     let sources: Vec<&str> = pods.iter().map(|pod| pod.source.as_str()).collect();
     assert_eq!(sources, ["n1", "n2", "controller"]);
@@ -71,10 +66,11 @@ async fn lines_of_all_pods_by_time() {
 #[tokio::test]
 async fn a_log_without_a_right_does_not_stop_the_others() {
     let api = FakeApi::default();
-    api.items(PODS_PATH, json!([pod("a", "hostloop", "n1", 0), pod("b", "hostloop", "n2", 0)]));
-    api.forbid("get", &format!("{PODS_PATH}/a/log"));
-    api.text(&format!("{PODS_PATH}/b/log"), 200, &line(1, "demo/data"));
-    let cluster = api.cluster();
+    api.set(PODS_PATH, pod("a", "hostloop", "n1", 0));
+    api.set(PODS_PATH, pod("b", "hostloop", "n2", 0));
+    api.hide(&format!("{PODS_PATH}/a/log"), 403);
+    api.answer(&format!("{PODS_PATH}/b/log"), 200, line(1, "demo/data"));
+    let cluster = cluster_of(&api);
     let pods = log_pods(&cluster).await.unwrap();
     let lines = read(&cluster, &pods, &Subject::named("demo", "data"), None).await;
     assert_eq!(texts(&lines), ["n2 demo/data"]);
@@ -90,9 +86,9 @@ async fn a_log_without_a_right_does_not_stop_the_others() {
 #[tokio::test]
 async fn a_restarted_container_has_two_logs() {
     let api = FakeApi::default();
-    api.items(PODS_PATH, json!([pod("a", "hostloop", "n1", 1)]));
-    api.text(&format!("{PODS_PATH}/a/log"), 200, &line(1, "demo/data"));
-    let cluster = api.cluster();
+    api.set(PODS_PATH, pod("a", "hostloop", "n1", 1));
+    api.answer(&format!("{PODS_PATH}/a/log"), 200, line(1, "demo/data"));
+    let cluster = cluster_of(&api);
     let pods = log_pods(&cluster).await.unwrap();
     read(&cluster, &pods, &Subject::named("demo", "data"), None).await;
     let requests = api.requests();
@@ -103,10 +99,10 @@ async fn a_restarted_container_has_two_logs() {
 #[tokio::test]
 async fn followed_lines_are_not_repeated() {
     let api = FakeApi::default();
-    api.items(PODS_PATH, json!([pod("a", "hostloop", "n1", 0)]));
+    api.set(PODS_PATH, pod("a", "hostloop", "n1", 0));
     let log = [line(1, "old demo/data"), line(2, "new demo/data")].concat();
-    api.text(&format!("{PODS_PATH}/a/log"), 200, &log);
-    let cluster = api.cluster();
+    api.answer(&format!("{PODS_PATH}/a/log"), 200, log);
+    let cluster = cluster_of(&api);
     let pods = log_pods(&cluster).await.unwrap();
     let mut found = Vec::new();
     let from = Some("2026-01-02T03:04:01.5Z".parse().unwrap());
@@ -114,7 +110,8 @@ async fn followed_lines_are_not_repeated() {
     follow(&cluster, &pods[0], &subject, from, |entry| found.push(entry.text)).await.unwrap();
     assert_eq!(found.len(), 1);
     assert!(found[0].ends_with("new demo/data"), "{found:?}");
-    assert!(api.requests()[1].contains("follow=true"), "{:?}", api.requests());
+    let requests = api.requests();
+    assert!(requests[1].contains("follow=true"), "{requests:?}");
 }
 
 #[test]

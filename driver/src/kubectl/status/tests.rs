@@ -1,8 +1,8 @@
+use hostloop_fake_api::FakeApi;
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::node_pod;
+use crate::kubectl::test_objects::{cluster_of, node_pod};
 
 const NS: &str = "/api/v1/namespaces/demo";
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -10,27 +10,25 @@ const PODS: &str = "/api/v1/namespaces/hostloop/pods";
 /// A cluster with two claims and a node pod that may not be asked.
 fn cluster_with_claims() -> FakeApi {
     let api = FakeApi::default();
-    let claim = |name: &str| {
+    for name in ["data", "logs"] {
+        api.set(
+            &format!("{NS}/persistentvolumeclaims/{name}"),
+            json!({"spec": {"storageClassName": "hostloop"}, "status": {"phase": "Pending"}}),
+        );
+    }
+    api.set(
+        "/apis/storage.k8s.io/v1/storageclasses/hostloop",
         json!({
-            "metadata": {"name": name, "namespace": "demo"},
-            "spec": {"storageClassName": "hostloop"}, "status": {"phase": "Pending"},
-        })
-    };
-    api.items(&format!("{NS}/persistentvolumeclaims"), json!([claim("data"), claim("logs")]));
-    api.items(
-        "/apis/storage.k8s.io/v1/storageclasses",
-        json!([{
-            "metadata": {"name": "hostloop"}, "provisioner": "hostloop.csi.dev",
-            "volumeBindingMode": "WaitForFirstConsumer",
-        }]),
+            "provisioner": "hostloop.csi.dev", "volumeBindingMode": "WaitForFirstConsumer",
+        }),
     );
-    api.items(PODS, json!([node_pod("hostloop-a", "n1")]));
-    api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
+    api.set(PODS, node_pod("hostloop-a", "n1"));
+    api.hide(&format!("{PODS}/hostloop-a/exec"), 403);
     api
 }
 
 async fn lines(args: &Args, api: &FakeApi) -> Vec<String> {
-    let report = report(args, &api.cluster()).await.unwrap();
+    let report = report(args, &cluster_of(api)).await.unwrap();
     let lines = args.lines(&report).unwrap();
     lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
 }
@@ -62,7 +60,7 @@ async fn names_select_rows() {
         ("web", vec![]),
     ] {
         let args = Args { names: vec![name.to_owned()], ..Args::default() };
-        let report = report(&args, &api.cluster()).await.unwrap();
+        let report = report(&args, &cluster_of(&api)).await.unwrap();
         let names = report.volumes.iter();
         let names = names.filter_map(|row| row.claim.clone().or_else(|| row.inline_name()));
         assert_eq!(names.collect::<Vec<_>>(), rows, "{name}");
@@ -72,7 +70,7 @@ async fn names_select_rows() {
 #[tokio::test]
 async fn a_cluster_without_hostloop() {
     let api = cluster_with_claims();
-    api.items(PODS, json!([]));
+    api.take("pods/hostloop-a");
     let args = Args { output: Some(Format::Json), ..Args::default() };
     let lines = lines(&args, &api).await;
     let report: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
@@ -84,7 +82,7 @@ async fn a_cluster_without_hostloop() {
 #[tokio::test]
 async fn all_namespaces_are_asked() {
     let api = cluster_with_claims();
-    api.forbid("list", "/api/v1/pods");
+    api.hide("/api/v1/pods", 403);
     let args = Args { all_namespaces: true, ..Args::default() };
     let lines = lines(&args, &api).await;
     let right = "  you may not list pods in the whole cluster; ask for this right, or choose \

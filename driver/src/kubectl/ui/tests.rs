@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::node_pod;
+use crate::kubectl::test_objects::{cluster_of, node_pod};
 
 /// The messages until one contains a word.
 async fn until(out: &Out, word: &str) -> Vec<Value> {
@@ -30,13 +30,13 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
         "/api/v1/persistentvolumes/pv",
         json!({"spec": {"csi": {"driver": "hostloop.csi.dev", "volumeHandle": "v"}}}),
     );
-    api.items(PODS, json!([node_pod("hostloop-a", "n1")]));
+    api.set(PODS, node_pod("hostloop-a", "n1"));
     // Claims only in the namespace of the person, attachments nowhere, and no command in pods.
-    api.forbid("list", "/api/v1/persistentvolumeclaims");
-    api.forbid("list", "/apis/storage.k8s.io/v1/volumeattachments");
-    api.forbid("create", &format!("{PODS}/hostloop-a/exec"));
+    api.hide("/api/v1/persistentvolumeclaims", 403);
+    api.hide("/apis/storage.k8s.io/v1/volumeattachments", 403);
+    api.hide(&format!("{PODS}/hostloop-a/exec"), 403);
     let out = Out::new();
-    let join = Join::of_cluster(&api.cluster(), &out);
+    let join = Join::of_cluster(&cluster_of(&api), &out);
     until(&out, "the report of node n1").await;
     until(&out, "the events of node n1").await;
     until(&out, "watching volumeattachments").await;
@@ -74,12 +74,12 @@ async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
 async fn a_pod_that_goes_is_a_problem_until_its_node_has_another() {
     let api = FakeApi::default();
     const PODS: &str = "/api/v1/namespaces/hostloop/pods";
-    api.items(PODS, json!([node_pod("hostloop-a", "n1")]));
+    api.set(PODS, node_pod("hostloop-a", "n1"));
     let out = Out::new();
-    let join = Join::of_cluster(&api.cluster(), &out);
+    let join = Join::of_cluster(&cluster_of(&api), &out);
     assert!(join.hello().contains("\"driver\":\"hostloop.csi.dev\""), "{}", join.hello());
     until(&out, "the events of node n1").await;
-    api.items(PODS, json!([]));
+    api.take("pods/hostloop-a");
     until(&out, "pod hostloop-a is gone").await;
     until(&out, "there are no pods of hostloop in namespace hostloop").await;
     drop(join);

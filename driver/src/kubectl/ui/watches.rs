@@ -185,9 +185,11 @@ fn key_of(object: &DynamicObject) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_fake_api::FakeApi;
     use serde_json::json;
 
     use super::*;
+    use crate::kubectl::test_objects::cluster_of;
     use crate::kubectl::ui::history::History;
 
     /// The operations, keys and texts of the messages.
@@ -209,9 +211,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_list_reports_only_what_differs() {
-        let cluster = crate::kubectl::fake_api::FakeApi::default();
         let out = Out::new();
-        let mut watch = Watch::new(&cluster.cluster(), super::super::kinds::KINDS[0], out.clone());
+        let mut watch = Watch::new(
+            &cluster_of(&FakeApi::default()),
+            super::super::kinds::KINDS[0],
+            out.clone(),
+        );
         let mut listed = BTreeSet::new();
         let list = |objects: Vec<DynamicObject>| {
             let applies = objects.into_iter().map(watcher::Event::InitApply);

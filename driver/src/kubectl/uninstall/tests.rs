@@ -1,8 +1,9 @@
+use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
 use crate::kubectl::manifests::{Settings, Snapshots, crds};
+use crate::kubectl::test_objects::{cluster_of, writes};
 
 const YES: Args = Args { data: false, crds: false, yes: true };
 
@@ -28,17 +29,17 @@ async fn everything_but_the_definitions_is_removed() {
     let server = installed();
     server.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": "standard"}}));
-    run(&YES, &server.cluster()).await.unwrap();
-    let writes = server.writes();
-    assert!(writes.len() > 45, "{writes:?}");
-    assert!(writes[..4].iter().all(|write| write.contains("Class ")), "{writes:?}");
-    assert_eq!(writes.last().map(String::as_str), Some("DELETE Namespace hostloop"));
-    assert_eq!(server.all("StorageClass").len(), 1);
-    assert_eq!(server.all("Role").len() + server.all("ClusterRole").len(), 0);
-    assert_eq!(server.all("CustomResourceDefinition").len(), 6);
+    run(&YES, &cluster_of(&server)).await.unwrap();
+    let removed = writes(&server);
+    assert!(removed.len() > 45, "{removed:?}");
+    assert!(removed[..4].iter().all(|write| write.contains("classes/")), "{removed:?}");
+    assert_eq!(removed.last().map(String::as_str), Some("DELETE namespaces/hostloop"));
+    assert_eq!(server.all("storageclasses").len(), 1);
+    assert_eq!(server.all("roles").len() + server.all("clusterroles").len(), 0);
+    assert_eq!(server.all("customresourcedefinitions").len(), 6);
     // Again: nothing is left to remove.
-    run(&YES, &server.cluster()).await.unwrap();
-    assert_eq!(server.writes(), Vec::<String>::new());
+    run(&YES, &cluster_of(&server)).await.unwrap();
+    assert_eq!(writes(&server), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -55,9 +56,9 @@ async fn volumes_that_are_left_prevent_it() {
     ] {
         let server = installed();
         server.put(object);
-        let error = run(&YES, &server.cluster()).await.unwrap_err().to_string();
+        let error = run(&YES, &cluster_of(&server)).await.unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
-        assert_eq!(server.writes(), Vec::<String>::new());
+        assert_eq!(writes(&server), Vec::<String>::new());
     }
 }
 
@@ -67,8 +68,8 @@ async fn definitions_are_removed_if_nothing_needs_them() {
     let server = installed();
     server.put(json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
         "metadata": {"name": "of-another-driver"}, "driver": "other"}));
-    run(&args, &server.cluster()).await.unwrap();
-    let left = server.all("CustomResourceDefinition");
+    run(&args, &cluster_of(&server)).await.unwrap();
+    let left = server.all("customresourcedefinitions");
     let names: Vec<&Value> = left.iter().map(|object| &object["metadata"]["name"]).collect();
     assert_eq!(names, ["volumesnapshotclasses.snapshot.storage.k8s.io"]);
 }
@@ -78,26 +79,26 @@ async fn a_namespace_with_pods_of_others_stays() {
     let server = installed();
     server.put(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "prometheus", "namespace": "hostloop"}}));
-    run(&YES, &server.cluster()).await.unwrap();
-    assert_eq!(server.all("Namespace").len(), 1);
-    assert!(server.all("DaemonSet").is_empty());
+    run(&YES, &cluster_of(&server)).await.unwrap();
+    assert_eq!(server.all("namespaces").len(), 1);
+    assert!(server.all("daemonsets").is_empty());
 }
 
 #[tokio::test]
 async fn what_helm_installed_stays() {
     let server = installed();
-    let mut daemon_set = server.all("DaemonSet").remove(0);
+    let mut daemon_set = server.all("daemonsets").remove(0);
     daemon_set["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("store");
     server.put(daemon_set);
-    let error = run(&YES, &server.cluster()).await.unwrap_err().to_string();
+    let error = run(&YES, &cluster_of(&server)).await.unwrap_err().to_string();
     assert!(error.contains("helm uninstall store"), "{error}");
 }
 
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let server = installed();
-    server.forbid("delete", "/apis/storage.k8s.io/v1/storageclasses");
-    let error = run(&YES, &server.cluster()).await.unwrap_err().to_string();
+    server.fault(&["DELETE"], "storageclasses", None, Fault::Refuse(403));
+    let error = run(&YES, &cluster_of(&server)).await.unwrap_err().to_string();
     assert!(
         error.contains("you may not delete storageclasses.storage.k8s.io in the whole"),
         "{error}"

@@ -1,8 +1,8 @@
+use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::fake_api::FakeApi;
-use crate::kubectl::test_objects::read;
+use crate::kubectl::test_objects::{cluster_of, read};
 
 const DRIVER: &str = "hostloop.csi.dev";
 
@@ -131,10 +131,10 @@ fn sizes_and_sources() {
 async fn lists_without_a_right_are_notes() {
     let api = FakeApi::default();
     let ns = "/api/v1/namespaces/demo";
-    api.items(&format!("{ns}/persistentvolumeclaims"), json!([{"metadata": {"name": "data"}}]));
-    api.forbid("list", "/api/v1/persistentvolumes");
-    api.forbid("list", &format!("{ns}/events"));
-    let objects = Objects::gather(&api.cluster(), Some("demo")).await.unwrap();
+    api.set(&format!("{ns}/persistentvolumeclaims/data"), json!({}));
+    api.hide("/api/v1/persistentvolumes", 403);
+    api.hide(&format!("{ns}/events"), 403);
+    let objects = Objects::gather(&cluster_of(&api), Some("demo")).await.unwrap();
     assert_eq!(objects.claims.len(), 1);
     assert!(!objects.has_all_volumes);
     assert_eq!(
@@ -153,7 +153,7 @@ async fn a_server_that_fails_ends_the_command() {
     let api = FakeApi::default();
     let body = json!({"status": "Failure", "message": "no etcd", "code": 500});
     api.answer("/api/v1/persistentvolumeclaims", 500, body);
-    let error = Objects::gather(&api.cluster(), None).await.unwrap_err();
+    let error = Objects::gather(&cluster_of(&api), None).await.unwrap_err();
     assert_eq!(error.to_string(), "list persistentvolumeclaims: no etcd (HTTP 500)");
     assert_eq!(api.requests().len(), 1);
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::client::events::Events;
-use crate::testing::{Api, Fault};
+use crate::testing::{FakeApi, Fault};
 
 fn about(name: &str) -> ObjectReference {
     ObjectReference {
@@ -13,7 +13,7 @@ fn about(name: &str) -> ObjectReference {
 }
 
 /// Emits events and sends them to the API server. Returns the number of lost ones.
-async fn send(api: &Api, stop: CancellationToken, emit: impl FnOnce(&Events)) -> u64 {
+async fn send(api: &FakeApi, stop: CancellationToken, emit: impl FnOnce(&Events)) -> u64 {
     let metrics = Arc::new(Metrics::default());
     let (events, backlog) = Events::queued(metrics.clone());
     emit(&events);
@@ -25,7 +25,7 @@ async fn send(api: &Api, stop: CancellationToken, emit: impl FnOnce(&Events)) ->
 
 #[tokio::test]
 async fn a_repeated_event_is_counted() {
-    let api = Api::default();
+    let api = FakeApi::default();
     let lost = send(&api, CancellationToken::new(), |events| {
         for (name, message) in [("a", "full"), ("a", "full"), ("a", "other"), ("b", "full")] {
             let reason = "ProvisioningFailed";
@@ -55,7 +55,7 @@ async fn a_repeated_event_is_counted() {
 
 #[tokio::test]
 async fn a_shared_event_is_created_once() {
-    let api = Api::default();
+    let api = FakeApi::default();
     for node in 0..3 {
         let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
             crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}));
@@ -141,7 +141,7 @@ async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
     for (each, expected) in
         [(Duration::from_millis(10), 40..=40), (HURRY / 10, 10..=11), (2 * HURRY, 1..=1)]
     {
-        let api = Api::default();
+        let api = FakeApi::default();
         api.fault(&[], "events", None, Fault::Delay(each));
         let stop = CancellationToken::new();
         let began = Instant::now();

@@ -54,10 +54,11 @@ pub(super) async fn enforced(cluster: &Cluster) -> Fact<bool> {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_fake_api::FakeApi;
     use rstest::rstest;
 
     use super::*;
-    use crate::kubectl::fake_api::FakeApi;
+    use crate::kubectl::test_objects::cluster_of;
 
     #[rstest]
     #[case::accepted(201, "", Ok(true), "")]
@@ -88,7 +89,7 @@ mod tests {
                 "message": message}),
         };
         api.answer("/api/v1/persistentvolumes", code, body);
-        let got = enforced(&api.cluster()).await;
+        let got = enforced(&cluster_of(&api)).await;
         assert_eq!(api.requests(), ["POST /api/v1/persistentvolumes?dryRun=All"]);
         match (got, stored) {
             (Ok(enforced), Ok(stored)) => assert_eq!(enforced, !stored),

@@ -206,14 +206,16 @@ impl Required {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_fake_api::FakeApi;
+
     use super::*;
-    use crate::kubectl::fake_api::FakeApi;
+    use crate::kubectl::test_objects::cluster_of;
 
     fn cluster() -> Cluster {
         Cluster {
             system_namespace: "storage".to_owned(),
             driver_name: "other.example.com".to_owned(),
-            ..FakeApi::default().cluster()
+            ..cluster_of(&FakeApi::default())
         }
     }
 

@@ -1,9 +1,10 @@
-use serde_json::{Value, json};
+use hostloop_fake_api::{FakeApi, Fault};
+use serde_json::json;
 
 use super::*;
 use crate::kubectl::check::decide::testing::node_pod;
-use crate::kubectl::fake_api::FakeApi;
 use crate::kubectl::manifests::Version;
+use crate::kubectl::test_objects::cluster_of;
 
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/hostloop/daemonsets";
@@ -25,14 +26,13 @@ fn api() -> FakeApi {
     let class = json!({"provisioner": "hostloop.csi.dev"});
     api.set(&format!("{STORAGE}/storageclasses/hostloop-ext4"), class);
     let labels = json!({"app.kubernetes.io/name": "hostloop"});
-    api.items(DAEMON_SETS, json!([{"metadata": {"name": "hostloop", "labels": labels}}]));
-    api.items("/api/v1/namespaces/hostloop/pods", json!([node_pod::<Value>("n1")]));
-    api.answer(REVIEWS, 201, json!({"spec": {}, "status": {"allowed": true}}));
+    api.set(&format!("{DAEMON_SETS}/hostloop"), json!({"metadata": {"labels": labels}}));
+    api.set("/api/v1/namespaces/hostloop/pods", node_pod("n1"));
     api
 }
 
 async fn facts(api: &FakeApi) -> Facts {
-    gather(&api.cluster(), &mut Progress::new()).await.unwrap()
+    gather(&cluster_of(api), &mut Progress::new()).await.unwrap()
 }
 
 #[tokio::test]
@@ -62,13 +62,10 @@ async fn what_the_server_answers_becomes_facts() {
 #[tokio::test]
 async fn a_missing_right_is_a_fact_of_its_own() {
     let api = api();
-    api.forbid("list", "/api/v1/nodes");
-    api.forbid(
-        "get",
-        "/apis/coordination.k8s.io/v1/namespaces/hostloop/leases/hostloop-hostloop-csi-dev",
-    );
-    api.forbid("create", REVIEWS);
-    api.forbid("create", "/api/v1/namespaces/hostloop/pods/hostloop-n1/exec");
+    api.hide("/api/v1/nodes", 403);
+    api.hide("/namespaces/hostloop/leases/hostloop-hostloop-csi-dev", 403);
+    api.fault(&["POST"], REVIEWS, None, Fault::Refuse(403));
+    api.hide("/pods/hostloop-n1/exec", 403);
     let facts = facts(&api).await;
     let forbidden = |text: &str| Unknown::Forbidden(text.to_owned());
     assert_eq!(facts.nodes.unwrap_err(), forbidden("list nodes in the whole cluster"));
@@ -91,7 +88,7 @@ async fn a_missing_right_is_a_fact_of_its_own() {
 #[tokio::test]
 async fn without_hostloop_no_rights_are_reviewed() {
     let api = api();
-    api.items(DAEMON_SETS, json!([]));
+    api.take("daemonsets/hostloop");
     assert!(facts(&api).await.rights.is_empty());
     assert!(!api.requests().iter().any(|path| path.contains(REVIEWS)));
 }
@@ -100,7 +97,7 @@ async fn without_hostloop_no_rights_are_reviewed() {
 async fn credentials_that_are_not_accepted_end_the_check() {
     let api = api();
     api.answer("/version", 401, json!({"kind": "Status", "code": 401}));
-    let error = gather(&api.cluster(), &mut Progress::new()).await.err();
+    let error = gather(&cluster_of(&api), &mut Progress::new()).await.err();
     assert!(error.unwrap().contains("log in again"));
     api.answer("/version", 503, json!({}));
     let server = facts(&api).await.server;

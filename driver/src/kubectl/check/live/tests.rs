@@ -1,16 +1,16 @@
+use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::check::line::Mark::{self, *};
-use crate::kubectl::fake_api::FakeApi;
+use crate::kubectl::test_objects::{cluster_of, writes};
 
 const NS: &str = "/api/v1/namespaces/demo";
 
 /// A server with controllers. They give new objects the status that is waited for, and claims a
 /// volume that goes with them. The object with this name is changed by a merge patch.
 fn server_with(name: &'static str, change: Value) -> FakeApi {
-    let server = FakeApi::default();
-    server.define_snapshots();
+    let server = FakeApi::with_snapshots();
     server.on_create(move |object| {
         object["status"] = json!({"phase": "Succeeded", "readyToUse": true});
         let mut volumes = Vec::new();
@@ -43,14 +43,14 @@ fn bind(claim: &mut Value) -> Value {
 
 /// The kinds of what was created, in order.
 fn created(server: &FakeApi) -> Vec<String> {
-    let writes = server.writes();
-    let kinds = writes.iter().filter_map(|line| line.strip_prefix("POST ")?.split_once(' '));
-    kinds.map(|(kind, _)| kind.to_owned()).collect()
+    let writes = writes(server).into_iter();
+    let made = writes.filter_map(|line| Some(line.strip_prefix("POST demo/")?.to_owned()));
+    made.filter_map(|object| Some(object.split_once('/')?.0.to_owned())).collect()
 }
 
 /// The kinds of what exists.
 fn left(server: &FakeApi) -> Vec<&'static str> {
-    let kinds = ["PersistentVolume", "PersistentVolumeClaim", "Pod", "VolumeSnapshot"];
+    let kinds = ["persistentvolumes", "persistentvolumeclaims", "pods", "volumesnapshots"];
     kinds.into_iter().flat_map(|kind| vec![kind; server.all(kind).len()]).collect()
 }
 
@@ -71,7 +71,7 @@ fn plan() -> Plan {
 async fn lines(server: &FakeApi, plan: &Plan) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut progress = Progress::new();
-    run(&server.cluster(), plan, &mut progress, &mut |line| lines.push(line)).await;
+    run(&cluster_of(server), plan, &mut progress, &mut |line| lines.push(line)).await;
     lines
 }
 
@@ -84,7 +84,8 @@ async fn a_good_cluster() {
     let server = server();
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Passed; 4], "{lines:#?}");
-    let made = ["PersistentVolumeClaim", "Pod", "VolumeSnapshot", "PersistentVolumeClaim", "Pod"];
+    let (claim, pod, snapshot) = ("persistentvolumeclaims", "pods", "volumesnapshots");
+    let made = [claim, pod, snapshot, claim, pod];
     assert_eq!(created(&server), made);
     assert_eq!(left(&server), [""; 0]);
 }
@@ -95,7 +96,7 @@ async fn without_snapshots_another_pod_reads_the_claim() {
     let plan = Plan { snapshot_class: None, ..plan() };
     let lines = lines(&server, &plan).await;
     assert_eq!(marks(&lines), [Passed; 3]);
-    assert_eq!(created(&server), ["PersistentVolumeClaim", "Pod", "Pod"]);
+    assert_eq!(created(&server), ["persistentvolumeclaims", "pods", "pods"]);
     assert_eq!(left(&server), [""; 0]);
 }
 
@@ -146,9 +147,8 @@ async fn a_volume_that_outlives_its_claim_is_named() {
 #[tokio::test]
 async fn what_was_not_made_is_not_deleted() {
     let server = server();
-    server.forbid("create", &format!("{NS}/persistentvolumeclaims"));
+    server.fault(&["POST"], "persistentvolumeclaims", None, Fault::Refuse(403));
     let lines = lines(&server, &plan()).await;
     assert_eq!(marks(&lines), [Failed], "{lines:#?}");
-    let writes = server.writes();
-    assert!(writes.is_empty(), "{writes:?}");
+    assert_eq!(writes(&server), ["POST demo/persistentvolumeclaims/hostloop-check-x"]);
 }

@@ -1,22 +1,23 @@
-//! Cases for the behaviour of an API server that the controllers rely on. They run on the in-memory
-//! server and on kube-apiserver (`test/tests/loops/conformance.rs` includes this file). A case that
-//! fails on only one of them shows that the two servers differ, so tests on one prove nothing about
-//! the other.
+//! Cases for the behaviour of an API server that hostloop relies on. They run on the in-memory
+//! server and on kube-apiserver (`test/tests/loops/conformance.rs`). A case that fails on only one
+//! of them shows that the two servers differ, so tests on one prove nothing about the other.
 
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use http::Request;
 use kube::api::{DynamicObject, WatchEvent, WatchParams};
 use kube::client::Body;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tonic::codegen::http::Request;
 
-// The path is explicit, because the tests on kube-apiserver include this file by its path.
-#[path = "conformance/writes.rs"]
+mod applies;
+mod server;
 mod writes;
 
+use applies::*;
+use server::*;
 use writes::*;
 
 const MERGE: &str = "application/merge-patch+json";
@@ -26,7 +27,7 @@ const NODES: &str = "/api/v1/nodes";
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 
 /// Runs all cases. Objects are in this namespace; names of cluster-wide objects begin with it.
-pub(crate) async fn conforms(client: &Client, namespace: &str) {
+pub async fn conforms(client: &Client, namespace: &str) {
     let mut failed = Vec::new();
     macro_rules! run {
         ($($case:ident)+) => {$(
@@ -41,8 +42,13 @@ pub(crate) async fn conforms(client: &Client, namespace: &str) {
         a_name_is_taken_once
         a_create_without_a_name_gets_one
         what_is_missing_is_not_found
-        the_kinds_of_a_group_are_listed
+        the_kinds_of_a_version_are_listed
+        the_version_has_numbers
+        a_definition_brings_a_kind
+        a_refused_request_names_the_right
+        a_review_of_a_right_is_answered
         a_list_follows_its_selectors
+        events_are_selected_by_their_fields
         a_list_of_metadata_has_nothing_else
         pages_show_one_version
         every_change_has_a_version_and_no_change_has_none
@@ -55,6 +61,8 @@ pub(crate) async fn conforms(client: &Client, namespace: &str) {
         conditions_are_merged_by_type
         a_delete_minds_its_preconditions
         an_object_goes_with_its_last_finalizer
+        an_apply_creates_and_then_changes_what_it_has_set
+        an_apply_takes_fields_of_others_only_by_force
         a_watch_follows_changes
         a_watch_sees_what_its_selector_selects
     }
@@ -177,17 +185,6 @@ impl Site {
     }
 }
 
-async fn the_kinds_of_a_group_are_listed(site: &Site) {
-    let list = site.get("/apis/storage.k8s.io/v1").await.code(200);
-    assert_eq!(list["kind"], "APIResourceList");
-    assert_eq!(list["groupVersion"], "storage.k8s.io/v1");
-    let kinds = list["resources"].as_array().expect("kinds");
-    for kind in ["storageclasses", "volumeattachments"] {
-        assert!(kinds.iter().any(|one| one["name"] == kind), "{kind}");
-    }
-    site.get("/apis/absent.example/v1").await.code(404);
-}
-
 fn version(object: &Value) -> String {
     let version = object["metadata"]["resourceVersion"].as_str();
     version.expect("a version").to_owned()
@@ -270,9 +267,13 @@ async fn a_list_follows_its_selectors(site: &Site) {
     ] {
         site.map(name, json!({"labels": labels})).await;
     }
-    for (selector, expected) in
-        [("of=select", "a b c"), ("of=select,!k", "c"), ("of=select,k=1", "a"), ("of=other", "")]
-    {
+    for (selector, expected) in [
+        ("of=select", "a b c"),
+        ("of=select,!k", "c"),
+        ("of=select,k=1", "a"),
+        ("k+in+(1,+2),of=select", "a b"),
+        ("of=other", ""),
+    ] {
         let path = format!("{}?labelSelector={selector}", site.maps);
         let list = site.get(&path).await.code(200);
         assert_eq!(names(&list).join(" "), expected, "{selector}");
@@ -280,6 +281,27 @@ async fn a_list_follows_its_selectors(site: &Site) {
     let field = format!("fieldSelector=metadata.name={}-b", site.prefix);
     let list = site.get(&format!("{}?labelSelector=of=select&{field}", site.maps)).await.code(200);
     assert_eq!(names(&list), ["b"]);
+    assert_eq!(list["kind"], "ConfigMapList");
+    assert!(list["items"][0]["kind"].is_null(), "{list}");
+}
+
+async fn events_are_selected_by_their_fields(site: &Site) {
+    let events = format!("/api/v1/namespaces/{}/events", site.namespace);
+    for (name, kind, uid) in [("a", "Normal", "u1"), ("b", "Warning", "u1"), ("c", "Warning", "u2")]
+    {
+        let about = json!({"kind": "Pod", "namespace": site.namespace, "name": "p", "uid": uid});
+        let event = json!({"apiVersion": "v1", "kind": "Event", "type": kind,
+            "metadata": {"name": format!("{}-{name}", site.prefix)}, "involvedObject": about});
+        site.post(&events, event).await.code(201);
+    }
+    for (selector, expected) in [
+        ("involvedObject.uid=u1", "a b"),
+        ("type=Warning,involvedObject.name=p", "b c"),
+        ("type=Warning,involvedObject.uid=u1", "b"),
+    ] {
+        let list = site.get(&format!("{events}?fieldSelector={selector}")).await.code(200);
+        assert_eq!(names(&list).join(" "), expected, "{selector}");
+    }
 }
 
 async fn a_list_of_metadata_has_nothing_else(site: &Site) {

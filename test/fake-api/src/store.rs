@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use tonic::codegen::http::Response;
 
+use super::kinds::{DEFINITIONS, Kind};
 use super::path::{Key, Target};
 use super::select::selects;
-use super::watch::{Stream, Watcher, response};
+use super::watch::Watcher;
 use super::{Answer, Asked};
 
 /// The creation and deletion time of all objects.
@@ -19,23 +19,23 @@ const UNFIT_PATCH: &str = "the server rejected our request due to an error in ou
 /// An error as the API server reports it.
 #[derive(Debug)]
 pub(super) struct Failure {
-    code: u16,
+    pub(super) code: u16,
     reason: &'static str,
     message: String,
 }
 
 impl Failure {
-    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Failure {
+    pub(super) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Failure {
         let message = message.into();
         Failure { code, reason, message }
     }
 
     /// The failure that a test requested.
-    pub(super) fn scripted(code: u16) -> Failure {
+    pub(super) fn scripted(code: u16, asked: &Asked) -> Failure {
         let reason = match code {
             400 => "BadRequest",
             401 => "Unauthorized",
-            403 => "Forbidden",
+            403 => return Failure::forbidden(asked, "u"),
             404 => "NotFound",
             409 => "Conflict",
             410 => "Expired",
@@ -46,6 +46,37 @@ impl Failure {
             _ => "InternalError",
         };
         Failure::new(code, reason, "refused")
+    }
+
+    /// The failure of a request for which a user lacks the right.
+    pub(super) fn forbidden(asked: &Asked, user: &str) -> Failure {
+        let Some(target) = Target::of(&asked.path) else {
+            let message = format!("forbidden: User {user:?} cannot get path {:?}", asked.path);
+            return Failure::new(403, "Forbidden", message);
+        };
+        let verb = match (asked.method.as_str(), target.subresource.as_deref()) {
+            // The exec of a pod is a GET.
+            ("POST", _) | (_, Some("exec")) => "create",
+            ("PUT", _) => "update",
+            ("PATCH", _) => "patch",
+            ("DELETE", _) => "delete",
+            _ if asked.is_watch() => "watch",
+            _ if target.name.is_none() => "list",
+            _ => "get",
+        };
+        let plural = &target.plural;
+        let subresource = target.subresource.map(|part| format!("/{part}")).unwrap_or_default();
+        let object = target.name.map(|name| format!(" {name:?}")).unwrap_or_default();
+        let group = target.version.split_once('/').map_or("", |(group, _)| group);
+        let place = match &target.namespace {
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+            None => "at the cluster scope".to_owned(),
+        };
+        let message = format!(
+            "{plural}{object} is forbidden: User {user:?} cannot {verb} resource \
+             \"{plural}{subresource}\" in API group {group:?} {place}"
+        );
+        Failure::new(403, "Forbidden", message)
     }
 
     pub(super) fn no_resource() -> Failure {
@@ -67,14 +98,16 @@ impl Failure {
         Failure::new(422, "Invalid", message)
     }
 
-    pub(super) fn response(&self) -> Response<Stream> {
-        let status = json!({
+    pub(super) fn status(&self) -> Value {
+        json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
-        });
-        response(self.code, &status)
+        })
     }
 }
+
+/// Completes a new object as a controller does, and returns others that the controller makes.
+pub(super) type Controller = Box<dyn Fn(&mut Value) -> Vec<Value> + Send>;
 
 /// A change of an object at a version.
 pub(super) struct Change {
@@ -94,6 +127,10 @@ pub(super) struct Store {
     pub(super) undefined: Vec<(&'static str, &'static str)>,
     /// Kinds, by their plurals, that are not served.
     pub(super) lacking: BTreeSet<&'static str>,
+    /// The last configurations that were applied, by object and manager.
+    pub(super) applied: BTreeMap<(Key, String), Value>,
+    /// Runs for each object that a client creates.
+    pub(super) controller: Option<Controller>,
 }
 
 impl Store {
@@ -104,13 +141,28 @@ impl Store {
         self.set(key, object)
     }
 
-    pub(super) fn remove(&mut self, key: &Key) {
-        let old = self.objects.remove(key);
-        self.changed(key.clone(), old, None);
+    /// Removes objects, even with finalizers, and what they own, as the garbage collector does.
+    pub(super) fn remove(&mut self, which: impl Fn(&Key) -> bool) {
+        let mut gone: Vec<Key> = self.objects.keys().filter(|key| which(key)).cloned().collect();
+        while let Some(key) = gone.pop() {
+            let Some(old) = self.objects.remove(&key) else { continue };
+            let uid = &old["metadata"]["uid"];
+            let is_owned = |object: &Value| {
+                let owners = object["metadata"]["ownerReferences"].as_array();
+                owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == *uid))
+            };
+            let owned = self.objects.iter().filter(|(_, object)| is_owned(object));
+            gone.extend(owned.map(|(key, _)| key.clone()));
+            self.applied.retain(|(applied, _), _| *applied != key);
+            self.changed(key, Some(old), None);
+        }
     }
 
     /// Stores an object at the next version.
     fn set(&mut self, key: Key, mut object: Value) -> Value {
+        if key.plural == DEFINITIONS {
+            object["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
+        }
         object["metadata"]["resourceVersion"] = json!((self.version + 1).to_string());
         let old = self.objects.insert(key.clone(), object.clone());
         self.changed(key, old, Some(object.clone()));
@@ -125,41 +177,41 @@ impl Store {
         self.changes.push(change);
     }
 
-    /// The objects with paths that end with `path`.
-    pub(super) fn ending(&self, path: &str) -> impl Iterator<Item = (&Key, &Value)> {
-        let all = self.objects.iter();
-        all.filter(move |(key, _)| key.path().ends_with(path))
-    }
-
-    pub(super) fn answer(&mut self, asked: &Asked, content: &str) -> Answer {
-        let target = Target::of(&asked.path);
-        let target = target.unwrap_or_else(|| panic!("a path: {}", asked.path));
+    /// Answers a request for objects of a kind.
+    pub(super) fn answer(&mut self, kind: &Kind, target: &Target, asked: &Asked) -> Answer {
+        let body = asked.body.clone();
         let Some(name) = &target.name else {
             return match asked.method.as_str() {
-                "GET" => self.list(&target, &asked.query),
-                "POST" => self.create(&target, asked.body.clone()),
+                "GET" => Ok((200, self.list(kind, target, &asked.query))),
+                "POST" => self.create(kind, target, body),
                 other => panic!("{other} of {}", asked.path),
             };
         };
-        let key = target.key(name);
-        if target.status && !key.has_status() {
+        if target.subresource.as_ref().is_some_and(|part| part != "status" || !kind.has_status) {
             return Err(Failure::no_resource());
         }
-        let old = self.objects.get(&key).cloned();
-        let old = old.ok_or_else(|| Failure::not_found(&key))?;
+        if asked.content == "application/apply-patch+yaml" {
+            return self.apply(kind, target, asked);
+        }
+        let key = target.key(name);
+        let old = self.objects.get(&key).cloned().ok_or_else(|| Failure::not_found(&key))?;
         match asked.method.as_str() {
             "GET" => Ok((200, old)),
-            "DELETE" => self.delete(key, old, &asked.body),
-            "PUT" => self.update(&target, key, old, asked.body.clone(), false),
+            "DELETE" => self.delete(key, old, &body),
+            "PUT" => self.update(kind, target, old, body, false),
             "PATCH" => {
-                let new = patched(&key, &old, content, asked.body.clone())?;
-                self.update(&target, key, old, new, true)
+                let new = patched(kind, &old, &asked.content, body)?;
+                self.update(kind, target, old, new, true)
             }
             other => panic!("{other} of {}", asked.path),
         }
     }
 
-    fn create(&mut self, target: &Target, mut object: Value) -> Answer {
+    pub(super) fn create(&mut self, kind: &Kind, target: &Target, mut object: Value) -> Answer {
+        if kind.kind == "SubjectAccessReview" {
+            object["status"] = json!({"allowed": true});
+            return Ok((201, object));
+        }
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str().unwrap_or_default().to_owned();
         let name = match (name.as_str(), metadata["generateName"].as_str()) {
@@ -180,7 +232,7 @@ impl Store {
             return Err(Failure::new(500, "InternalError", message));
         }
         if let Some(object) = object.as_object_mut()
-            && key.has_status()
+            && kind.has_status
         {
             object.remove("status");
         }
@@ -193,11 +245,16 @@ impl Store {
         if let Some(namespace) = &key.namespace {
             object["metadata"]["namespace"] = json!(namespace);
         }
-        Ok((201, self.put(key, object)))
+        let others = self.controller.as_ref().map(|react| react(&mut object));
+        let stored = self.put(key, object);
+        for other in others.into_iter().flatten() {
+            self.put(Key::of(&other), other);
+        }
+        Ok((201, stored))
     }
 
     /// Returns a page of a list. All pages show the objects at the version of the first page.
-    fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Answer {
+    fn list(&self, kind: &Kind, target: &Target, query: &BTreeMap<String, String>) -> Value {
         let (version, after) = match query.get("continue").filter(|token| !token.is_empty()) {
             None => (self.version, None),
             Some(token) => {
@@ -226,10 +283,14 @@ impl Store {
         if let (Some((last, _)), Some(_)) = (page.last(), rest.next()) {
             metadata["continue"] = json!(format!("{version} {}", last.path()));
         }
-        let items: Vec<_> = page.into_iter().map(|(_, object)| object).collect();
-        let list =
-            json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items});
-        Ok((200, list))
+        let mut items: Vec<Value> = page.into_iter().map(|(_, object)| object.clone()).collect();
+        if !kind.is_custom {
+            for item in items.iter_mut().filter_map(Value::as_object_mut) {
+                item.retain(|field, _| !["apiVersion", "kind"].contains(&field.as_str()));
+            }
+        }
+        json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.version,
+            "metadata": metadata, "items": items})
     }
 
     fn delete(&mut self, key: Key, mut object: Value, options: &Value) -> Answer {
@@ -240,7 +301,7 @@ impl Store {
             }
         }
         if !has_finalizers(&object) {
-            self.remove(&key);
+            self.remove(|one| *one == key);
         } else if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = json!(NOW);
             object = self.set(key, object);
@@ -249,14 +310,15 @@ impl Store {
     }
 
     /// Stores the result of a write, limited to the fields that the write may change.
-    fn update(
+    pub(super) fn update(
         &mut self,
+        kind: &Kind,
         target: &Target,
-        key: Key,
         old: Value,
         mut new: Value,
         is_patch: bool,
     ) -> Answer {
+        let key = target.key(target.name.as_deref().unwrap_or_default());
         let given = new["metadata"]["resourceVersion"].clone();
         if !given.is_null() && given != old["metadata"]["resourceVersion"] {
             let why =
@@ -264,17 +326,17 @@ impl Store {
             return Err(Failure::conflict(&key, why));
         }
         // The status subresource changes only the status; the object itself changes the rest.
-        if target.status {
+        if target.subresource.is_some() {
             let status = new["status"].take();
             let metadata = new["metadata"].take();
             new = old.clone();
             keep(&mut new, "status", &status);
-            if !key.protects_metadata() {
+            if !kind.protects_metadata() {
                 new["metadata"] = metadata;
-            } else if !key.is_custom() {
+            } else if !kind.is_custom {
                 keep(&mut new["metadata"], "uid", &metadata["uid"]);
             }
-        } else if key.has_status() {
+        } else if kind.has_status {
             keep(&mut new, "status", &old["status"]);
         }
         let uid = &new["metadata"]["uid"];
@@ -285,14 +347,8 @@ impl Store {
             }
             return Err(Failure::conflict(&key, "the UID in the precondition differs"));
         }
-        for field in [
-            "name",
-            "namespace",
-            "uid",
-            "creationTimestamp",
-            "deletionTimestamp",
-            "resourceVersion",
-        ] {
+        let times = ["creationTimestamp", "deletionTimestamp"];
+        for field in ["name", "namespace", "uid", "resourceVersion"].into_iter().chain(times) {
             keep(&mut new["metadata"], field, &old["metadata"][field]);
         }
         for (plural, field) in &self.undefined {
@@ -310,7 +366,7 @@ impl Store {
         }
         if deleting && !has_finalizers(&new) {
             // The answer has the content of the request and the version that was read.
-            self.remove(&key);
+            self.remove(|one| *one == key);
         } else if new != old {
             new = self.set(key, new);
         }
@@ -334,7 +390,7 @@ fn keep(object: &mut Value, field: &str, value: &Value) {
     };
 }
 
-fn patched(key: &Key, old: &Value, content: &str, patch: Value) -> Result<Value, Failure> {
+fn patched(kind: &Kind, old: &Value, content: &str, patch: Value) -> Result<Value, Failure> {
     let mut new = old.clone();
     match content {
         "application/json-patch+json" => {
@@ -342,13 +398,13 @@ fn patched(key: &Key, old: &Value, content: &str, patch: Value) -> Result<Value,
             json_patch::patch(&mut new, &patch)
                 .map_err(|_| Failure::new(422, "Invalid", UNFIT_PATCH))?;
         }
-        "application/strategic-merge-patch+json" if key.is_custom() => {
+        "application/strategic-merge-patch+json" if kind.is_custom => {
             let message = "the body of the request was in an unknown format";
             return Err(Failure::new(415, "UnsupportedMediaType", message));
         }
         "application/strategic-merge-patch+json" => strategic(&mut new, patch),
         "application/merge-patch+json" => json_patch::merge(&mut new, &patch),
-        other => panic!("a patch of {}: {other:?}", key.path()),
+        other => panic!("a patch of a {}: {other:?}", kind.kind),
     }
     Ok(new)
 }

@@ -1,0 +1,146 @@
+//! The kinds that the server serves, and its answers about itself.
+
+use serde_json::{Value, json};
+
+use super::Answer;
+use super::path::{Target, plural_of};
+use super::store::{Failure, Store};
+
+/// The built-in kinds by version: those in namespaces, then the others. A star marks a kind with a
+/// status subresource.
+const KINDS: [(&str, &str, &str); 10] = [
+    (
+        "v1",
+        "ConfigMap Event PersistentVolumeClaim* Pod* Secret ServiceAccount",
+        "Namespace* Node* PersistentVolume*",
+    ),
+    ("apps/v1", "DaemonSet* Deployment* ReplicaSet* StatefulSet*", ""),
+    (
+        "storage.k8s.io/v1",
+        "CSIStorageCapacity",
+        "CSIDriver CSINode StorageClass VolumeAttachment* VolumeAttributesClass",
+    ),
+    ("rbac.authorization.k8s.io/v1", "Role RoleBinding", "ClusterRole ClusterRoleBinding"),
+    ("authorization.k8s.io/v1", "", "SubjectAccessReview"),
+    ("networking.k8s.io/v1", "NetworkPolicy", ""),
+    ("flowcontrol.apiserver.k8s.io/v1", "", "FlowSchema*"),
+    ("coordination.k8s.io/v1", "Lease", ""),
+    (
+        "admissionregistration.k8s.io/v1",
+        "",
+        "ValidatingAdmissionPolicy* ValidatingAdmissionPolicyBinding",
+    ),
+    ("apiextensions.k8s.io/v1", "", "CustomResourceDefinition*"),
+];
+
+/// The plural of the kind that defines others.
+pub(super) const DEFINITIONS: &str = "customresourcedefinitions";
+
+/// A kind that is served.
+pub(super) struct Kind {
+    /// `v1`, `storage.k8s.io/v1`, …
+    pub(super) version: String,
+    pub(super) kind: String,
+    plural: String,
+    is_namespaced: bool,
+    pub(super) has_status: bool,
+    /// True for a kind of a CustomResourceDefinition.
+    pub(super) is_custom: bool,
+}
+
+impl Kind {
+    /// True if a write of the status leaves the metadata unchanged.
+    pub(super) fn protects_metadata(&self) -> bool {
+        self.is_custom || self.plural == "volumeattachments"
+    }
+}
+
+/// The definitions of the snapshot API, without schemas.
+pub(super) fn snapshot_definitions() -> impl Iterator<Item = Value> {
+    let groups = [
+        ("snapshot.storage.k8s.io", "VolumeSnapshot"),
+        ("groupsnapshot.storage.k8s.io", "VolumeGroupSnapshot"),
+    ];
+    let ends = [("", "Namespaced"), ("Content", "Cluster"), ("Class", "Cluster")];
+    groups.into_iter().flat_map(move |(group, stem)| {
+        ends.into_iter().map(move |(end, scope)| {
+            let kind = format!("{stem}{end}");
+            let plural = plural_of(&kind);
+            let subresources = if end == "Class" { json!({}) } else { json!({"status": {}}) };
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": {"name": format!("{plural}.{group}")},
+                "spec": {"group": group, "scope": scope, "names": {"kind": kind, "plural": plural},
+                    "versions": [{"name": "v1", "served": true, "subresources": subresources}]}})
+        })
+    })
+}
+
+impl Store {
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        for (version, namespaced, others) in KINDS {
+            for (names, is_namespaced) in [(namespaced, true), (others, false)] {
+                kinds.extend(names.split_whitespace().map(|name| Kind {
+                    version: version.to_owned(),
+                    kind: name.trim_end_matches('*').to_owned(),
+                    plural: plural_of(name.trim_end_matches('*')),
+                    is_namespaced,
+                    has_status: name.ends_with('*'),
+                    is_custom: false,
+                }));
+            }
+        }
+        let definitions = self.objects.iter().filter(|(key, _)| key.plural == DEFINITIONS);
+        for spec in definitions.map(|(_, definition)| &definition["spec"]) {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let versions = spec["versions"].as_array().into_iter().flatten();
+            kinds.extend(versions.filter(|version| version["served"] == true).map(|version| {
+                Kind {
+                    version: format!("{}/{}", text(&spec["group"]), text(&version["name"])),
+                    kind: text(&spec["names"]["kind"]),
+                    plural: text(&spec["names"]["plural"]),
+                    is_namespaced: spec["scope"] == "Namespaced",
+                    has_status: version["subresources"]["status"].is_object(),
+                    is_custom: true,
+                }
+            }));
+        }
+        kinds.retain(|kind| !self.lacking.contains(kind.plural.as_str()));
+        kinds
+    }
+
+    /// Returns the kind of a target if it is served.
+    pub(super) fn kind(&self, target: &Target) -> Option<Kind> {
+        let mut kinds = self.kinds().into_iter();
+        kinds.find(|kind| (&kind.version, &kind.plural) == (&target.version, &target.plural))
+    }
+
+    /// Answers a request for the kinds of a version.
+    pub(super) fn discovery(&self, path: &str) -> Answer {
+        if path == "/version" {
+            return Ok((200, version(36)));
+        }
+        let version = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/api/"));
+        let kinds = self.kinds().into_iter().filter(|kind| Some(&*kind.version) == version);
+        let resources: Vec<Value> = kinds
+            .map(|kind| {
+                json!({"name": kind.plural, "kind": kind.kind, "namespaced": kind.is_namespaced,
+                    "singularName": kind.kind.to_lowercase(),
+                    "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"]})
+            })
+            .collect();
+        if resources.is_empty() {
+            return Err(Failure::no_resource());
+        }
+        let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version,
+            "resources": resources});
+        Ok((200, list))
+    }
+}
+
+/// The answer about the version of a server of Kubernetes 1.`minor`.
+pub(super) fn version(minor: u32) -> Value {
+    json!({"major": "1", "minor": minor.to_string(), "gitVersion": format!("v1.{minor}.0"),
+        "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "",
+        "platform": ""})
+}
