@@ -66,11 +66,10 @@ impl Pools {
                 force: false,
             })?;
         }
-        phase("sync", || file::sync(&image, &incoming.image_path()))?;
         let mut record = record_of(new, id, format);
         pool.index.write().share(&mut record);
         let record = Arc::new(record);
-        incoming.commit(&*record)?;
+        incoming.commit(&*record, Some(&image))?;
         pool.index.write().put_volume(record.clone());
         Ok(record)
     }
