@@ -445,8 +445,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// btrfs device errors. `None` if it reports none.
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
 
-    /// All filesystem types, each with the reason if its tools are missing or the kernel lacks it.
-    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
+    /// An error with the reason if a filesystem's tools are missing or the kernel lacks it.
+    fn offers(&self, fs: FsType) -> std::result::Result<(), String>;
+
+    /// All filesystem types, with what [`Kernel::offers`] says of each.
+    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
+        FsType::ALL.into_iter().map(|fs| (fs, self.offers(fs))).collect()
+    }
 }
 
 /// How often a look is repeated because something changed meanwhile, before it reads everything.

@@ -240,8 +240,8 @@ impl Kernel for Linux {
         fs::errors(mounted_at, minor, fs)
     }
 
-    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
-        fs_tools::filesystems()
+    fn offers(&self, fs: FsType) -> std::result::Result<(), String> {
+        fs_tools::offered(fs)
     }
 }
 
