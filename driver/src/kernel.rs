@@ -57,13 +57,13 @@ pub const LOOP_MAJOR: u32 = 7;
 /// of the machine, or a tool that is just starting, holds a mount for an instant.
 pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
+    let mut pause = Duration::from_millis(1);
     loop {
         match kernel.unmount(at) {
-            Err(Error::Busy { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            Err(Error::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(pause),
             done => return done,
         }
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 
