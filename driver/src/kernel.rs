@@ -31,8 +31,8 @@ mod shared_table;
 
 pub use error::{Error, Result};
 pub use loop_device::{
-    Detached, FileId, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable, file_id,
-    loop_path,
+    Detached, FileId, KnownLoops, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable,
+    file_id, loop_path,
 };
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
@@ -254,9 +254,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// settings may be old, see [`Kernel::confirm`]. A device that the scope does not need may have
     /// no more than its path, as if the kernel did not report its backing file. It costs the same
     /// with any number of devices.
-    fn known_loops(&self, scope: LoopScope<'_>) -> Result<LoopTable> {
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let _ = scope;
-        Ok(self.loops()?.into())
+        Ok(KnownLoops { table: self.loops()?.into(), ..KnownLoops::default() })
     }
 
     /// The mounts as far as they are known: like [`Kernel::mounts`], but options and paths of a
@@ -490,8 +490,10 @@ fn confirmed_loops<K: Kernel + ?Sized>(
 ) -> Result<Vec<LoopInfo>> {
     for _ in 0..LOOKS {
         let known = kernel.known_loops(scope)?;
-        let found = wanted(&known);
-        if kernel.confirm(&found, &[], &[]) {
+        let found = wanted(&known.table);
+        let mut old = found.clone();
+        old.retain(|info| !known.asked.contains(&info.minor));
+        if kernel.confirm(&old, &[], &[]) {
             return Ok(found.into_iter().cloned().collect());
         }
     }
