@@ -15,7 +15,8 @@ use hostloop_proto::csi::node_server::NodeServer;
 use hostloop_proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_stream::Stream;
-use tonic::transport::server::{Connected, Router};
+use tonic::service::Routes;
+use tonic::transport::server::Connected;
 
 use crate::controller::Controller;
 use crate::csi::identity::Identity;
@@ -97,12 +98,14 @@ impl Server {
         S: Stream<Item = io::Result<C>>,
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        self.router().serve_with_incoming_shutdown(connections, stop).await
+        let mut server = tonic::transport::Server::builder();
+        server.add_routes(self.routes()).serve_with_incoming_shutdown(connections, stop).await
     }
 
-    fn router(&self) -> Router {
+    /// The services, to call them in this process.
+    pub fn routes(&self) -> Routes {
         let dispatcher = || self.dispatcher.clone();
-        tonic::transport::Server::builder()
+        Routes::default()
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
                 calls: self.dispatcher.calls.clone(),

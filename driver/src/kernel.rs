@@ -32,8 +32,8 @@ pub(crate) mod under_way;
 
 pub use error::{Error, Result};
 pub use loop_device::{
-    Detached, FileId, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable, file_id,
-    loop_path,
+    Detached, FileId, KnownLoops, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable,
+    file_id, loop_path,
 };
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
@@ -58,13 +58,13 @@ pub const LOOP_MAJOR: u32 = 7;
 /// of the machine, or a tool that is just starting, holds a mount for an instant.
 pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
+    let mut pause = Duration::from_millis(1);
     loop {
         match kernel.unmount(at) {
-            Err(Error::Busy { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            Err(Error::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(pause),
             done => return done,
         }
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 
@@ -252,9 +252,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// settings may be old, see [`Kernel::confirm`]. A device that the scope does not need may have
     /// no more than its path, as if the kernel did not report its backing file. It costs the same
     /// with any number of devices.
-    fn known_loops(&self, scope: LoopScope<'_>) -> Result<LoopTable> {
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let _ = scope;
-        Ok(self.loops()?.into())
+        Ok(KnownLoops { table: self.loops()?.into(), ..KnownLoops::default() })
     }
 
     /// The mounts as far as they are known: like [`Kernel::mounts`], but options and paths of a
@@ -443,8 +443,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// btrfs device errors. `None` if it reports none.
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
 
-    /// All filesystem types, each with the reason if its tools are missing or the kernel lacks it.
-    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
+    /// An error with the reason if a filesystem's tools are missing or the kernel lacks it.
+    fn offers(&self, fs: FsType) -> std::result::Result<(), String>;
+
+    /// All filesystem types, with what [`Kernel::offers`] says of each.
+    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
+        FsType::ALL.into_iter().map(|fs| (fs, self.offers(fs))).collect()
+    }
 }
 
 /// How often a look is repeated because something changed meanwhile, before it reads everything.
@@ -483,8 +488,10 @@ fn confirmed_loops<K: Kernel + ?Sized>(
 ) -> Result<Vec<LoopInfo>> {
     for _ in 0..LOOKS {
         let known = kernel.known_loops(scope)?;
-        let found = wanted(&known);
-        if kernel.confirm(&found, &[], &[]) {
+        let found = wanted(&known.table);
+        let mut old = found.clone();
+        old.retain(|info| !known.asked.contains(&info.minor));
+        if kernel.confirm(&old, &[], &[]) {
             return Ok(found.into_iter().cloned().collect());
         }
     }

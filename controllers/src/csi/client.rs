@@ -11,14 +11,22 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::service::Routes;
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Request, Status};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt};
 
 use crate::metrics::Metrics;
 
 /// The largest accepted answer in bytes. A list of all volumes of a large node exceeds the usual 4
 /// MiB.
 const MAX_ANSWER: usize = 64 << 20;
+
+/// Sends a request to a driver, and returns its answer.
+type Channel = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
 
 /// A client for a CSI driver. Clones share its connection, which opens on the first call and
 /// reopens after it breaks.
@@ -44,8 +52,12 @@ impl Csi {
         })
     }
 
-    /// A client that opens a stream to the driver, for example an in-memory pipe within one
-    /// process.
+    /// A client of services in this process. It calls them without a connection.
+    pub fn within(services: Routes) -> Self {
+        Csi::through(services.prepare())
+    }
+
+    /// A client that opens a stream to the driver.
     pub fn over<F, S>(open: impl Fn() -> F + Clone + Send + 'static) -> Self
     where
         F: Future<Output = io::Result<S>> + Send + 'static,
@@ -57,9 +69,20 @@ impl Csi {
         });
         // The authority is meaningless on this channel, but drivers expect the value that other
         // clients send.
-        let channel =
-            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Csi { channel, metrics: None }
+        Csi::through(
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector),
+        )
+    }
+
+    fn through<S>(service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S: Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send,
+    {
+        let service = service.map_err(|error| Status::from_error(error.into()));
+        Csi { channel: BoxCloneSyncService::new(service), metrics: None }
     }
 
     /// A channel without a driver: every call fails. For processes that only need the driver's

@@ -1,17 +1,12 @@
-//! A channel to the CSI driver in memory, and a driver with scripted answers. All fake drivers in
+//! A client of a CSI driver in memory, and a driver with scripted answers. All fake drivers in
 //! the controllers' tests are this one with different handlers.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 
 use hostloop_memory_driver::{Handlers, Rpc};
 use hostloop_proto::csi::*;
 use parking_lot::Mutex;
-use tokio::io::DuplexStream;
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
 use crate::csi::Csi;
@@ -30,24 +25,9 @@ pub(crate) enum Call {
     Delete(DeleteVolumeRequest),
 }
 
-/// Connects to a driver with these handlers over in-memory pipes. It serves from the first
-/// connection on.
+/// Connects to a driver with these handlers.
 pub(crate) fn connect(handlers: &Handlers) -> Csi {
-    let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
-    let waiting = Arc::new(Mutex::new(Some((receiver, handlers.services()))));
-    Csi::over(move || {
-        // A Tokio runtime may not exist before the first connection.
-        if let Some((pipes, services)) = waiting.lock().take() {
-            let pipes = UnboundedReceiverStream::new(pipes).map(Ok::<_, io::Error>);
-            tokio::spawn(async {
-                let served = services.serve_with_incoming(pipes).await;
-                served.expect("pipes in memory do not fail");
-            });
-        }
-        let (ours, theirs) = tokio::io::duplex(64 << 10);
-        let sent = sender.send(theirs);
-        async move { sent.map(|()| ours).map_err(|_| io::ErrorKind::ConnectionRefused.into()) }
-    })
+    Csi::within(handlers.services())
 }
 
 #[derive(Default)]

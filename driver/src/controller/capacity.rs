@@ -43,7 +43,7 @@ impl Controller {
             Some(topology) => !ours.is_empty() && !accessibility::contains_us(topology, &ours),
             None => false,
         };
-        let no_tools = fs.is_some_and(|fs| self.missing_tools(fs).is_some());
+        let no_tools = fs.is_some_and(|fs| self.pools.kernel().offers(fs).is_err());
         Ok(!elsewhere && !no_tools)
     }
 

@@ -88,20 +88,10 @@ impl Controller {
 
     /// Fails if the tools of a filesystem are not installed.
     fn require_tools(&self, fs: FsType) -> Result<()> {
-        match self.missing_tools(fs) {
-            None => Ok(()),
-            Some(why) => {
-                let why = format!("{fs} is not offered on this node: {why}");
-                Err(invalid("volume_capabilities", why).into())
-            }
-        }
-    }
-
-    /// Why this node can't make a filesystem; `None` if it can.
-    pub(super) fn missing_tools(&self, fs: FsType) -> Option<String> {
-        let offered = self.pools.kernel().filesystems();
-        let (_, state) = offered.into_iter().find(|(offered, _)| *offered == fs)?;
-        state.err()
+        self.pools.kernel().offers(fs).map_err(|why| {
+            let why = format!("{fs} is not offered on this node: {why}");
+            invalid("volume_capabilities", why).into()
+        })
     }
 
     /// DeleteVolume. Deleting an unknown ID succeeds, unless the volume may be on another node.

@@ -1,7 +1,10 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
+use std::collections::BTreeSet;
+
 use crate::kernel::{
-    self, FileId, Kernel, LoopInfo, LoopKey, LoopScope, LoopTable, MountEntry, MountTable,
+    self, FileId, Kernel, KnownLoops, LoopInfo, LoopKey, LoopScope, LoopTable, MountEntry,
+    MountTable,
 };
 
 /// Loop devices and mounts at one time.
@@ -22,18 +25,21 @@ impl KernelState {
         Ok(KernelState { loops, mounts })
     }
 
-    /// What is known of both, in the same order. Some details may be old, see [`Kernel::confirm`],
-    /// or missing, see [`Kernel::known_loops`].
-    pub(crate) fn known(kernel: &dyn Kernel, scope: LoopScope<'_>) -> kernel::Result<KernelState> {
+    /// What is known of both, in the same order, and the minors that were queried just now. Some
+    /// details may be old, see [`Kernel::confirm`], or missing, see [`Kernel::known_loops`].
+    pub(crate) fn known(
+        kernel: &dyn Kernel,
+        scope: LoopScope<'_>,
+    ) -> kernel::Result<(KernelState, BTreeSet<u32>)> {
         let mounts = kernel.known_mounts()?;
-        let loops = kernel.known_loops(scope)?;
-        Ok(KernelState { loops, mounts })
+        let KnownLoops { table: loops, asked } = kernel.known_loops(scope)?;
+        Ok((KernelState { loops, mounts }, asked))
     }
 
     /// Makes the kernel read everything again, so that the driver holds one copy of it.
     pub(crate) fn read_to_know(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         kernel.forget();
-        KernelState::known(kernel, LoopScope::All)
+        KernelState::known(kernel, LoopScope::All).map(|(state, _)| state)
     }
 
     /// The attached device with this minor.

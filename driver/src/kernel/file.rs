@@ -6,7 +6,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
@@ -223,6 +225,22 @@ pub fn sync(file: &File, what: &Path) -> Result<()> {
     effect("file.sync").and_then(|()| file.sync_all()).map_err(|e| Error::io("fsync", what, e))
 }
 
+/// Calls fsync like [`sync`], on another thread, while this one does `work`. Returns when both are
+/// done.
+pub fn sync_during(file: &File, what: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("hostloop-sync".to_owned());
+        let syncing = thread.spawn_scoped(scope, || sync(file, what));
+        let done = work();
+        let synced = match syncing {
+            Ok(syncing) => syncing.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            // There are too many threads.
+            Err(_) => sync(file, what),
+        };
+        synced.and(done)
+    })
+}
+
 /// Calls fsync on a directory.
 fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
     effect("file.sync").map_err(on_file("fsync", dir))?;
@@ -387,14 +405,13 @@ fn put(
     })
 }
 
-/// Creates `name` in `dir` with `content`, and calls fsync on the file. The caller calls fsync on
-/// the directory.
-pub fn write_new(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
+/// Creates `name` in `dir` with `content`. The caller calls fsync on the file and the directory.
+pub fn write_new(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<File> {
     let mut file = create_beneath(dir, name.as_ref())?;
     effect("file.write")
         .and_then(|()| file.write_all(content))
         .map_err(beneath("write", dir, name))?;
-    effect("file.sync").and_then(|()| file.sync_all()).map_err(beneath("fsync", dir, name))
+    Ok(file)
 }
 
 /// Unlinks the file `name` in `dir`, if it exists. Calls no fsync.

@@ -8,8 +8,8 @@ use hostloop_events::phase;
 
 use super::under_way::UnderWay;
 use super::{
-    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopScope, LoopSpec, LoopTable, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
+    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, KnownLoops, LoopDevice,
+    LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
     Superblock,
 };
 
@@ -132,13 +132,13 @@ impl Kernel for Linux {
         mount::table()
     }
 
-    fn known_loops(&self, scope: LoopScope<'_>) -> Result<LoopTable> {
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let Some(known) = &self.known else {
-            return Ok(self.loops()?.into());
+            return Ok(KnownLoops { table: self.loops()?.into(), ..KnownLoops::default() });
         };
         let loops = known.loops(self, scope)?;
         // The driver looks at the devices before each publication of a block volume.
-        loopdev::keep_spares(self, loops.iter());
+        loopdev::keep_spares(self, loops.table.iter());
         Ok(loops)
     }
 
@@ -240,8 +240,8 @@ impl Kernel for Linux {
         fs::errors(mounted_at, minor, fs)
     }
 
-    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
-        fs_tools::filesystems()
+    fn offers(&self, fs: FsType) -> std::result::Result<(), String> {
+        fs_tools::offered(fs)
     }
 }
 

@@ -159,6 +159,15 @@ fn directory_name(path: &str) -> Option<&str> {
 /// Loop devices in the order of their minors.
 pub type LoopTable = SharedTable<LoopInfo>;
 
+/// What is known of the loop devices, see [`Kernel::known_loops`](super::Kernel::known_loops).
+#[derive(Clone, Debug, Default)]
+pub struct KnownLoops {
+    /// The devices.
+    pub table: LoopTable,
+    /// Minors of devices that were queried just now: nothing of them is old.
+    pub asked: BTreeSet<u32>,
+}
+
 impl LoopTable {
     /// The device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {

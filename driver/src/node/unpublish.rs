@@ -10,6 +10,7 @@ use super::volume_lookup::Known;
 use super::{Node, Result, loop_device, read_only_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::kernel;
 use crate::storage::{VolumeHandle, VolumeRecord};
 
 impl Node {
@@ -82,14 +83,17 @@ impl Node {
                     cleared = true;
                 }
             }
-            let Found::Device { minor, read_only: true } = found else {
-                continue;
-            };
-            let unrecorded = |l: &&crate::kernel::LoopInfo| {
-                l.minor == minor && !view.read_only().any(|known| known.minor == minor)
-            };
-            if let Some(info) = view.over().find(unrecorded) {
-                read_only_loop::detach(kernel, info)?;
+            if let Found::Device { minor, read_only: true } = found {
+                let unrecorded = |l: &&kernel::LoopInfo| {
+                    l.minor == minor && !view.read_only().any(|known| known.minor == minor)
+                };
+                if let Some(info) = view.over().find(unrecorded) {
+                    read_only_loop::detach(kernel, info)?;
+                }
+            }
+            // Only a further mount needs a look at the loop devices.
+            if kernel::topmost_mount(kernel, target)?.is_none() {
+                return Ok(true);
             }
         }
     }

@@ -1,6 +1,5 @@
 //! Runs the Kubernetes controllers, in the driver's process or alone.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,11 +10,7 @@ use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
 use hostloop_controllers::tasks::{Ended, Tasks};
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
-use tokio::io::DuplexStream;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
@@ -29,9 +24,6 @@ use crate::grpc::Server;
 use crate::grpc::http::Shown;
 use crate::storage::Pools;
 
-/// The buffer size of the in-memory connection, in bytes.
-const PIPE: usize = 64 << 10;
-
 /// The controllers, ready to start.
 pub(super) struct Loops {
     setup: Setup,
@@ -39,7 +31,7 @@ pub(super) struct Loops {
 }
 
 impl Loops {
-    /// Sets up controllers for a server in this process, over an in-memory connection.
+    /// Sets up controllers that call a server in this process.
     pub(super) fn beside(
         server: &Server,
         pools: Arc<Pools>,
@@ -51,7 +43,7 @@ impl Loops {
             args,
             // The driver in this process chooses the default.
             default_fstype: String::new(),
-            driver: Source::Asked(through_memory(server)),
+            driver: Source::Asked(Csi::within(server.routes())),
             node_deployment: true,
             registration_endpoint: Some(endpoint.to_owned()),
             inventory: inventory(pools.clone()),
@@ -141,29 +133,6 @@ fn inventory(pools: Arc<Pools>) -> Inventory {
             inline: record.inline.is_some(),
         });
         Ok(kept.collect())
-    })
-}
-
-/// A client of a server in this process. The server runs as long as a client exists, so it answers
-/// the controllers until they end.
-fn through_memory(server: &Server) -> Csi {
-    let (opened, connections) = mpsc::channel::<DuplexStream>(1);
-    let server = server.clone();
-    tokio::spawn(async move {
-        let connections = ReceiverStream::new(connections).map(Ok::<_, io::Error>);
-        if let Err(error) = server.serve(connections, std::future::pending()).await {
-            tracing::error!(%error, "the in-memory CSI server for the controllers stopped");
-        }
-    });
-    Csi::over(move || {
-        let opened = opened.clone();
-        async move {
-            let (ours, theirs) = tokio::io::duplex(PIPE);
-            match opened.send(theirs).await {
-                Ok(()) => Ok(ours),
-                Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),
-            }
-        }
     })
 }
 

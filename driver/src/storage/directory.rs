@@ -305,21 +305,28 @@ impl Incoming<'_> {
         self.layout.path.join(INCOMING).join(&self.entry).join(IMAGE)
     }
 
-    /// Writes the record and moves the entry into its final place.
-    pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
-        phase("record", || {
-            self.write(record)?;
-            self.place(R::SHELF)
-        })
+    /// Writes the record, syncs it and the image, and moves the entry into its final place. `image`
+    /// is `None` if the image is synced already.
+    pub(super) fn commit<R: Record>(mut self, record: &R, image: Option<&File>) -> Result<()> {
+        phase("sync", || self.write(record, image))?;
+        phase("record", || self.place(R::SHELF))
     }
 
-    /// Writes the record into the entry, and syncs the record and the names of all files in the
-    /// entry. The image must be synced already.
-    pub(super) fn write<R: Record>(&self, record: &R) -> Result<()> {
+    /// Writes the record into the entry, and syncs the record, the image and the names of all files
+    /// in the entry. A disk that flushes for the image flushes for the record, too.
+    pub(super) fn write<R: Record>(&self, record: &R, image: Option<&File>) -> Result<()> {
         let content = encoding::encode(record, R::FILE)?;
-        file::write_new(self.dir.as_fd(), R::FILE, &content)?;
+        let record = file::write_new(self.dir.as_fd(), R::FILE, &content)?;
         let path = self.layout.path.join(INCOMING).join(&self.entry);
-        Ok(file::sync(&self.dir, &path)?)
+        let sync_rest = || {
+            file::sync(&record, &path.join(R::FILE))?;
+            file::sync(&self.dir, &path)
+        };
+        let synced = match image {
+            Some(image) => file::sync_during(image, &self.image_path(), sync_rest),
+            None => sync_rest(),
+        };
+        Ok(synced?)
     }
 
     /// Syncs `incoming/`, so that the entry survives a power cut with all that is written in it.

@@ -84,7 +84,7 @@ fn commit<'a>(
     home: &'a Arc<Pool>,
 ) -> Result<Vec<Committed<'a>>> {
     let mut group = home.layout.begin(record.id.to_string())?;
-    group.write(record)?;
+    group.write(record, None)?;
     group.sync()?;
     let mut members = Vec::new();
     let committed = (|| {

@@ -53,7 +53,7 @@ impl<'a> Shot<'a> {
             provisioning: self.volume.settings.provisioning,
             allocated_bytes: file::allocated_bytes(&self.image)?,
         };
-        self.incoming.commit(&record)?;
+        self.incoming.commit(&record, None)?;
         Ok(Committed { pool: self.pool, record: Arc::new(record), _room: self._room })
     }
 }

@@ -66,11 +66,10 @@ impl Pools {
                 force: false,
             })?;
         }
-        phase("sync", || file::sync(&image, &incoming.image_path()))?;
         let mut record = record_of(new, id, format);
         pool.index.write().share(&mut record);
         let record = Arc::new(record);
-        incoming.commit(&*record)?;
+        incoming.commit(&*record, Some(&image))?;
         pool.index.write().put_volume(record.clone());
         Ok(record)
     }
@@ -106,7 +105,7 @@ impl Pools {
             return Ok(());
         }
         let scope = LoopScope::Image { directory: &directory, minors: &BTreeSet::new() };
-        let view = KernelState::known(&*self.kernel, scope)?;
+        let (view, _) = KernelState::known(&*self.kernel, scope)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {

@@ -16,6 +16,7 @@ use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
 
 mod calls;
 mod options;
@@ -122,7 +123,8 @@ impl MemoryDriver {
         let services = rpc::add_all(door).handlers().services();
         runtime.spawn(async move {
             let connections = UnixListenerStream::new(listener);
-            if let Err(e) = services.serve_with_incoming(connections).await {
+            let served = Server::builder().add_routes(services).serve_with_incoming(connections);
+            if let Err(e) = served.await {
                 eprintln!("memory driver: {e}");
             }
         });

@@ -8,8 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hostloop_proto::csi::*;
 use parking_lot::Mutex;
-use tonic::transport::Server;
-use tonic::transport::server::Router;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::shared::Door;
@@ -71,8 +70,8 @@ impl Handlers {
     }
 
     /// All CSI services with these handlers.
-    pub fn services(&self) -> Router {
-        Server::builder()
+    pub fn services(&self) -> Routes {
+        Routes::default()
             .add_service(identity_server::IdentityServer::new(self.clone()))
             .add_service(controller_server::ControllerServer::new(self.clone()))
             .add_service(group_controller_server::GroupControllerServer::new(self.clone()))

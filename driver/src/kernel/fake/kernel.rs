@@ -320,13 +320,11 @@ impl Kernel for Model {
         })
     }
 
-    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
-        let absent = self.script.lock().absent.clone();
-        let answer = |fs: FsType| match absent.contains(&fs) {
+    fn offers(&self, fs: FsType) -> std::result::Result<(), String> {
+        match self.script.lock().absent.contains(&fs) {
             true => Err(format!("mkfs.{fs} is not installed")),
             false => Ok(()),
-        };
-        FsType::ALL.map(|fs| (fs, answer(fs))).to_vec()
+        }
     }
 }
 

@@ -277,11 +277,7 @@ fn needs(fs: FsType) -> (&'static [&'static str], &'static str) {
     }
 }
 
-pub(super) fn filesystems() -> Vec<(FsType, std::result::Result<(), String>)> {
-    FsType::ALL.into_iter().map(|fs| (fs, offered(fs))).collect()
-}
-
-fn offered(fs: FsType) -> std::result::Result<(), String> {
+pub(super) fn offered(fs: FsType) -> std::result::Result<(), String> {
     let (programs, package) = needs(fs);
     let wanted = programs.iter().map(|p| (*p, package));
     let always = [("blkid", "util-linux"), ("wipefs", "util-linux")];

@@ -9,7 +9,7 @@
 //! them by keys, and after a change, only the latest mounts are listed. The count of all mounts shows
 //! whether mounts have gone that this process did not unmount.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,7 +24,9 @@ use rustix::fs::StatVfsMountFlags;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, ioctl, loopdev, mount, statmount};
 use crate::kernel::mount_words::Words;
-use crate::kernel::{Error, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
+use crate::kernel::{
+    Error, KnownLoops, LOOKS, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result,
+};
 
 /// The loop devices and mounts that are known.
 #[derive(Debug, Default)]
@@ -103,7 +105,7 @@ impl Loops {
 
     /// Takes in the answers to a query, and returns the list. A device without an answer has
     /// nothing attached.
-    fn learn(&mut self, query: Query, answers: Vec<LoopInfo>) -> LoopTable {
+    fn learn(&mut self, query: Query, answers: Vec<LoopInfo>) -> KnownLoops {
         let asked = match query {
             Query::These(asked) => asked,
             Query::All(message) => {
@@ -119,6 +121,7 @@ impl Loops {
         };
         let mut answers: BTreeMap<u32, LoopInfo> =
             answers.into_iter().map(|info| (info.minor, info)).collect();
+        let mut whole_answers = BTreeSet::new();
         for (minor, message) in asked {
             // Another call has learned this message already, or a later one.
             let Some(change) = self.changed.get_mut(&minor) else {
@@ -131,14 +134,20 @@ impl Loops {
                     Some(info) => change.backing_path = Some(info.backing_path.clone()),
                     None => drop(self.changed.remove(&minor)),
                 }
+                whole_answers.extend(answer.as_ref().and_then(whole));
             }
             match answer {
                 Some(info) => self.known.insert(minor.into(), Arc::new(info)),
                 None => self.known.remove(minor.into()),
             }
         }
-        self.known.clone()
+        KnownLoops { table: self.known.clone(), asked: whole_answers }
     }
+}
+
+/// The minor of a device that has answered a query. Of others, only the path may have been read.
+fn whole(answer: &LoopInfo) -> Option<u32> {
+    answer.backing.map(|_| answer.minor)
 }
 
 /// The known mounts of one mount namespace.
@@ -175,8 +184,17 @@ impl Mounts {
 
     /// Reads what changed since the last time. This process has unmounted something at these paths.
     fn follow(&mut self, unmounted: &[PathBuf]) -> Result<()> {
-        if !self.has_changed()? || self.follow_new(unmounted).is_some() {
+        if !self.has_changed()? {
             return Ok(());
+        }
+        for _ in 0..LOOKS {
+            if self.follow_new(unmounted).is_some() {
+                return Ok(());
+            }
+            // Without a change meanwhile, the count was right.
+            if !self.has_changed()? {
+                break;
+            }
         }
         self.list()
     }
@@ -259,7 +277,7 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
 
 impl Known {
     /// All attached loop devices, lowest minor first.
-    pub(super) fn loops(&self, linux: &Linux, scope: LoopScope<'_>) -> Result<LoopTable> {
+    pub(super) fn loops(&self, linux: &Linux, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let uevents = self.uevents.get_or_init(|| {
             let proved = loopdev::proved_uevents(linux);
             if proved.is_none() {
@@ -270,7 +288,9 @@ impl Known {
             proved
         });
         let Some(uevents) = uevents else {
-            return Ok(loopdev::infos_in(linux, &loopdev::attached_minors()?, scope).into());
+            let all = loopdev::infos_in(linux, &loopdev::attached_minors()?, scope);
+            let asked = all.iter().filter_map(whole).collect();
+            return Ok(KnownLoops { table: all.into(), asked });
         };
         let query = {
             let mut loops = self.loops.lock();

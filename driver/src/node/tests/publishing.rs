@@ -1,6 +1,8 @@
 //! Publishing and unpublishing.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
@@ -34,6 +36,31 @@ fn unpublish_needs_no_record_and_keeps_staging_directories() {
     std::fs::create_dir(rig.target("empty")).unwrap();
     rig.unpublish(id, "empty").unwrap();
     assert!(!rig.target("empty").exists());
+}
+
+/// A look may open a device, which waits while others attach or detach it.
+#[test]
+fn a_call_looks_at_the_loop_devices_as_often_as_it_must() {
+    let cap = mount("ext4");
+    let rig = Rig::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = looks.clone();
+    rig.kernel.shared_hook("loops", move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    let looks_of = |what: &str, expected: usize| {
+        assert_eq!(looks.swap(0, Ordering::SeqCst), expected, "{what}");
+    };
+    rig.stage(id, "a", &cap).unwrap();
+    looks_of("stage: first, and before the attach", 2);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    looks_of("publish", 1);
+    rig.unpublish(id, "p").unwrap();
+    looks_of("unpublish", 1);
+    rig.unstage(id, "a").unwrap();
+    looks_of("unstage", 1);
 }
 
 #[test]

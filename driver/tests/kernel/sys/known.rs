@@ -30,7 +30,7 @@ fn ours(s: &Scratch, table: &MountTable) -> Vec<MountEntry> {
 fn known(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
     for _ in 0..5 {
         let table = s.kernel.known_mounts().unwrap();
-        let loops = s.kernel.known_loops(LoopScope::All).unwrap().iter().cloned().collect();
+        let loops = s.kernel.known_loops(LoopScope::All).unwrap().table.iter().cloned().collect();
         let loops = loops_beneath(loops, s.path());
         let mounts: Vec<_> =
             table.entries.iter().filter(|m| m.mount_point.starts_with(s.path())).collect();
@@ -156,7 +156,7 @@ fn a_stale_detail_is_not_confirmed() {
     run("losetup", &["-c", &node]);
     assert!(!s.kernel.confirm(&[&before], &[], &[]), "it has grown");
     let find = || {
-        let known = s.kernel.known_loops(LoopScope::All).unwrap();
+        let known = s.kernel.known_loops(LoopScope::All).unwrap().table;
         known.iter().find(|l| l.minor == device.minor).unwrap().clone()
     };
     assert_eq!(find().size_bytes, 8 * MI);
@@ -189,7 +189,7 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
     let none = BTreeSet::new();
     let of = |directory| LoopScope::Image { directory, minors: &none };
     let find = |scope: LoopScope<'_>, minor| {
-        let known = s.kernel.known_loops(scope).unwrap();
+        let known = s.kernel.known_loops(scope).unwrap().table;
         known.iter().find(|l| l.minor == minor).cloned()
     };
     let paths = names.map(|name| s.path().join(name).join("image"));

@@ -22,8 +22,8 @@ fn listed(devices: &[LoopInfo]) -> Loops {
     loops
 }
 
-fn all(list: &LoopTable) -> Vec<LoopInfo> {
-    list.iter().cloned().collect()
+fn all(known: &KnownLoops) -> Vec<LoopInfo> {
+    known.table.iter().cloned().collect()
 }
 
 fn minors(query: &Query) -> Option<Vec<u32>> {
@@ -104,6 +104,25 @@ fn a_device_of_another_image_is_queried_when_it_is_needed() {
     // The path of the same message comes late, and is older than the whole answer.
     assert_eq!(all(&loops.learn(query, vec![seen])), [whole]);
     assert_eq!(minors(&loops.note(none(), LoopScope::All)), Some(vec![]));
+}
+
+#[test]
+fn only_the_devices_of_the_last_answers_are_not_old() {
+    let asked = |known: KnownLoops| known.asked.into_iter().collect::<Vec<_>>();
+    let none = || Changes::Loops(vec![]);
+    let mut loops = Loops::default();
+    let query = loops.note(none(), LoopScope::All);
+    assert_eq!(asked(loops.learn(query, vec![device(1, 1), silent(2)])), [1]);
+    let query = loops.note(Changes::Loops(vec![3, 4]), LoopScope::All);
+    assert_eq!(asked(loops.learn(query, vec![silent(2), device(3, 3)])), [3]);
+    let query = loops.note(none(), LoopScope::All);
+    assert_eq!(asked(loops.learn(query, vec![silent(2)])), [0; 0]);
+    // The device changes again during its query, and another call has the later answer.
+    let first = loops.note(Changes::Loops(vec![1]), LoopScope::All);
+    let second = loops.note(Changes::Loops(vec![1]), LoopScope::All);
+    assert_eq!(asked(loops.learn(first.clone(), vec![device(1, 2)])), [0; 0]);
+    assert_eq!(asked(loops.learn(second, vec![device(1, 3)])), [1]);
+    assert_eq!(asked(loops.learn(first, vec![device(1, 2)])), [0; 0]);
 }
 
 #[test]
