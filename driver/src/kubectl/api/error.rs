@@ -155,6 +155,10 @@ impl ApiError {
                     call.verb = verb.into();
                     ApiError::Forbidden { call, message }
                 }
+                // Kubernetes 1.35 and newer give no reason if only `create` of pods/exec is missing.
+                None if message.trim_end().ends_with("is forbidden:") => {
+                    ApiError::Forbidden { call, message }
+                }
                 None => ApiError::Rejected { call, message },
             },
             404 => ApiError::NotFound { call },
@@ -238,6 +242,12 @@ mod tests {
         for (code, message, contains, is_transient) in [
             (403, CANNOT, "you may not list daemonsets.apps in namespace hostloop; ask for", false),
             (403, GRANTS, "in namespace hostloop: user \"u\" is attempting to grant RBAC", false),
+            (
+                403,
+                "pods \"p\" is forbidden: ",
+                "you may not list daemonsets.apps in namespace",
+                false,
+            ),
             (403, ENDS, "the API server rejects it: unable to create", false),
             (401, "why", "does not accept your credentials: log in again (why)", false),
             (404, "why", "list daemonsets.apps in namespace hostloop: not found", false),
