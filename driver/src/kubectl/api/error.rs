@@ -186,6 +186,8 @@ impl ApiError {
 fn forbidden_verb(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once(" cannot ")?;
     let (verb, rest) = rest.split_once(' ')?;
+    // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`.
+    let verb = if verb.starts_with("impersonate") { "impersonate" } else { verb };
     (rest.starts_with("resource ") || rest.starts_with("path ")).then_some(verb)
 }
 
@@ -281,6 +283,10 @@ mod tests {
             ),
             (r#"User "u" cannot create resource "pods/exec""#, "create"),
             (r#"forbidden: User "u" cannot get path "/version""#, "get"),
+            (
+                r#"User "u" cannot impersonate-on:serviceaccount:create resource "serviceaccounts""#,
+                "impersonate",
+            ),
             ("User \"u\" cannot do that", ""),
             ("quota exceeded", ""),
             ("", ""),
