@@ -27,13 +27,16 @@ impl Plugin<'_> {
         self.folder.path().join("kubectl-hostloop")
     }
 
+    /// The command `kubectl hostloop` with these arguments.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.program());
+        command.args(arguments).env("KUBECONFIG", self.cluster.kubeconfig());
+        command
+    }
+
     /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it succeeds.
     pub fn run(&self, arguments: &[&str]) -> (String, bool) {
-        let output = Command::new(self.program())
-            .args(arguments)
-            .env("KUBECONFIG", self.cluster.kubeconfig())
-            .output()
-            .expect("the plugin can be run");
+        let output = self.command(arguments).output().expect("the plugin can be run");
         let said = [output.stdout, output.stderr].concat();
         (String::from_utf8_lossy(&said).into_owned(), output.status.success())
     }

@@ -1,7 +1,7 @@
 //! `completion`: completes the command line in a shell.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -27,12 +27,24 @@ pub struct Args {
 
 /// Prints the script for the name under which the program was called.
 pub(super) fn run(args: &Args, program: Program) -> ExitCode {
+    // An error is ignored: a reader that closed the pipe has all it wants.
+    let _ = io::stdout().write_all(script(args.shell, program).as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn script(shell: Shell, program: Program) -> String {
     let (mut command, name) = match program {
         Program::Plugin | Program::Completer => (command_line(program), PLUGIN),
         Program::Client | Program::Driver => (whole(), "hostloop"),
     };
-    clap_complete::generate(args.shell, &mut command, name, &mut io::stdout());
-    ExitCode::SUCCESS
+    // With a dash in the name, the script for bash would complete nothing after a subcommand.
+    let plain = name.replace('-', "_");
+    let written = if shell == Shell::Bash { plain.as_str() } else { name };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, written, &mut script);
+    let script = String::from_utf8_lossy(&script);
+    // The last words of the script's last commands are the name that bash completes.
+    script.replace(&format!(" {written}\n"), &format!(" {name}\n"))
 }
 
 /// The command line with the subcommands of both the driver and the client.
@@ -66,12 +78,8 @@ mod tests {
     #[test]
     fn every_shell_gets_a_script_for_both_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            for (mut command, name) in
-                [(command_line(Program::Plugin), PLUGIN), (whole(), "hostloop")]
-            {
-                let mut script = Vec::new();
-                clap_complete::generate(shell, &mut command, name, &mut script);
-                let script = String::from_utf8(script).unwrap();
+            for (program, name) in [(Program::Plugin, PLUGIN), (Program::Client, "hostloop")] {
+                let script = script(shell, program);
                 for word in [name, "uninstall", "kubeconfig"] {
                     assert!(script.contains(word), "{shell} {name}: {word}");
                 }

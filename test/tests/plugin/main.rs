@@ -6,11 +6,17 @@ use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::driver::binary;
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
+use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, walk};
 use serde_json::Value;
 
+mod checks;
+mod completion;
 mod page;
+mod rights;
+mod shown;
+mod tables;
 
 /// The events of the node have the calls of the claim's life in order, and their steps.
 #[track_caller]
@@ -45,6 +51,34 @@ fn assert_life(cluster: &Cluster, kubelet_dir: &str) {
     assert!(work, "the provisioner's work is missing: {events:#?}");
 }
 
+/// A volume is attached, on a cluster without the snapshot API. The audit log has the attachment,
+/// which ends with the volume's pod.
+fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
+    let definitions = cluster.kubectl(&["get", "crd", "-o", "name"]);
+    assert!(!definitions.contains("snapshot.storage.k8s.io"), "{definitions}");
+    let lines = [
+        "  ✓ Volumes are attached, by CSIDriver and driver",
+        "  - Snapshots are left out: the server does not serve snapshot.storage.k8s.io/v1",
+        "  ✓ No StorageClass is the default",
+        "  - The snapshot is left out: the server does not serve snapshots",
+        "  ✓ Another pod read the data (",
+        "  ✓ All of it was deleted",
+    ];
+    let said = plugin.succeeds(&["check", "--live"], &lines);
+    assert!(!said.contains("  × "), "{said}");
+    let audit = cluster.audit();
+    let mut requests = audit.of("system:serviceaccount:hostloop:hostloop").into_iter();
+    let attached = requests.any(|request| {
+        request.resource == "volumeattachments/status" && (200..300).contains(&request.code)
+    });
+    assert!(attached, "the driver reported no attachment");
+
+    let (said, succeeds) = plugin.run(&["install", "--default-class"]);
+    assert!(!succeeds, "{said}");
+    assert_has(&said, &["attachRequired: true, which is immutable", "add --attach"]);
+    cluster.kubectl(&["delete", "csidriver", "hostloop.csi.dev"]);
+}
+
 /// Runs the commands with kubectl that README.md shows below these words, and returns what they print.
 fn paste(cluster: &Cluster, words: &str) -> String {
     let readme = std::fs::read_to_string(machine::root().join("README.md")).expect("it is there");
@@ -76,7 +110,10 @@ async fn a_life_by_the_plugin() {
     let cluster = Cluster::up(&options);
     let stock = Stock::take(&cluster, &[]);
     let plugin = Plugin::of(&cluster);
-    let pool = format!("default={}", text(&scratch.dir("pool")));
+    // Images share blocks, and the container gets the pool as a mount that passes mounts on.
+    let fixture = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
+    machine::run("mount", &["--make-shared", text(fixture.mount().expect("it is mounted"))]);
+    let pool = fixture.argument();
     let install = |further: &[&str]| {
         let flags = ["install", "--pool", &pool, "--kubelet-dir", &kubelet_dir];
         plugin.run(&[&flags[..], further].concat())
@@ -88,12 +125,18 @@ async fn a_life_by_the_plugin() {
     assert_has(&said, &["kind: DaemonSet", "kind: CustomResourceDefinition", &kubelet_dir]);
 
     // Without the image, the reason and the remedy are said.
-    let (said, succeeds) = install(&["--timeout", "15s"]);
+    let attach = ["--attach", "--snapshot-controller", "no"];
+    let (said, succeeds) = install(&[&attach[..], &["--timeout", "15s"]].concat());
     assert!(!succeeds, "{said}");
     assert_has(&said, &["ErrImageNeverPull", "ctr --namespace k8s.io images import"]);
     plugin.fails(&["load", text(&binary())], &["unknown distribution, not kind or minikube"]);
 
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
+    let (said, succeeds) = install(&attach);
+    assert!(succeeds, "{said}");
+    assert_has(&said, &["no snapshot controller", "ready after"]);
+    attaches_without_snapshots(&cluster, &plugin);
+
     let (said, succeeds) = install(&["--default-class"]);
     assert!(succeeds, "{said}");
     let node = format!("{}: ready after", cluster.node(1));
@@ -103,12 +146,17 @@ async fn a_life_by_the_plugin() {
 
     // A volume in use: it is shown, and it keeps hostloop in the cluster.
     let example = machine::root().join("deploy/examples/claim.yaml");
+    let watch = shown::Watch::start(&plugin, scratch.path()).await;
     cluster.kubectl(&["apply", "-f", text(&example)]);
     cluster.pod_ready("default", "claim");
-    plugin.succeeds(&["status"], &["claim", &cluster.node(1)]);
-    plugin.succeeds(&["check"], &[]);
-    plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
-    plugin.succeeds(&["describe", "claim"], &["claim"]);
+    watch.until_row("claim", "published").await;
+    watch.interrupt().await;
+    checks::all_pass(&cluster, &plugin);
+    let claim = shown::InUse::of(&cluster, &plugin, fixture.root());
+    claim.is_in_status();
+    claim.is_described();
+    claim.is_in_logs();
+    rights::each_missing_right_is_named(&cluster, &plugin, scratch.path());
     assert_life(&cluster, &kubelet_dir);
 
     // As the first minutes of README.md go on.

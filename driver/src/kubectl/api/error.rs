@@ -155,6 +155,10 @@ impl ApiError {
                     call.verb = verb.into();
                     ApiError::Forbidden { call, message }
                 }
+                // Kubernetes 1.35 and newer give no reason if only `create` of pods/exec is missing.
+                None if message.trim_end().ends_with("is forbidden:") => {
+                    ApiError::Forbidden { call, message }
+                }
                 None => ApiError::Rejected { call, message },
             },
             404 => ApiError::NotFound { call },
@@ -182,6 +186,8 @@ impl ApiError {
 fn forbidden_verb(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once(" cannot ")?;
     let (verb, rest) = rest.split_once(' ')?;
+    // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`.
+    let verb = if verb.starts_with("impersonate") { "impersonate" } else { verb };
     (rest.starts_with("resource ") || rest.starts_with("path ")).then_some(verb)
 }
 
@@ -238,6 +244,12 @@ mod tests {
         for (code, message, contains, is_transient) in [
             (403, CANNOT, "you may not list daemonsets.apps in namespace hostloop; ask for", false),
             (403, GRANTS, "in namespace hostloop: user \"u\" is attempting to grant RBAC", false),
+            (
+                403,
+                "pods \"p\" is forbidden: ",
+                "you may not list daemonsets.apps in namespace",
+                false,
+            ),
             (403, ENDS, "the API server rejects it: unable to create", false),
             (401, "why", "does not accept your credentials: log in again (why)", false),
             (404, "why", "list daemonsets.apps in namespace hostloop: not found", false),
@@ -271,6 +283,10 @@ mod tests {
             ),
             (r#"User "u" cannot create resource "pods/exec""#, "create"),
             (r#"forbidden: User "u" cannot get path "/version""#, "get"),
+            (
+                r#"User "u" cannot impersonate-on:serviceaccount:create resource "serviceaccounts""#,
+                "impersonate",
+            ),
             ("User \"u\" cannot do that", ""),
             ("quota exceeded", ""),
             ("", ""),

@@ -24,8 +24,16 @@ const REFRESH: Duration = Duration::from_secs(15);
 /// Clears a terminal, and moves to its first line.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Shows the status until the person interrupts it.
+/// Shows the status until the person interrupts it. An interruption during a look counts, too.
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<(), Error> {
+    tokio::select! {
+        ended = show(args, cluster) => ended,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Shows the status until that fails.
+async fn show(args: &Args, cluster: &Cluster) -> Result<(), Error> {
     let namespace = (!args.all_namespaces).then_some(&*cluster.namespace);
     let claims = changes::<PersistentVolumeClaim>(cluster, namespace);
     let pods = changes::<Pod>(cluster, namespace);
@@ -37,10 +45,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<(), Error> {
             output::print(&lines)?;
         }
         shown = Some(report);
-        tokio::select! {
-            () = next_look(&mut changes) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(()),
-        }
+        next_look(&mut changes).await;
     }
 }
 

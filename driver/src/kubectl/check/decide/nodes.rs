@@ -16,9 +16,11 @@ mod waiting;
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+    let pods = known("Pods", &facts.pods);
     let sets = match known("DaemonSet", &facts.daemon_sets) {
         Ok(sets) => sets,
-        Err(line) => return vec![line],
+        // A person asks for all missing rights at once.
+        Err(line) => return std::iter::once(line).chain(pods.err()).collect(),
     };
     if sets.is_empty() {
         return vec![Line::failed(
@@ -27,7 +29,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
              set --system-namespace.",
         )];
     }
-    let pods = match known("Pods", &facts.pods) {
+    let pods = match pods {
         Ok(pods) => pods_by_node(pods),
         Err(line) => return vec![line],
     };

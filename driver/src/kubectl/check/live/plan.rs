@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use crate::kubectl::check::decide::{
     driver_container, has_snapshots, is_default, is_immediate, is_ready, pods_by_node,
 };
-use crate::kubectl::check::facts::Facts;
+use crate::kubectl::check::facts::{Fact, Facts, Unknown};
 use crate::kubectl::check::line::Line;
 
 /// What a person chose.
@@ -48,8 +48,7 @@ impl Plan {
 
 /// Plans the check, or says why it can't run.
 pub(in crate::kubectl::check) fn plan(facts: &Facts, choice: Choice) -> Result<Plan, Line> {
-    let pods = facts.pods.as_deref().unwrap_or_default();
-    let pod = pods_by_node(pods).into_values().find(|pod| is_ready(pod));
+    let pod = pods_by_node(needed(&facts.pods)?).into_values().find(|pod| is_ready(pod));
     let container = pod.and_then(|pod| driver_container(pod.spec.as_ref()?));
     let Some(container) = container else {
         return Err(Line::failed(
@@ -79,9 +78,20 @@ pub(in crate::kubectl::check) fn plan(facts: &Facts, choice: Choice) -> Result<P
     })
 }
 
+/// A fact that the check can't do without.
+fn needed<T>(fact: &Fact<T>) -> Result<&T, Line> {
+    fact.as_ref().map_err(|why| {
+        let advice = match why {
+            Unknown::Forbidden(_) => "Ask for this right, or choose another --context.",
+            _ => "Repair what failed above first.",
+        };
+        Line::failed(format!("The live check can't begin: {why}"), advice)
+    })
+}
+
 /// The class of the claims: the one that the person named, or the driver's best.
 fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
-    let classes = facts.classes.as_deref().unwrap_or_default();
+    let classes = needed(&facts.classes)?;
     let name = |class: &StorageClass| class.metadata.name.clone().unwrap_or_default();
     let ours = classes.iter().filter(|class| class.provisioner == facts.driver);
     if let Some(named) = named {
@@ -112,7 +122,7 @@ fn class(facts: &Facts, named: Option<&str>) -> Result<String, Line> {
 
 /// The class of the snapshot, or why there is none.
 fn snapshot_class(facts: &Facts) -> Result<String, String> {
-    if !facts.served.as_ref().is_ok_and(has_snapshots) {
+    if !has_snapshots(facts.served.as_ref().map_err(ToString::to_string)?) {
         return Err("the server does not serve snapshots".to_owned());
     }
     let classes = facts.snapshot_classes.as_ref().map_err(ToString::to_string)?;
@@ -191,5 +201,25 @@ mod tests {
 
         facts.pods = Ok(vec![]);
         assert!(plan(&facts, choice(None)).is_err());
+    }
+
+    #[test]
+    fn a_missing_right_is_named() {
+        fn no<T>(right: &str) -> Fact<T> {
+            Err(Unknown::Forbidden(right.to_owned()))
+        }
+        let said = |facts: &Facts, class| plan(facts, choice(class)).unwrap_err().text;
+        let begin = "The live check can't begin: you may not";
+        let mut facts = good();
+        facts.classes = no("list classes");
+        assert_eq!(said(&facts, None), format!("{begin} list classes"));
+        assert_eq!(said(&facts, Some("hostloop-ext4")), format!("{begin} list classes"));
+        facts.pods = no("list pods");
+        assert_eq!(said(&facts, None), format!("{begin} list pods"));
+
+        let mut facts = good();
+        facts.served = no("get /apis");
+        let left_out = plan(&facts, choice(None)).unwrap().left_out().unwrap();
+        assert_eq!(left_out.text, "The snapshot is left out: you may not get /apis");
     }
 }

@@ -63,6 +63,18 @@ fn pods_that_are_missing_or_going() {
 }
 
 #[test]
+fn all_missing_rights_are_named_at_once() {
+    let no = |right: &str| Unknown::Forbidden(right.to_owned());
+    let mut facts = good();
+    facts.daemon_sets = Err(no("list daemonsets"));
+    assert_eq!(marks(&super::lines(&facts)), [Skipped]);
+    facts.pods = Err(no("list pods"));
+    let lines = super::lines(&facts);
+    assert_eq!(marks(&lines), [Skipped, Skipped]);
+    assert!(lines[1].text.ends_with("you may not list pods"), "{lines:?}");
+}
+
+#[test]
 fn pods_of_others_are_not_node_pods() {
     let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}]);
     let stranger = pod("n3", json!({"metadata": {"ownerReferences": owners}}));
