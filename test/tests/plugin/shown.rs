@@ -367,7 +367,7 @@ impl Watch {
         .await;
     }
 
-    /// Presses Ctrl-C, which ends it at once and is no failure.
+    /// Presses Ctrl-C. It ends at once, and not as a failure.
     pub(crate) async fn interrupt(mut self) {
         let pid = i32::try_from(self.child.id()).expect("a process ID");
         kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");

@@ -48,7 +48,7 @@ pub(crate) fn bytes(size: &str) -> f64 {
         let power = UNITS.iter().position(|known| *known == unit)?;
         Some(number.parse::<f64>().ok()? * 1024_f64.powi(i32::try_from(power).ok()?))
     };
-    read().unwrap_or_else(|| panic!("{size:?} is no size"))
+    read().unwrap_or_else(|| panic!("{size:?} is not a size"))
 }
 
 #[test]
