@@ -63,7 +63,7 @@ build_cargo_auditable() {
 # and a list of its crates for scanners. Its bytes do not depend on the folders of the checkout and
 # of cargo.
 released_programs() {
-  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder target name flags='' maps='' targets=()
+  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder triple name flags='' maps='' targets=()
   shift
   auditable=$(build_tool cargo-auditable "$CARGO_AUDITABLE_VERSION" build_cargo_auditable)
   # The last folder that matches counts, and one may be inside another.
@@ -72,12 +72,12 @@ released_programs() {
     maps+=" -ffile-prefix-map=$folder"
   done
   (
-    for target in "$@"; do
-      need_target "$target"
-      cross_tools "$(architecture_of "$target")" "$target"
-      name=CFLAGS_${target//-/_}
+    for triple in "$@"; do
+      need_target "$triple"
+      cross_tools "$(architecture_of "$triple")" "$triple"
+      name=CFLAGS_${triple//-/_}
       export "$name=${!name:-}$maps"
-      targets+=(--target "$target")
+      targets+=(--target "$triple")
     done
     export CARGO_ENCODED_RUSTFLAGS=$flags CARGO_PROFILE_DEV_STRIP=symbols
     cd "$ROOT" || exit
