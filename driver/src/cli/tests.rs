@@ -167,8 +167,8 @@ fn endpoints() {
     for (word, reason) in [
         ("tcp://127.0.0.1:10000", "Unix socket"),
         ("unix://run/csi.sock", "unix:///run/csi.sock"),
-        ("csi.sock", "no endpoint"),
-        ("", "no endpoint"),
+        ("csi.sock", "not an endpoint"),
+        ("", "not an endpoint"),
         ("unix://", "not absolute"),
     ] {
         let error = values::endpoint(word).unwrap_err();
