@@ -114,7 +114,7 @@ impl Asked {
     }
 
     fn add(&mut self, request: &Request) {
-        // A watch is no cost of a volume; what it sends is.
+        // The cost of a watch is what it sends.
         if request.verb == "watch" {
             return;
         }
