@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use hostloop_proto::csi;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,11 +27,13 @@ use crate::metrics::Metrics;
 /// MiB.
 const MAX_ANSWER: usize = 64 << 20;
 
+const PANICKED: &str = "the driver met a bug in this call: its log has the panic";
+
 /// Sends a request to a driver, and returns its answer.
 type Channel = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
 
-/// A client for a CSI driver. Clones share its connection, which opens on the first call and
-/// reopens after it breaks.
+/// A client for a CSI driver. Clones share the services, or the connection, which opens on the first
+/// call and reopens after it breaks.
 #[derive(Clone)]
 pub struct Csi {
     channel: Channel,
@@ -52,9 +56,19 @@ impl Csi {
         })
     }
 
-    /// A client of services in this process. It calls them without a connection.
+    /// A client of services in this process. It calls them without a connection. A panic of a
+    /// service fails the call, not the caller.
     pub fn within(services: Routes) -> Self {
-        Csi::through(services.prepare())
+        let services = services.prepare();
+        Csi::through(tower::service_fn(move |request: http::Request<Body>| {
+            let mut services = services.clone();
+            async move {
+                match AssertUnwindSafe(services.call(request)).catch_unwind().await {
+                    Ok(answer) => answer.map_err(BoxError::from),
+                    Err(_) => Err(Status::unavailable(PANICKED).into()),
+                }
+            }
+        }))
     }
 
     /// A client that opens a stream to the driver.

@@ -27,9 +27,16 @@ pub struct Args {
 
 /// Prints the script for the name under which the program was called.
 pub(super) fn run(args: &Args, program: Program) -> ExitCode {
-    // An error is ignored: a reader that closed the pipe has all it wants.
-    let _ = io::stdout().write_all(script(args.shell, program).as_bytes());
-    ExitCode::SUCCESS
+    let mut out = io::stdout();
+    let script = script(args.shell, program);
+    match out.write_all(script.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that closed the pipe has all it wants.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("can't write the script: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 fn script(shell: Shell, program: Program) -> String {

@@ -19,6 +19,7 @@ fn driver() -> Handlers {
                 "hang" => std::future::pending().await,
                 "full" => Err(Status::resource_exhausted("full")),
                 "unknown" => Err(Status::unknown("who knows")),
+                "panic" => panic!("a bug"),
                 _ => Ok(csi::CreateVolumeResponse::default()),
             }
         }
@@ -43,6 +44,14 @@ async fn answers_come_through_memory() {
     assert_eq!(create(&csi, "unknown").await.unwrap_err().code(), Code::Unknown);
     let off = csi.get_capacity(Default::default(), SOON).await.unwrap_err();
     assert_eq!(off.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_panic_of_a_service_fails_the_call() {
+    let csi = connect(&driver());
+    let lost = create(&csi, "panic").await.unwrap_err();
+    assert_eq!((lost.code(), lost.status.message()), (Code::Unavailable, PANICKED));
+    create(&csi, "fine").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -314,8 +314,12 @@ impl Known {
         let unmounted = std::mem::take(&mut *self.unmounted.lock());
         match known.as_mut().filter(|mounts| mounts.namespace == namespace) {
             Some(mounts) => {
-                mounts.follow(&unmounted)?;
-                Ok(mounts.table.clone())
+                let followed = mounts.follow(&unmounted).map(|()| mounts.table.clone());
+                // The notice of the change is used up, so the old table would seem current.
+                if followed.is_err() {
+                    *known = None;
+                }
+                followed
             }
             None => Ok(known.insert(Mounts::read(namespace)?).table.clone()),
         }

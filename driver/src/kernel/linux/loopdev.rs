@@ -259,10 +259,14 @@ pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
 /// Opens a device to query it. This is safe even if the kernel is about to detach the device: it
 /// then detaches it when this handle closes.
 fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
-    let Some(backing_path) = backing_path(minor)? else {
+    if backing_path(minor)?.is_none() {
+        return Ok(None);
+    }
+    let Some((device, status)) = status(makes_nodes, minor)? else {
         return Ok(None);
     };
-    let Some((device, status)) = status(makes_nodes, minor)? else {
+    // Read while the device is open: until then, another file may have been attached.
+    let Some(backing_path) = backing_path(minor)? else {
         return Ok(None);
     };
     let path = loop_path(minor);

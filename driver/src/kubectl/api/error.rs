@@ -150,8 +150,12 @@ impl ApiError {
             401 => ApiError::Unauthorized { call, message },
             403 if message.contains(GRANT) => ApiError::Forbidden { call, message },
             // Admission and a namespace that ends answer 403, too.
-            403 => match forbidden_verb(&message) {
-                Some(verb) => {
+            403 => match refused(&message) {
+                // The API server checks the account in the kubeconfig's `as` before the call.
+                Some((IMPERSONATE, account)) if *account != *call.resource => {
+                    ApiError::Forbidden { call: Call::new(IMPERSONATE, account, None, ""), message }
+                }
+                Some((verb, _)) => {
                     call.verb = verb.into();
                     ApiError::Forbidden { call, message }
                 }
@@ -180,16 +184,20 @@ impl ApiError {
     }
 }
 
-/// The verb that the API server refused, from its message: `… cannot get resource "pods/exec" …`,
-/// or `… cannot get path "/version"`. For some requests it checks another verb than their method
-/// suggests, depending on its version.
-fn forbidden_verb(message: &str) -> Option<&str> {
+/// The verb that the API server refused, and of what, from its message: `… cannot get resource
+/// "pods/exec" …`, or `… cannot get path "/version"`. For some requests it checks another verb than
+/// their method suggests, depending on its version.
+fn refused(message: &str) -> Option<(&str, &str)> {
     let (_, rest) = message.split_once(" cannot ")?;
     let (verb, rest) = rest.split_once(' ')?;
     // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`.
-    let verb = if verb.starts_with("impersonate") { "impersonate" } else { verb };
-    (rest.starts_with("resource ") || rest.starts_with("path ")).then_some(verb)
+    let verb = if verb.starts_with(IMPERSONATE) { IMPERSONATE } else { verb };
+    let (kind, rest) = rest.split_once(" \"")?;
+    let (what, _) = rest.split_once('"')?;
+    ["resource", "path"].contains(&kind).then_some((verb, what))
 }
+
+const IMPERSONATE: &str = "impersonate";
 
 /// The part of the message that names the rights in a role, which the call does not.
 fn grant(message: &str) -> String {
@@ -231,6 +239,7 @@ mod tests {
 
     const CANNOT: &str = "User \"u\" cannot list resource \"daemonsets\" in API group \"apps\"";
     const GRANTS: &str = "user \"u\" is attempting to grant RBAC permissions not currently held: x";
+    const AS: &str = "users \"a\" is forbidden: User \"u\" cannot impersonate resource \"users\" in API group \"\"";
     const ENDS: &str = "unable to create new content in namespace n because it is being terminated";
 
     fn answer(code: u16, message: &str) -> ApiError {
@@ -250,6 +259,7 @@ mod tests {
                 "you may not list daemonsets.apps in namespace",
                 false,
             ),
+            (403, AS, "you may not impersonate users in the whole cluster; ask for", false),
             (403, ENDS, "the API server rejects it: unable to create", false),
             (401, "why", "does not accept your credentials: log in again (why)", false),
             (404, "why", "list daemonsets.apps in namespace hostloop: not found", false),
@@ -276,22 +286,22 @@ mod tests {
 
     #[test]
     fn verbs_of_refusals() {
-        for (message, verb) in [
+        for (message, refusal) in [
             (
                 r#"pods "a" is forbidden: User "u" cannot get resource "pods/exec" in API group """#,
-                "get",
+                Some(("get", "pods/exec")),
             ),
-            (r#"User "u" cannot create resource "pods/exec""#, "create"),
-            (r#"forbidden: User "u" cannot get path "/version""#, "get"),
+            (r#"User "u" cannot create resource "pods/exec""#, Some(("create", "pods/exec"))),
+            (r#"forbidden: User "u" cannot get path "/version""#, Some(("get", "/version"))),
             (
                 r#"User "u" cannot impersonate-on:serviceaccount:create resource "serviceaccounts""#,
-                "impersonate",
+                Some(("impersonate", "serviceaccounts")),
             ),
-            ("User \"u\" cannot do that", ""),
-            ("quota exceeded", ""),
-            ("", ""),
+            ("User \"u\" cannot do that", None),
+            ("quota exceeded", None),
+            ("", None),
         ] {
-            assert_eq!(forbidden_verb(message).unwrap_or_default(), verb, "{message}");
+            assert_eq!(refused(message), refusal, "{message}");
         }
     }
 
