@@ -68,12 +68,13 @@ impl Failure {
         let subresource = target.subresource.map(|part| format!("/{part}")).unwrap_or_default();
         let object = target.name.map(|name| format!(" {name:?}")).unwrap_or_default();
         let group = target.version.split_once('/').map_or("", |(group, _)| group);
+        let dot = if group.is_empty() { "" } else { "." };
         let place = match &target.namespace {
             Some(namespace) => format!("in the namespace {namespace:?}"),
             None => "at the cluster scope".to_owned(),
         };
         let message = format!(
-            "{plural}{object} is forbidden: User {user:?} cannot {verb} resource \
+            "{plural}{dot}{group}{object} is forbidden: User {user:?} cannot {verb} resource \
              \"{plural}{subresource}\" in API group {group:?} {place}"
         );
         Failure::new(403, "Forbidden", message)

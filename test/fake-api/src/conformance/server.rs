@@ -53,7 +53,7 @@ pub(super) async fn a_refused_request_names_the_right(site: &Site) {
         (
             "GET",
             &format!("{attachments}?watch=true"),
-            "volumeattachments",
+            "volumeattachments.storage.k8s.io",
             "watch resource \"volumeattachments\"",
             cluster,
         ),
