@@ -190,11 +190,17 @@ impl ApiError {
 fn refused(message: &str) -> Option<(&str, &str)> {
     let (_, rest) = message.split_once(" cannot ")?;
     let (verb, rest) = rest.split_once(' ')?;
-    // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`.
-    let verb = if verb.starts_with(IMPERSONATE) { IMPERSONATE } else { verb };
     let (kind, rest) = rest.split_once(" \"")?;
     let (what, _) = rest.split_once('"')?;
-    ["resource", "path"].contains(&kind).then_some((verb, what))
+    // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`, and the
+    // resource of the call.
+    let refusal = match verb.strip_prefix("impersonate-on:") {
+        Some(on) if on.starts_with("serviceaccount:") => (IMPERSONATE, "serviceaccounts"),
+        Some(on) if on.starts_with("user-info:") => (IMPERSONATE, "users"),
+        Some(_) => (IMPERSONATE, "nodes"),
+        None => (verb, what),
+    };
+    ["resource", "path"].contains(&kind).then_some(refusal)
 }
 
 const IMPERSONATE: &str = "impersonate";
@@ -294,7 +300,7 @@ mod tests {
             (r#"User "u" cannot create resource "pods/exec""#, Some(("create", "pods/exec"))),
             (r#"forbidden: User "u" cannot get path "/version""#, Some(("get", "/version"))),
             (
-                r#"User "u" cannot impersonate-on:serviceaccount:create resource "serviceaccounts""#,
+                r#"User "u" cannot impersonate-on:serviceaccount:create resource "pods""#,
                 Some(("impersonate", "serviceaccounts")),
             ),
             ("User \"u\" cannot do that", None),
