@@ -139,11 +139,13 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     // A leftover bind of the device node would expose this file.
     let mounts = linux.known_mounts()?;
     let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
+    // A device that the kernel is detaching stays busy for milliseconds.
+    let mut refused = HashSet::new();
     for _ in 0..ATTEMPTS {
         let free = ioctl::loop_get_free(&control)
             .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
-        let unbound = (free..).filter(|minor| !is_bound(*minor));
-        let mut attempts = unbound.filter_map(|minor| linux.attaching.enter(minor));
+        let usable = (free..).filter(|minor| !is_bound(*minor) && !refused.contains(minor));
+        let mut attempts = usable.filter_map(|minor| linux.attaching.enter(minor));
         let Some(attempt) = attempts.find(|attempt| !is_attached(attempt.key)) else {
             break;
         };
@@ -155,6 +157,7 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
             Err(Error::Io { ref source, .. }) if is(source, libc::ENXIO) => {}
             other => return other.map(|device| (minor, device)),
         }
+        refused.insert(minor);
     }
     Err(Error::errno("LOOP_CONFIGURE", "/dev/loop-control", libc::EBUSY))
 }
