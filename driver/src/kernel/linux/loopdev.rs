@@ -262,7 +262,7 @@ pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
 /// Opens a device to query it. This is safe even if the kernel is about to detach the device: it
 /// then detaches it when this handle closes.
 fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
-    if backing_path(minor)?.is_none() {
+    if !is_attached(minor) {
         return Ok(None);
     }
     let Some((device, status)) = status(makes_nodes, minor)? else {
