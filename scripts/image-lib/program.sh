@@ -11,14 +11,6 @@ rust_target() {
   esac
 }
 
-# architecture_of TARGET: prints the name that Debian has for it.
-architecture_of() {
-  case $1 in
-    x86_64-*) echo amd64 ;;
-    aarch64-*) echo arm64 ;;
-  esac
-}
-
 # cross_tools ARCH TARGET: exports what cargo, cc and bindgen read to compile for another architecture,
 # with Debian's cross compiler. Static programs need it, too: musl comes with Rust's library.
 cross_tools() {
@@ -58,12 +50,12 @@ build_cargo_auditable() {
     cargo-auditable --root "$1"
 }
 
-# released_programs PROFILE TARGET…: builds the program for each target, side by side, since linking
-# one uses one core. program_at says where each is. It has the page, which scripts/ui must have made,
-# and a list of its crates for scanners. Its bytes do not depend on the folders of the checkout and
-# of cargo.
+# released_programs PROFILE ARCH…: builds the program for each architecture, static and not. All are
+# built side by side, since linking one uses one core. program_at says where each is. It has the page,
+# which scripts/ui must have made, and a list of its crates for scanners. Its bytes do not depend on
+# the folders of the checkout and of cargo.
 released_programs() {
-  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder triple name flags='' maps='' targets=()
+  local profile=$1 auditable home=${CARGO_HOME:-$HOME/.cargo} folder arch triple name flags='' maps='' targets=()
   shift
   auditable=$(build_tool cargo-auditable "$CARGO_AUDITABLE_VERSION" build_cargo_auditable)
   # The last folder that matches counts, and one may be inside another.
@@ -72,12 +64,14 @@ released_programs() {
     maps+=" -ffile-prefix-map=$folder"
   done
   (
-    for triple in "$@"; do
-      need_target "$triple"
-      cross_tools "$(architecture_of "$triple")" "$triple"
-      name=CFLAGS_${triple//-/_}
-      export "$name=${!name:-}$maps"
-      targets+=(--target "$triple")
+    for arch in "$@"; do
+      for triple in "$(rust_target "$arch" musl)" "$(rust_target "$arch" gnu)"; do
+        need_target "$triple"
+        cross_tools "$arch" "$triple"
+        name=CFLAGS_${triple//-/_}
+        export "$name=${!name:-}$maps"
+        targets+=(--target "$triple")
+      done
     done
     export CARGO_ENCODED_RUSTFLAGS=$flags CARGO_PROFILE_DEV_STRIP=symbols
     cd "$ROOT" || exit
