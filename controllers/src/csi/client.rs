@@ -72,7 +72,7 @@ impl Csi {
     }
 
     /// A client that opens a stream to the driver.
-    pub fn over<F, S>(open: impl Fn() -> F + Clone + Send + 'static) -> Self
+    fn over<F, S>(open: impl Fn() -> F + Clone + Send + 'static) -> Self
     where
         F: Future<Output = io::Result<S>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
