@@ -112,7 +112,8 @@ fn direct_io(root: &Path) -> Result<(), String> {
     opened.map(drop).map_err(|error| error.to_string())
 }
 
-/// The file content that is generated from a word. Different words give different data everywhere in the file.
+/// The file content that is generated from a word. Different words give different data everywhere in
+/// the file.
 fn data(word: &str) -> Vec<u8> {
     let hash = |n: u32| Sha256::new().chain_update(n.to_be_bytes()).chain_update(word).finalize();
     (0..HASHES).flat_map(hash).collect()
