@@ -184,9 +184,7 @@ pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
         assert!(handle.contains(&site.pool_id()), "{handle}");
         let managed = "/metadata/labels/snapshot.storage.kubernetes.io~1managed-by";
         assert_text(&content, managed, site.name());
-        space.grow(&claim, "1Gi");
-        let grown = |claim: &Value| text(claim, "/status/capacity/storage") == "1Gi";
-        space.until_claim("larger", &claim, grown);
+        space.grow_in(&claim, &claim, "1Gi");
         let mib = space.mib(&claim, &format!("/{claim}"));
         assert!(mib > 850, "{mib} MiB");
         space.volume(&claim);

@@ -110,6 +110,24 @@ impl<'w> Space<'w> {
         self.patch_claim(claim, spec);
     }
 
+    /// [`Space::grow`], and waits until the claim has grown in its pod.
+    pub(crate) fn grow_in(&self, pod: &str, claim: &str, to: &str) {
+        self.grow(claim, to);
+        let mut looks = 0;
+        self.world.until("the claim's new size", || {
+            looks += 1;
+            if looks % 10 == 0 {
+                // Kubelet checks a pod's volumes when the pod changes, otherwise every minute.
+                let change = json!({"metadata": {"annotations": {"e2e/look": looks.to_string()}}});
+                self.world.patch("Pod", &self.name, pod, change);
+            }
+            let claim = self.claim_now(claim);
+            let has_grown = text(&claim, "/status/capacity/storage") == to
+                && ["", to].contains(&text(&claim, "/status/allocatedResources/storage"));
+            check(has_grown, || format!("{}; {}", claim["status"], self.events()))
+        });
+    }
+
     /// Changes a claim by a merge patch.
     pub(crate) fn patch_claim(&self, claim: &str, patch: Value) {
         self.world.patch("PersistentVolumeClaim", &self.name, claim, patch);
