@@ -86,7 +86,7 @@ const TOGETHER: &[Test] = tests! {
         claims_deleted_while_they_are_provisioned_leave_nothing,
         capacity_is_published_for_a_class;
     filesystems: xfs, btrfs, block;
-    inline: an_inline_volume_comes_and_goes_with_its_pod;
+    inline: inline_volumes_come_and_go_with_their_pod;
     pods:
         one_pod_at_a_time_has_a_read_write_once_pod_volume,
         an_ordinary_user_writes_by_its_fs_group,

@@ -171,15 +171,9 @@ impl<'w> Space<'w> {
         self.ready(named);
     }
 
-    /// Creates a pod with an inline volume of these attributes, at `/scratch`.
-    pub(crate) fn inline_pod(&self, named: &str, attributes: Value) {
-        let spec = json!({
-            "containers": [{
-                "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
-                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
-            "volumes": [{"name": "scratch", "csi": {
-                "driver": DRIVER, "fsType": "ext4", "volumeAttributes": attributes}}]});
-        self.pod_with(named, &[], spec);
+    /// Creates a pod with [`inline_volumes`].
+    pub(crate) fn inline_pod(&self, named: &str, volumes: &[(&str, Value)]) {
+        self.pod_with(named, &[], inline_volumes(volumes));
     }
 
     /// The size of the filesystem at a path in a pod, in MiB.
@@ -323,6 +317,31 @@ impl Drop for Space<'_> {
             delete(kind, named);
         }
     }
+}
+
+/// The `fsGroup` of [`ordinary_user`].
+pub(crate) const FS_GROUP: &str = "2000";
+
+/// The fields of a pod that does not run as root and has [`FS_GROUP`].
+pub(crate) fn ordinary_user() -> Value {
+    json!({"securityContext":
+        {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}})
+}
+
+/// The fields of a pod that is an [`ordinary_user`] and has an inline volume with these attributes
+/// for each filesystem, at `/FILESYSTEM`.
+pub(crate) fn inline_volumes(volumes: &[(&str, Value)]) -> Value {
+    let mount = |(fs, _): &(&str, Value)| json!({"name": fs, "mountPath": format!("/{fs}")});
+    let volume = |(fs, attributes): &(&str, Value)| {
+        json!({"name": fs, "csi": {
+            "driver": DRIVER, "fsType": fs, "volumeAttributes": attributes}})
+    };
+    let mut spec = ordinary_user();
+    spec["containers"] = json!([{
+        "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
+        "volumeMounts": volumes.iter().map(mount).collect::<Vec<_>>()}]);
+    spec["volumes"] = volumes.iter().map(volume).collect();
+    spec
 }
 
 /// The fields of a pod that the scheduler places on one node.
