@@ -2,8 +2,9 @@
 //!
 //! All tests share one cluster of two nodes. The second node is like one of kind: it shares the
 //! kernel and its loop devices with the first, and no files. Tests that only affect their own
-//! namespace run in parallel. Tests that take away a shared part (the driver's pod, kubelet, a
-//! node, the API server) run alone, afterwards. Then the driver is deployed again with attachment.
+//! namespace run in parallel. Afterwards, tests that disturb one node (its driver, its kubelet) run
+//! in parallel on different nodes, and tests that take away a shared part (the controller, a node,
+//! the API server) run alone. Then the driver is deployed again with attachment.
 //! At the end, the audit log shows whether the driver's rights were sufficient and minimal.
 //!
 //! The first tests run with the shipped manifest, which has a plain directory as its pool. The
@@ -109,7 +110,13 @@ const TOGETHER: &[Test] = tests! {
 const ALONE: &[Test] = tests! {
     node:
         pods_notice_nothing_of_a_new_driver,
-        kubelet_is_restarted;
+        kubelet_is_restarted,
+        a_new_driver_finishes_what_the_last_one_began,
+        a_drained_node_gets_its_pod_back;
+};
+
+/// One test at a time.
+const ALONE: &[Test] = tests! {
     nodes: immediate_claims_are_spread_without_a_race;
     nodes_room:
         claims_go_where_there_is_room,
@@ -156,3 +163,4 @@ fn main() {
     ];
     runner::run(&phases);
 }
+        Phase::beside_each_other("", ONE_NODE).prepared(World::deploy_bounded),

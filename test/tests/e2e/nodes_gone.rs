@@ -16,9 +16,22 @@ use crate::world::{NAMESPACE, World, check};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
-/// Sends a signal to the driver's processes on a node, from the cgroup of its container.
+/// Sends a signal to the driver's processes on a node.
 pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     let pod = site.driver_pod().expect("the driver is there");
+    send(&processes(site), signal);
+}
+
+/// Sends a signal to these processes.
+pub(crate) fn send(processes: &[Pid], signal: Signal) {
+    for process in processes {
+        // The process may have ended already.
+        let _ = kill(*process, signal);
+    }
+}
+
+/// The driver's processes on a node, from the cgroup of its container.
+pub(crate) fn processes(site: &Site<'_>) -> Vec<Pid> {
     let id = text(&pod, "/status/containerStatuses/0/containerID");
     let id = id.rsplit('/').next().unwrap_or_default();
     assert!(!id.is_empty(), "the container has an ID");
@@ -26,11 +39,8 @@ pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     let found = machine::run("find", &["/sys/fs/cgroup", "-path", &pattern]);
     let first = found.lines().next().expect("the container has a cgroup");
     let processes = std::fs::read_to_string(first).expect("it can be read");
-    for process in processes.lines() {
-        let process = process.parse().expect("a process ID");
-        // The process may have ended already.
-        let _ = kill(Pid::from_raw(process), signal);
-    }
+    let parse = |line: &str| Pid::from_raw(line.parse().expect("a process ID"));
+    processes.lines().map(parse).collect()
 }
 
 /// The controller's pod is lost while it selects nodes. Its successor continues, and each claim

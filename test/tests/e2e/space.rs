@@ -171,6 +171,31 @@ impl<'w> Space<'w> {
         self.ready(named);
     }
 
+    /// Creates a StatefulSet with one pod like that of [`Space::pod_with`], and waits until that
+    /// pod, `NAME-0`, is ready.
+    pub(crate) fn stateful_set(&self, named: &str, claims: &[&str], spec: Value) -> Value {
+        let idle = ["sleep", "1000000"];
+        let pod = cluster::pod(&self.name, named, &idle, (claims, &[]), spec);
+        let labels = json!({"app": named});
+        self.create(json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": named},
+            "spec": {
+                "replicas": 1, "serviceName": named, "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod["spec"]}}}));
+        let pod = format!("{named}-0");
+        self.successor(&pod, &Value::Null);
+        self.ready(&pod)
+    }
+
+    /// Waits until a StatefulSet has replaced this pod, and returns the new one.
+    pub(crate) fn successor(&self, pod: &str, old: &Value) -> Value {
+        let uid = |pod: &Value| text(pod, "/metadata/uid").to_owned();
+        self.world.until(&format!("another pod {pod}"), || {
+            let now = self.world.find("Pod", &self.name, pod);
+            now.filter(|now| uid(now) != uid(old)).ok_or_else(|| self.events())
+        })
+    }
+
     /// Creates a pod with [`inline_volumes`].
     pub(crate) fn inline_pod(&self, named: &str, volumes: &[(&str, Value)]) {
         self.pod_with(named, &[], inline_volumes(volumes));

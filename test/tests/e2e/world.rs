@@ -10,6 +10,7 @@ use hostloop_test::front::objects::Objects;
 use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::machine::{self, text as path_text};
 use hostloop_test::{deployed, loops};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -49,6 +50,8 @@ pub(crate) struct World {
     stock: Stock,
     /// The audit log before these tests.
     asked: Audit,
+    /// A lock for each node: see [`Site::alone`].
+    pub(crate) turns: Vec<Mutex<()>>,
 }
 
 impl World {
@@ -64,6 +67,7 @@ impl World {
         let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
         let stock = Stock::take(&cluster, &[]);
         let asked = cluster.audit();
+        let turns = (0..cluster.nodes()).map(|_| Mutex::default()).collect();
         let world = World {
             cluster,
             objects,
@@ -72,6 +76,7 @@ impl World {
             bounded: AtomicBool::new(false),
             stock,
             asked,
+            turns,
         };
         world
             .cluster
