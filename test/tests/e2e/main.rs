@@ -136,6 +136,7 @@ const ATTACHED: &[Test] = tests! {
     filesystems: block;
     expansion: btrfs_grows_while_its_pod_writes;
     shared: two_volumes_share_one_handle;
+    nodes: the_api_server_places_claims;
 };
 
 /// One test at a time, with attachment.

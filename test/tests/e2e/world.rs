@@ -152,10 +152,10 @@ impl World {
         }
     }
 
-    /// Deploys the driver again, with attachment.
+    /// Deploys the driver again, with attachment, and with claims placed by the API server.
     pub(crate) fn deploy_attached(&self) {
         if !self.attaches(true) {
-            self.deploy(&["attach"]);
+            self.deploy(&["attach", "place-claims"]);
         }
     }
 
