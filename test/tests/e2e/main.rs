@@ -106,8 +106,8 @@ const TOGETHER: &[Test] = tests! {
         a_pod_that_detaches_its_device_reaches_no_other_volume;
 };
 
-/// One test at a time.
-const ALONE: &[Test] = tests! {
+/// In parallel, but one test at a time on each node: a test disturbs only the node it is on.
+const ONE_NODE: &[Test] = tests! {
     node:
         pods_notice_nothing_of_a_new_driver,
         kubelet_is_restarted,
@@ -142,7 +142,15 @@ const ATTACHED: &[Test] = tests! {
 /// One test at a time, with attachment.
 const ATTACHED_ALONE: &[Test] = tests! {
     nodes_gone: a_node_goes_and_returns;
-    attached: a_full_node_takes_no_more_volumes;
+};
+
+/// In parallel, with attachment, with fewer controllers and volumes. One of them takes away the
+/// second node, and the others need only the first.
+const LIMITED: &[Test] = tests! {
+    nodes_gone: an_out_of_service_node_gives_up_its_pods;
+    attached:
+        a_full_node_takes_no_more_volumes,
+        controllers_that_are_left_out_do_nothing;
 };
 
 /// Results of the whole run.
@@ -157,11 +165,12 @@ fn main() {
     let phases = [
         Phase::beside_each_other("shipped/", SHIPPED),
         Phase::beside_each_other("", TOGETHER).prepared(World::deploy_bounded),
+        Phase::beside_each_other("", ONE_NODE).prepared(World::deploy_bounded),
         Phase::in_sequence("", ALONE).prepared(World::deploy_bounded),
         Phase::beside_each_other("attached/", ATTACHED).prepared(World::deploy_attached),
         Phase::in_sequence("attached/", ATTACHED_ALONE).prepared(World::deploy_attached),
+        Phase::beside_each_other("attached/", LIMITED).prepared(World::deploy_limited),
         Phase::in_sequence("", LAST),
     ];
     runner::run(&phases);
 }
-        Phase::beside_each_other("", ONE_NODE).prepared(World::deploy_bounded),

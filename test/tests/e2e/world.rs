@@ -82,9 +82,13 @@ impl World {
             .cluster
             .load(&deployed::tested_image(machine::root().join("target/e2e/hostloop.tar")));
         world.cluster.create_crds();
-        // A cluster that was already running keeps its pools.
+        // A cluster that was already running keeps its pools, and settings of `deploy_limited` that
+        // the manifest does not have.
         let bounded = world.find("DaemonSet", NAMESPACE, "hostloop").is_some();
         world.bounded.store(bounded, Ordering::Relaxed);
+        if bounded {
+            world.set_env("daemonset/hostloop", &["HOSTLOOP_ATTACH_LIMIT-"]);
+        }
         world.deploy(&[]);
         world
     }
@@ -157,6 +161,22 @@ impl World {
         if !self.attaches(true) {
             self.deploy(&["attach", "place-claims"]);
         }
+    }
+
+    /// [`World::deploy_attached`], then takes away some controllers, and all but two volumes of each
+    /// node.
+    pub(crate) fn deploy_limited(&self) {
+        self.deploy_attached();
+        let fewer = "CONTROLLERS=*,-resizer,-placement";
+        self.set_env("daemonset/hostloop", &[fewer, "HOSTLOOP_ATTACH_LIMIT=2"]);
+        self.set_env("deployment/hostloop-controller", &[fewer]);
+        self.drivers_ready();
+    }
+
+    /// Sets variables of a workload of the driver.
+    pub(crate) fn set_env(&self, workload: &str, settings: &[&str]) {
+        let set = ["set", "env", "-n", NAMESPACE, workload];
+        self.cluster.kubectl(&[&set, settings].concat());
     }
 
     /// True if a CSIDriver exists with this value of `attachRequired`.
