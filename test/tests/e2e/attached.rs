@@ -1,15 +1,18 @@
 //! Behaviour that only a driver with attachment has.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::objects::{assert_text, handle_of, name};
 use crate::site::Site;
-use crate::space::{Space, on_node};
-use crate::world::{DRIVER, NAMESPACE, World, check};
+use crate::snapshots::{content_of, snapshot};
+use crate::space::Space;
+use crate::world::{DRIVER, World, check};
 
 /// The name that the attach-detach controller and kubelet give a VolumeAttachment.
-fn attachment_name(handle: &str, node: &str) -> String {
+pub(crate) fn attachment_name(handle: &str, node: &str) -> String {
     let digest = Sha256::digest(format!("{handle}{DRIVER}{node}").as_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("csi-{hex}")
@@ -52,23 +55,15 @@ pub(crate) fn record(site: &Site<'_>, handle: &str) -> String {
 
 /// The scheduler skips a node at its volume limit until one of its pods is gone.
 pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
-    let limit = |setting: &str| {
-        let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", setting];
-        world.cluster().kubectl(&set);
-        world.drivers_ready();
-    };
-    limit("HOSTLOOP_ATTACH_LIMIT=2");
-    let site = world.site(2);
+    let site = world.site(1);
     world.until("the node's limit", || {
         let driver = site.driver_of_node().unwrap_or_default();
         let limited = driver.pointer("/allocatable/count") == Some(&json!(2));
         check(limited, || driver.to_string())
     });
     let space = Space::new(world, "full");
-    let class = space.class("now", on_node(site.name()));
-    let names = ["a", "b", "c"];
-    for named in names {
-        space.claim(named, &class, json!({}));
+    for named in ["a", "b", "c"] {
+        space.selected(named, site.name(), "512Mi");
         space.volume(named);
     }
     for named in ["a", "b"] {
@@ -79,8 +74,31 @@ pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
     space.delete_pod("a");
     space.ready("c");
     space.end();
-    // Only a cluster that stays up needs the change reverted.
-    if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
-        limit("HOSTLOOP_ATTACH_LIMIT-");
-    }
+}
+
+/// A controller that is left out does nothing, on the nodes or in the controller's pod. The others
+/// work, also the snapshot controller, which the manifest appends to the list.
+pub(crate) fn controllers_that_are_left_out_do_nothing(world: &World) {
+    let space = Space::new(world, "fewer");
+    space.selected("data", world.site(1).name(), "512Mi");
+    let volume = space.volume("data");
+    space.grow("data", "1Gi");
+    let class = space.class("now", json!({}));
+    space.claim("unplaced", &class, json!({}));
+    snapshot(&space, "snap", "data");
+    content_of(&space, "snap");
+    // All controllers have noticed by then.
+    space.selected("later", world.site(1).name(), "512Mi");
+    space.volume("later");
+    std::thread::sleep(Duration::from_secs(5));
+    let unplaced = space.claim_now("unplaced");
+    assert_text(&unplaced, "/status/phase", "Pending");
+    assert_text(&unplaced, "/metadata/annotations/volume.kubernetes.io~1selected-node", "");
+    let small = space.claim_now("data");
+    assert_text(&small, "/status/capacity/storage", "512Mi");
+    assert_eq!(small["status"]["allocatedResourceStatuses"], Value::Null);
+    let volume = world.get("PersistentVolume", "", name(&volume));
+    assert_text(&volume, "/spec/capacity/storage", "512Mi");
+    world.remove("VolumeSnapshot", &space.name, "snap");
+    space.end();
 }

@@ -18,7 +18,7 @@ pub(crate) fn a_pod_cannot_choose_how_its_volume_is_made(world: &World) {
         .enumerate()
         .map(|(number, (attribute, value))| {
             let named = format!("pod-{number}");
-            space.inline_pod(&named, json!({attribute: value}));
+            space.inline_pod(&named, &[("ext4", json!({attribute: value}))]);
             (named, attribute)
         })
         .collect();

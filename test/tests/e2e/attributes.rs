@@ -1,32 +1,77 @@
 //! VolumeAttributesClasses.
 
+use std::os::unix::fs::MetadataExt;
+
 use serde_json::{Value, json};
 
-use crate::objects::{assert_text, text};
+use crate::objects::{assert_text, handle_of, text};
 use crate::space::Space;
-use crate::world::World;
+use crate::world::{DRIVER, World};
 
-/// A claim of another class has its device's read-ahead changed under the running pod.
+/// A volume is made as its class says. In other classes, the read-ahead of its device, the mount
+/// option `discard` and the space that its image takes change under the running pod.
 pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
     let space = Space::new(world, "attributes");
-    let class = json!({"volumeAttributesClassName": "hostloop-direct"});
-    space.claim("data", "hostloop-ext4", class);
+    let [keeps, frees, thick] = [
+        ("keeps", json!({"discard": "false", "readAheadKiB": "256"})),
+        ("frees", json!({"discard": "true"})),
+        ("thick", json!({"provisioning": "thick"})),
+    ]
+    .map(|(suffix, parameters)| class(&space, suffix, parameters));
+    space.claim("data", "hostloop-ext4", json!({"volumeAttributesClassName": keeps}));
     space.run("pod", &["data"]);
-    let kib = || {
-        let device = "$(awk '$5 == \"/data\" { print $3 }' /proc/self/mountinfo)";
-        let read = format!("cat /sys/dev/block/{device}/queue/read_ahead_kb");
-        space.sh("pod", &read)
-    };
-    assert_eq!(kib(), "128");
-    const CURRENT: &str = "/status/currentVolumeAttributesClassName";
-    assert_text(&space.claim_now("data"), CURRENT, "hostloop-direct");
-
-    let other = json!({"spec": {"volumeAttributesClassName": "hostloop-streaming"}});
-    space.patch_claim("data", other);
-    let changed = |claim: &Value| text(claim, CURRENT) == "hostloop-streaming";
-    space.until_claim("of the other class", "data", changed);
-    assert_eq!(kib(), "4096");
     let volume = space.volume("data");
-    assert_text(&volume, "/spec/volumeAttributesClassName", "hostloop-streaming");
+    let seen = || (read_ahead(&space), discards(&space), allocated(&space, &volume));
+    let sparse = |bytes: u64| bytes < 256 << 20;
+    const CURRENT: &str = "/status/currentVolumeAttributesClassName";
+    assert_text(&space.claim_now("data"), CURRENT, &keeps);
+    let (kib, discards, bytes) = seen();
+    assert_eq!((kib.as_str(), discards, sparse(bytes)), ("256", false, true), "{bytes} bytes");
+
+    for (class, expected) in [
+        ("hostloop-streaming", ("4096", false, true)),
+        (&frees, ("4096", true, true)),
+        (&thick, ("4096", false, false)),
+    ] {
+        let other = json!({"spec": {"volumeAttributesClassName": class}});
+        space.patch_claim("data", other);
+        let changed = |claim: &Value| text(claim, CURRENT) == class;
+        space.until_claim("of the other class", "data", changed);
+        let (kib, discards, bytes) = seen();
+        assert_eq!((kib.as_str(), discards, sparse(bytes)), expected, "{class}: {bytes} bytes");
+        assert_text(&space.volume("data"), "/spec/volumeAttributesClassName", class);
+    }
     space.end();
+}
+
+/// Creates a class with these parameters, and returns its name.
+fn class(space: &Space<'_>, suffix: &str, parameters: Value) -> String {
+    let named = format!("{}-{suffix}", space.name);
+    space.create_wide(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+        "metadata": {"name": named}, "driverName": DRIVER, "parameters": parameters}));
+    named
+}
+
+/// The read-ahead of the volume's device, in KiB.
+fn read_ahead(space: &Space<'_>) -> String {
+    let device = "$(awk '$5 == \"/data\" { print $3 }' /proc/self/mountinfo)";
+    space.sh("pod", &format!("cat /sys/dev/block/{device}/queue/read_ahead_kb"))
+}
+
+/// True if the volume is mounted with the option `discard`.
+fn discards(space: &Space<'_>) -> bool {
+    let options = space.sh("pod", "awk '$2 == \"/data\" { print $4 }' /proc/mounts");
+    options.split(',').any(|option| option == "discard")
+}
+
+/// The bytes that the volume's files take in the pool.
+fn allocated(space: &Space<'_>, volume: &Value) -> u64 {
+    let folder = space.world.home(volume).pool().join("volumes").join(handle_of(volume));
+    let files = std::fs::read_dir(&folder).expect("the volume has a folder");
+    let bytes = files.map(|file| {
+        let file = file.and_then(|file| file.metadata());
+        file.expect("its status can be read").blocks() * 512
+    });
+    bytes.sum()
 }

@@ -3,17 +3,27 @@
 use serde_json::json;
 
 use crate::objects::text;
-use crate::space::Space;
+use crate::space::{FS_GROUP, Space};
 use crate::world::{World, check};
 
-/// It comes with its pod, without a claim, no larger than was asked for, and goes with it.
-pub(crate) fn an_inline_volume_comes_and_goes_with_its_pod(world: &World) {
+/// The filesystems, and a size in MiB for each.
+const VOLUMES: [(&str, u64); 3] = [("ext4", 256), ("xfs", 512), ("btrfs", 512)];
+
+/// They come with their pod, without a claim, no larger than was asked for, belong to its fsGroup,
+/// and go with it.
+pub(crate) fn inline_volumes_come_and_go_with_their_pod(world: &World) {
     let space = Space::new(world, "inline");
-    space.inline_pod("pod", json!({"size": "256Mi"}));
+    let volumes = VOLUMES.map(|(fs, mib)| (fs, json!({"size": format!("{mib}Mi")})));
+    space.inline_pod("pod", &volumes);
     let pod = space.ready("pod");
-    let mib = space.mib("pod", "/scratch");
-    assert!((150..=256).contains(&mib), "{mib} MiB");
-    space.sh("pod", "echo x > /scratch/x && sync");
+    for (fs, asked) in VOLUMES {
+        let mib = space.mib("pod", &format!("/{fs}"));
+        assert!((asked * 5 / 8..=asked).contains(&mib), "{fs}: {mib} MiB");
+        let mounted = format!("awk '$2 == \"/{fs}\" {{ print $3 }}' /proc/mounts");
+        assert_eq!(space.sh("pod", &mounted), fs);
+        let written = format!("echo x > /{fs}/x && sync && stat -c %g /{fs}/x");
+        assert_eq!(space.sh("pod", &written), FS_GROUP, "{fs}");
+    }
 
     let uid = text(&pod, "/metadata/uid").to_owned();
     let site = world.site_of(text(&pod, "/spec/nodeName"));
@@ -22,7 +32,7 @@ pub(crate) fn an_inline_volume_comes_and_goes_with_its_pod(world: &World) {
         let all = site.mounts().into_iter();
         all.filter(|m| m.on_loop() && m.at.to_string_lossy().contains(&uid)).count()
     };
-    assert_eq!(mounts(), 1, "it has a loop device");
+    assert_eq!(mounts(), VOLUMES.len(), "each has a loop device");
     space.delete_pod("pod");
     world.until("the end of the pod's folder", || {
         check(!folder.exists(), || folder.display().to_string())

@@ -2,8 +2,9 @@
 //!
 //! All tests share one cluster of two nodes. The second node is like one of kind: it shares the
 //! kernel and its loop devices with the first, and no files. Tests that only affect their own
-//! namespace run in parallel. Tests that take away a shared part (the driver's pod, kubelet, a
-//! node, the API server) run alone, afterwards. Then the driver is deployed again with attachment.
+//! namespace run in parallel. Afterwards, tests that disturb one node (its driver, its kubelet) run
+//! in parallel on different nodes, and tests that take away a shared part (the controller, a node,
+//! the API server) run alone. Then the driver is deployed again with attachment.
 //! At the end, the audit log shows whether the driver's rights were sufficient and minimal.
 //!
 //! The first tests run with the shipped manifest, which has a plain directory as its pool. The
@@ -86,7 +87,7 @@ const TOGETHER: &[Test] = tests! {
         claims_deleted_while_they_are_provisioned_leave_nothing,
         capacity_is_published_for_a_class;
     filesystems: xfs, btrfs, block;
-    inline: an_inline_volume_comes_and_goes_with_its_pod;
+    inline: inline_volumes_come_and_go_with_their_pod;
     pods:
         one_pod_at_a_time_has_a_read_write_once_pod_volume,
         an_ordinary_user_writes_by_its_fs_group,
@@ -105,11 +106,17 @@ const TOGETHER: &[Test] = tests! {
         a_pod_that_detaches_its_device_reaches_no_other_volume;
 };
 
-/// One test at a time.
-const ALONE: &[Test] = tests! {
+/// In parallel, but one test at a time on each node: a test disturbs only the node it is on.
+const ONE_NODE: &[Test] = tests! {
     node:
         pods_notice_nothing_of_a_new_driver,
-        kubelet_is_restarted;
+        kubelet_is_restarted,
+        a_new_driver_finishes_what_the_last_one_began,
+        a_drained_node_gets_its_pod_back;
+};
+
+/// One test at a time.
+const ALONE: &[Test] = tests! {
     nodes: immediate_claims_are_spread_without_a_race;
     nodes_room:
         claims_go_where_there_is_room,
@@ -129,12 +136,21 @@ const ATTACHED: &[Test] = tests! {
     filesystems: block;
     expansion: btrfs_grows_while_its_pod_writes;
     shared: two_volumes_share_one_handle;
+    nodes: the_api_server_places_claims;
 };
 
 /// One test at a time, with attachment.
 const ATTACHED_ALONE: &[Test] = tests! {
     nodes_gone: a_node_goes_and_returns;
-    attached: a_full_node_takes_no_more_volumes;
+};
+
+/// In parallel, with attachment, with fewer controllers and volumes. One of them takes away the
+/// second node, and the others need only the first.
+const LIMITED: &[Test] = tests! {
+    nodes_gone: an_out_of_service_node_gives_up_its_pods;
+    attached:
+        a_full_node_takes_no_more_volumes,
+        controllers_that_are_left_out_do_nothing;
 };
 
 /// Results of the whole run.
@@ -149,9 +165,11 @@ fn main() {
     let phases = [
         Phase::beside_each_other("shipped/", SHIPPED),
         Phase::beside_each_other("", TOGETHER).prepared(World::deploy_bounded),
+        Phase::beside_each_other("", ONE_NODE).prepared(World::deploy_bounded),
         Phase::in_sequence("", ALONE).prepared(World::deploy_bounded),
         Phase::beside_each_other("attached/", ATTACHED).prepared(World::deploy_attached),
         Phase::in_sequence("attached/", ATTACHED_ALONE).prepared(World::deploy_attached),
+        Phase::beside_each_other("attached/", LIMITED).prepared(World::deploy_limited),
         Phase::in_sequence("", LAST),
     ];
     runner::run(&phases);

@@ -1,16 +1,21 @@
-//! The node's own processes stop and start under running pods.
+//! One node's own processes stop and start under running pods, and its pods are evicted.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use hostloop_test::front::objects;
 use hostloop_test::leaks::Mounted;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::nodes_gone::signal;
-use crate::objects::{name, restarts};
+use crate::nodes::assert_one_volume_each;
+use crate::nodes_gone::{processes, send, signal};
+use crate::objects::{assert_text, handle_of, name, restarts, text};
 use crate::site::Site;
-use crate::space::{Space, there};
-use crate::world::{NAMESPACE, World, check};
+use crate::snapshots::{content_of, ready};
+use crate::space::{Space, inline_volumes, on_node, staged_as, there};
+use crate::world::{DRIVER, NAMESPACE, World, check};
 
 /// A pod that appends to a file, and ends at the first failed write: a restart shows a disturbance.
 pub(crate) struct Writer<'a, 'w> {
@@ -62,10 +67,12 @@ fn mounts(site: &Site<'_>) -> Vec<String> {
 /// The driver's pod is deleted and replaced while a pod writes. No volume is mounted again, the pod
 /// is not disturbed, and its volume can be deleted afterwards.
 pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
+    let site = world.site(1);
+    let _alone = site.alone();
     let space = Space::new(world, "new-driver");
-    let writer = Writer::start(&space, "hostloop-ext4");
+    let class = space.class("here", on_node(site.name()));
+    let writer = Writer::start(&space, &class);
     let volume = space.volume("data");
-    let site = world.home(&volume);
     let before = mounts(&site);
     let old = site.driver_ready();
     let new = site.restart_driver();
@@ -87,23 +94,165 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     space.end();
 }
 
-/// Kubelet stops and starts: the driver registers again, and pods' volumes work as before.
+/// The driver ends amid calls, with its pod and by SIGKILL, while volumes are made and snapshots
+/// are taken of one in use. All calls succeed in the end, each once, and the pod still writes.
+pub(crate) fn a_new_driver_finishes_what_the_last_one_began(world: &World) {
+    let site = world.site(1);
+    let _alone = site.alone();
+    let space = Space::new(world, "in-flight");
+    let class = space.class("here", on_node(site.name()));
+    let writer = Writer::start(&space, &class);
+    let mut volumes = vec![space.volume("data")];
+    let mut taken = BTreeSet::new();
+    // In this order: kubelet delays the second restart of a container.
+    for end in ["replaced", "killed"] {
+        let pod = site.driver_ready();
+        let driver = processes(&site);
+        let names: Vec<String> = (0..6).map(|i| format!("{end}-{i}")).collect();
+        for named in &names {
+            space.create(objects::snapshot(&space.name, named, "hostloop", "data"));
+            space.sized(named, &class, "64Mi");
+        }
+        match end {
+            "replaced" => world.delete("Pod", NAMESPACE, name(&pod)),
+            _ => send(&driver, Signal::SIGKILL),
+        }
+        let open = unfinished(&space, end);
+        println!("    {open} of {} calls were not finished", 2 * names.len());
+        assert!(open > 0, "no call was in flight");
+        for named in &names {
+            volumes.push(space.volume(named));
+            ready(&space, "VolumeSnapshot", named);
+            let content = content_of(&space, named);
+            taken.insert(text(&content, "/status/snapshotHandle").to_owned());
+        }
+        writer.assert_writes();
+    }
+    site.driver_ready();
+    assert_one_volume_each(world, &space, &volumes);
+    assert_eq!(taken.len() + 1, volumes.len());
+    let there = std::fs::read_dir(site.pool().join("snapshots")).expect("the pool is mounted");
+    let there = there.map(|entry| entry.expect("its name").file_name());
+    let there: BTreeSet<_> = there.map(|name| name.to_string_lossy().into_owned()).collect();
+    assert_eq!(there, taken, "the pool has no other snapshot");
+    for named in world.list("VolumeSnapshot", &space.name) {
+        world.delete("VolumeSnapshot", &space.name, name(&named));
+    }
+    space.end();
+}
+
+/// The number of claims and snapshots with this prefix that are not bound or ready.
+fn unfinished(space: &Space<'_>, prefix: &str) -> usize {
+    let ours = |object: &&Value| name(object).starts_with(prefix);
+    let claims = space.world.list("PersistentVolumeClaim", &space.name);
+    let claims = claims.iter().filter(ours);
+    let pending = claims.filter(|claim| text(claim, "/status/phase") != "Bound").count();
+    let snapshots = space.world.list("VolumeSnapshot", &space.name);
+    let snapshots = snapshots.iter().filter(ours);
+    pending + snapshots.filter(|one| one["status"]["readyToUse"] != true).count()
+}
+
+/// Kubelet stops and starts, also amid a call: the driver registers again, the call is repeated, and
+/// pods' volumes work as before.
 pub(crate) fn kubelet_is_restarted(world: &World) {
+    let site = world.site(2);
+    let _alone = site.alone();
     let space = Space::new(world, "kubelet");
-    let writer = Writer::start(&space, "hostloop-ext4");
-    let site = world.home(&space.volume("data"));
+    let class = space.class("here", on_node(site.name()));
+    let writer = Writer::start(&space, &class);
+    space.volume("data");
+    // The calls of several volumes take long enough to stop the driver amid them.
+    let claims = ["called", "called-2", "called-3", "called-4"];
+    for claim in claims {
+        space.claim(claim, &class, json!({}));
+    }
+    let folders = claims.map(|claim| staging(&site, &space.volume(claim)));
+    let driver = processes(&site);
+    let pod = space.pod("called", &claims);
+    let since = Instant::now();
+    // Kubelet makes a volume's folder just before it calls the driver.
+    while !folders.iter().any(|folder| folder.exists()) {
+        assert!(since.elapsed() < Duration::from_secs(60), "{}", space.events());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    send(&driver, Signal::SIGSTOP);
     world.cluster().stop(&site.kubelet());
+    let uid = text(&pod, "/metadata/uid");
+    let published = || {
+        let all = site.mounts().into_iter();
+        all.filter(|m| m.on_loop() && path_has(&m.at, uid)).count()
+    };
+    let answered = published();
+    assert!(answered < claims.len(), "no call was in flight");
+    send(&driver, Signal::SIGCONT);
     // Kubelet asks for the registration again within this time.
     std::thread::sleep(Duration::from_secs(3));
+    println!("    {answered} of {} volumes were published", claims.len());
     world.cluster().start(&site.kubelet());
     world.until("kubelet", || space.try_sh("writer", "true"));
     writer.assert_unharmed();
+    space.ready("called");
+    space.sh("called", "echo x > /called/x");
+    assert_eq!(published(), claims.len());
     site.driver_ready();
     space.claim("more", "hostloop-xfs", json!({}));
     space.run_with("pod", &["more"], there(site.name()));
     space.sh("pod", "echo x > /more/x");
-    for claim in ["data", "more"] {
-        space.volume(claim);
-    }
+    space.volume("more");
     space.end();
+}
+
+/// `kubectl drain` evicts all pods of a node. The volumes are unstaged there. A pod that is replaced
+/// waits for the node if its volume is there, and moves if it has none or an inline one.
+pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
+    let site = world.site(2);
+    let _alone = site.alone();
+    let space = Space::new(world, "drain");
+    let class = space.class("here", on_node(site.name()));
+    space.claim("data", &class, json!({}));
+    let kept = space.stateful_set("kept", &["data"], json!({}));
+    let volume = space.volume("data");
+    let mut moves = inline_volumes(&[("ext4", json!({"size": "64Mi"}))]);
+    moves["affinity"] = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+        {"weight": 100, "preference": {"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [site.name()]}]}}]}});
+    let moved = space.stateful_set("moved", &[], moves);
+    for pod in [&kept, &moved] {
+        assert_text(pod, "/spec/nodeName", site.name());
+    }
+    space.sh("kept-0", "echo kept > /data/file && sync");
+
+    let drain = ["drain", site.name(), "--ignore-daemonsets", "--delete-emptydir-data"];
+    world.cluster().kubectl(&[&drain[..], &["--timeout=120s"]].concat());
+    space.off_node(&volume);
+    let uids = [&kept, &moved].map(|pod| text(pod, "/metadata/uid"));
+    let staged = staged_as(handle_of(&volume));
+    world.until("nothing left on the node", || {
+        let mut left = site.mounts();
+        left.retain(|m| uids.iter().chain([&&*staged]).any(|word| path_has(&m.at, word)));
+        let is_left = !left.is_empty() || staging(&site, &volume).exists();
+        check(!is_left, || format!("{left:?}"))
+    });
+    space.successor("moved-0", &moved);
+    let moved = space.ready("moved-0");
+    assert_text(&moved, "/spec/nodeName", world.site(1).name());
+    let kept = space.successor("kept-0", &kept);
+    assert_text(&kept, "/status/phase", "Pending");
+    space.event("kept-0", "FailedScheduling", "didn't match PersistentVolume's node affinity");
+
+    world.cluster().kubectl(&["uncordon", site.name()]);
+    let kept = space.ready("kept-0");
+    assert_text(&kept, "/spec/nodeName", site.name());
+    assert_eq!(space.sh("kept-0", "cat /data/file"), "kept");
+    space.end();
+}
+
+/// The folder of kubelet in which a volume is staged, as a path on this machine.
+fn staging(site: &Site<'_>, volume: &Value) -> PathBuf {
+    let folder = Path::new("plugins/kubernetes.io/csi").join(DRIVER);
+    site.kubelet_dir().join(folder).join(staged_as(handle_of(volume))).join("globalmount")
+}
+
+fn path_has(path: &Path, word: &str) -> bool {
+    path.to_string_lossy().contains(word)
 }

@@ -107,6 +107,40 @@ pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
     space.end();
 }
 
+/// With the component place-claims, the API server selects the node of small claims by the leader's
+/// table and labels them, in a write of the cluster's own. The leader places the others.
+pub(crate) fn the_api_server_places_claims(world: &World) {
+    const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
+    const FIELD: &str = "f:volume.kubernetes.io/selected-node";
+    let space = Space::new(world, "table");
+    let class = space.class("now", json!({}));
+    // Makes a claim, and returns the manager of its node: none if a policy selected it.
+    let placed = |claim: &str, size: &str| {
+        space.sized(claim, &class, size);
+        let volume = space.volume(claim);
+        let claim = space.claim_now(claim);
+        for at in [LABEL, SELECTED] {
+            assert_text(&claim, at, world.home(&volume).name());
+        }
+        let fields = claim["metadata"]["managedFields"].as_array().into_iter().flatten();
+        let mut by = fields.filter(|by| by["fieldsV1"].to_string().contains(FIELD));
+        by.next().map(|by| text(by, "/manager").to_owned())
+    };
+    let mut tries = 0;
+    world.until("a table in force", || {
+        tries += 1;
+        let by = placed(&format!("first-{tries}"), "16Mi");
+        check(by.is_none(), || format!("{by:?}"))
+    });
+    for claim in ["a", "b", "c", "d"] {
+        assert_eq!(placed(claim, "16Mi"), None);
+    }
+    // A table covers claims of up to 1/512 of the room.
+    let by = placed("large", "1Gi").unwrap_or_default();
+    assert!(by.starts_with("hostloop"), "{by:?}");
+    space.end();
+}
+
 /// Checks that there is one volume per claim, on its own node.
 pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: &[Value]) {
     let handles: BTreeSet<&str> = volumes.iter().map(handle_of).collect();
@@ -184,9 +218,7 @@ pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
         assert!(handle.contains(&site.pool_id()), "{handle}");
         let managed = "/metadata/labels/snapshot.storage.kubernetes.io~1managed-by";
         assert_text(&content, managed, site.name());
-        space.grow(&claim, "1Gi");
-        let grown = |claim: &Value| text(claim, "/status/capacity/storage") == "1Gi";
-        space.until_claim("larger", &claim, grown);
+        space.grow_in(&claim, &claim, "1Gi");
         let mib = space.mib(&claim, &format!("/{claim}"));
         assert!(mib > 850, "{mib} MiB");
         space.volume(&claim);

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use hostloop_test::front::objects::Place;
 use hostloop_test::machine;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::attached::record;
+use crate::attached::{attachment_name, record};
 use crate::nodes::assert_one_volume_each;
 use crate::objects::{assert_text, handle_of, name, text};
 use crate::site::Site;
@@ -16,8 +17,21 @@ use crate::world::{NAMESPACE, World, check};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
-/// Sends a signal to the driver's processes on a node, from the cgroup of its container.
+/// Sends a signal to the driver's processes on a node.
 pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
+    send(&processes(site), signal);
+}
+
+/// Sends a signal to these processes.
+pub(crate) fn send(processes: &[Pid], signal: Signal) {
+    for process in processes {
+        // The process may have ended already.
+        let _ = kill(*process, signal);
+    }
+}
+
+/// The driver's processes on a node, from the cgroup of its container.
+pub(crate) fn processes(site: &Site<'_>) -> Vec<Pid> {
     let pod = site.driver_pod().expect("the driver is there");
     let id = text(&pod, "/status/containerStatuses/0/containerID");
     let id = id.rsplit('/').next().unwrap_or_default();
@@ -26,11 +40,8 @@ pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     let found = machine::run("find", &["/sys/fs/cgroup", "-path", &pattern]);
     let first = found.lines().next().expect("the container has a cgroup");
     let processes = std::fs::read_to_string(first).expect("it can be read");
-    for process in processes.lines() {
-        let process = process.parse().expect("a process ID");
-        // The process may have ended already.
-        let _ = kill(Pid::from_raw(process), signal);
-    }
+    let parse = |line: &str| Pid::from_raw(line.parse().expect("a process ID"));
+    processes.lines().map(parse).collect()
 }
 
 /// The controller's pod is lost while it selects nodes. Its successor continues, and each claim
@@ -95,6 +106,67 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
     space.end();
 }
 
+/// A node is down and gets the out-of-service taint: Kubernetes deletes its pods, and the leader
+/// releases the attachments that the driver there would remove. When the node is back and the taint
+/// is removed, the pod's successor has its data.
+pub(crate) fn an_out_of_service_node_gives_up_its_pods(world: &World) {
+    const TAINT: &str = "node.kubernetes.io/out-of-service";
+    let site = world.site(2);
+    let space = Space::new(world, "out-of-service");
+    space.selected("data", site.name(), "512Mi");
+    let volume = space.volume("data");
+    let lost = space.stateful_set("pod", &["data"], json!({}));
+    space.sh("pod-0", "echo kept > /data/file && sync");
+    let attachment = attachment_name(handle_of(&volume), site.name());
+    let first = world.get("VolumeAttachment", "", &attachment);
+
+    world.cluster().stop(&site.kubelet());
+    signal(&site, Signal::SIGKILL);
+    report_down(&site);
+    let taint = |change: &str| {
+        world.cluster().kubectl(&["taint", "nodes", site.name(), &format!("{TAINT}{change}")]);
+    };
+    taint("=nodeshutdown:NoExecute");
+    let next = space.successor("pod-0", &lost);
+    assert_text(&next, "/status/phase", "Pending");
+    world.until("the end of the attachment", || {
+        let now = world.find("VolumeAttachment", "", &attachment);
+        match now.filter(|now| now["metadata"]["uid"] == first["metadata"]["uid"]) {
+            None => Ok(()),
+            Some(now) => Err(now.to_string()),
+        }
+    });
+
+    world.cluster().start(&site.kubelet());
+    site.driver_ready();
+    assert_text(&space.pod_now("pod-0"), "/status/phase", "Pending");
+    taint("-");
+    let next = space.ready("pod-0");
+    assert_text(&next, "/spec/nodeName", site.name());
+    assert_eq!(space.sh("pod-0", "cat /data/file"), "kept");
+    world.get("VolumeAttachment", "", &attachment);
+    let uid = text(&lost, "/metadata/uid");
+    world.until("nothing left of the lost pod", || {
+        let mut left = site.mounts();
+        left.retain(|m| m.at.to_string_lossy().contains(uid));
+        check(left.is_empty(), || format!("{left:?}"))
+    });
+    space.end();
+}
+
+/// Reports a node as not ready, as Kubernetes does after 50 seconds without its kubelet.
+fn report_down(site: &Site<'_>) {
+    let world = site.world;
+    let mut conditions = world.get("Node", "", site.name())["status"]["conditions"].clone();
+    let all = conditions.as_array_mut().into_iter().flatten();
+    for ready in all.filter(|condition| condition["type"] == "Ready") {
+        ready["status"] = json!("Unknown");
+    }
+    let node = Place::of("Node", "", site.name());
+    let status = json!({"status": {"conditions": conditions}});
+    world.wait(world.objects.merge_status(&node, status));
+}
+
 /// The volumes on the node that disappears.
 struct Doomed {
     /// Has data that is needed again.
@@ -147,8 +219,7 @@ fn shorten_graces(world: &World) {
     for (workload, settings) in
         [("deployment/hostloop-controller", &controller[..]), ("daemonset/hostloop", &nodes)]
     {
-        let set = ["set", "env", "-n", NAMESPACE, workload];
-        world.cluster().kubectl(&[&set, settings].concat());
+        world.set_env(workload, settings);
     }
     world.drivers_ready();
 }

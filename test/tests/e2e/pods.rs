@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::objects::{assert_text, handle_of, name};
-use crate::space::{Space, staged_as};
+use crate::space::{FS_GROUP, Space, ordinary_user, staged_as};
 use crate::world::{World, check};
 
 /// ReadWriteOncePod: a second pod waits until the first is gone.
@@ -25,21 +25,27 @@ pub(crate) fn one_pod_at_a_time_has_a_read_write_once_pod_volume(world: &World) 
 
 /// A pod that is not root writes as a member of its fsGroup, also to files of other users.
 pub(crate) fn an_ordinary_user_writes_by_its_fs_group(world: &World) {
+    const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
     let space = Space::new(world, "fsgroup");
-    space.run_data("root", "hostloop-ext4");
-    let write = "mkdir -m 0700 /data/private && echo old > /data/private/file && sync";
-    space.sh("root", write);
+    for fs in FILESYSTEMS {
+        space.claim(fs, &format!("hostloop-{fs}"), json!({}));
+    }
+    space.run("root", &FILESYSTEMS);
+    for fs in FILESYSTEMS {
+        let write = format!("mkdir -m 0700 /{fs}/private && echo old > /{fs}/private/file && sync");
+        space.sh("root", &write);
+    }
     space.delete_pod("root");
-    let security = json!({"securityContext":
-        {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}});
-    space.run_with("user", &["data"], security);
+    space.run_with("user", &FILESYSTEMS, ordinary_user());
     assert_eq!(space.sh("user", "id -u"), "1000");
-    let groups = space.sh("user", "stat -c %g /data /data/private");
-    assert_eq!(groups, "2000\n2000");
-    let write = "cat /data/private/file && echo new > /data/private/file && echo x > /data/own";
-    space.sh("user", write);
-    assert_eq!(space.sh("user", "stat -c %u:%g /data/own"), "1000:2000");
-    space.volume("data");
+    for fs in FILESYSTEMS {
+        let groups = space.sh("user", &format!("stat -c %g /{fs} /{fs}/private"));
+        assert_eq!(groups, format!("{FS_GROUP}\n{FS_GROUP}"), "{fs}");
+        let write = "cat private/file && echo new > private/file && echo x > own";
+        let owner = space.sh("user", &format!("cd /{fs} && {write} && stat -c %u:%g own"));
+        assert_eq!(owner, format!("old\n1000:{FS_GROUP}"), "{fs}");
+        space.volume(fs);
+    }
     space.end();
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hostloop_test::cluster::Node;
 use hostloop_test::leaks::Mounted;
+use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::objects::{name, text};
@@ -84,6 +85,14 @@ impl World {
             let seen = || format!("{status}; pod: {}; {}", pod["status"], lease["spec"]);
             check(current && leads, seen).map(|()| pod.clone())
         })
+    }
+}
+
+impl<'w> Site<'w> {
+    /// Waits until no other test disturbs this node. Hold the guard until the test ends.
+    pub(crate) fn alone(&self) -> MutexGuard<'w, ()> {
+        let count = usize::try_from(self.count).expect("few nodes");
+        self.world.turns[count - 1].lock()
     }
 }
 

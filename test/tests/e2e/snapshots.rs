@@ -80,7 +80,8 @@ pub(crate) fn source(kind: &str, named: &str) -> Value {
     }
 }
 
-fn ready(space: &Space<'_>, kind: &str, named: &str) -> Value {
+/// Waits until a snapshot or group of snapshots is ready, and returns it.
+pub(crate) fn ready(space: &Space<'_>, kind: &str, named: &str) -> Value {
     let is_ready = |object: &Value| object["status"]["readyToUse"] == true;
     space.world.until_is("ready", (kind, &space.name, named), is_ready)
 }

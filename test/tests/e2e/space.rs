@@ -110,6 +110,24 @@ impl<'w> Space<'w> {
         self.patch_claim(claim, spec);
     }
 
+    /// [`Space::grow`], and waits until the claim has grown in its pod.
+    pub(crate) fn grow_in(&self, pod: &str, claim: &str, to: &str) {
+        self.grow(claim, to);
+        let mut looks = 0;
+        self.world.until("the claim's new size", || {
+            looks += 1;
+            if looks % 10 == 0 {
+                // Kubelet checks a pod's volumes when the pod changes, otherwise every minute.
+                let change = json!({"metadata": {"annotations": {"e2e/look": looks.to_string()}}});
+                self.world.patch("Pod", &self.name, pod, change);
+            }
+            let claim = self.claim_now(claim);
+            let has_grown = text(&claim, "/status/capacity/storage") == to
+                && ["", to].contains(&text(&claim, "/status/allocatedResources/storage"));
+            check(has_grown, || format!("{}; {}", claim["status"], self.events()))
+        });
+    }
+
     /// Changes a claim by a merge patch.
     pub(crate) fn patch_claim(&self, claim: &str, patch: Value) {
         self.world.patch("PersistentVolumeClaim", &self.name, claim, patch);
@@ -153,15 +171,34 @@ impl<'w> Space<'w> {
         self.ready(named);
     }
 
-    /// Creates a pod with an inline volume of these attributes, at `/scratch`.
-    pub(crate) fn inline_pod(&self, named: &str, attributes: Value) {
-        let spec = json!({
-            "containers": [{
-                "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
-                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
-            "volumes": [{"name": "scratch", "csi": {
-                "driver": DRIVER, "fsType": "ext4", "volumeAttributes": attributes}}]});
-        self.pod_with(named, &[], spec);
+    /// Creates a StatefulSet with one pod like that of [`Space::pod_with`], and waits until that
+    /// pod, `NAME-0`, is ready.
+    pub(crate) fn stateful_set(&self, named: &str, claims: &[&str], spec: Value) -> Value {
+        let idle = ["sleep", "1000000"];
+        let pod = cluster::pod(&self.name, named, &idle, (claims, &[]), spec);
+        let labels = json!({"app": named});
+        self.create(json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": named},
+            "spec": {
+                "replicas": 1, "serviceName": named, "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod["spec"]}}}));
+        let pod = format!("{named}-0");
+        self.successor(&pod, &Value::Null);
+        self.ready(&pod)
+    }
+
+    /// Waits until a StatefulSet has replaced this pod, and returns the new one.
+    pub(crate) fn successor(&self, pod: &str, old: &Value) -> Value {
+        let uid = |pod: &Value| text(pod, "/metadata/uid").to_owned();
+        self.world.until(&format!("another pod {pod}"), || {
+            let now = self.world.find("Pod", &self.name, pod);
+            now.filter(|now| uid(now) != uid(old)).ok_or_else(|| self.events())
+        })
+    }
+
+    /// Creates a pod with [`inline_volumes`].
+    pub(crate) fn inline_pod(&self, named: &str, volumes: &[(&str, Value)]) {
+        self.pod_with(named, &[], inline_volumes(volumes));
     }
 
     /// The size of the filesystem at a path in a pod, in MiB.
@@ -305,6 +342,31 @@ impl Drop for Space<'_> {
             delete(kind, named);
         }
     }
+}
+
+/// The `fsGroup` of [`ordinary_user`].
+pub(crate) const FS_GROUP: &str = "2000";
+
+/// The fields of a pod that does not run as root and has [`FS_GROUP`].
+pub(crate) fn ordinary_user() -> Value {
+    json!({"securityContext":
+        {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}})
+}
+
+/// The fields of a pod that is an [`ordinary_user`] and has an inline volume with these attributes
+/// for each filesystem, at `/FILESYSTEM`.
+pub(crate) fn inline_volumes(volumes: &[(&str, Value)]) -> Value {
+    let mount = |(fs, _): &(&str, Value)| json!({"name": fs, "mountPath": format!("/{fs}")});
+    let volume = |(fs, attributes): &(&str, Value)| {
+        json!({"name": fs, "csi": {
+            "driver": DRIVER, "fsType": fs, "volumeAttributes": attributes}})
+    };
+    let mut spec = ordinary_user();
+    spec["containers"] = json!([{
+        "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
+        "volumeMounts": volumes.iter().map(mount).collect::<Vec<_>>()}]);
+    spec["volumes"] = volumes.iter().map(volume).collect();
+    spec
 }
 
 /// The fields of a pod that the scheduler places on one node.

@@ -10,6 +10,7 @@ use hostloop_test::front::objects::Objects;
 use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::machine::{self, text as path_text};
 use hostloop_test::{deployed, loops};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -49,6 +50,8 @@ pub(crate) struct World {
     stock: Stock,
     /// The audit log before these tests.
     asked: Audit,
+    /// A lock for each node: see [`Site::alone`].
+    pub(crate) turns: Vec<Mutex<()>>,
 }
 
 impl World {
@@ -64,6 +67,7 @@ impl World {
         let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
         let stock = Stock::take(&cluster, &[]);
         let asked = cluster.audit();
+        let turns = (0..cluster.nodes()).map(|_| Mutex::default()).collect();
         let world = World {
             cluster,
             objects,
@@ -72,14 +76,19 @@ impl World {
             bounded: AtomicBool::new(false),
             stock,
             asked,
+            turns,
         };
         world
             .cluster
             .load(&deployed::tested_image(machine::root().join("target/e2e/hostloop.tar")));
         world.cluster.create_crds();
-        // A cluster that was already running keeps its pools.
+        // A cluster that was already running keeps its pools, and settings of `deploy_limited` that
+        // the manifest does not have.
         let bounded = world.find("DaemonSet", NAMESPACE, "hostloop").is_some();
         world.bounded.store(bounded, Ordering::Relaxed);
+        if bounded {
+            world.set_env("daemonset/hostloop", &["HOSTLOOP_ATTACH_LIMIT-"]);
+        }
         world.deploy(&[]);
         world
     }
@@ -147,11 +156,27 @@ impl World {
         }
     }
 
-    /// Deploys the driver again, with attachment.
+    /// Deploys the driver again, with attachment, and with claims placed by the API server.
     pub(crate) fn deploy_attached(&self) {
         if !self.attaches(true) {
-            self.deploy(&["attach"]);
+            self.deploy(&["attach", "place-claims"]);
         }
+    }
+
+    /// [`World::deploy_attached`], then takes away some controllers, and all but two volumes of each
+    /// node.
+    pub(crate) fn deploy_limited(&self) {
+        self.deploy_attached();
+        let fewer = "CONTROLLERS=*,-resizer,-placement";
+        self.set_env("daemonset/hostloop", &[fewer, "HOSTLOOP_ATTACH_LIMIT=2"]);
+        self.set_env("deployment/hostloop-controller", &[fewer]);
+        self.drivers_ready();
+    }
+
+    /// Sets variables of a workload of the driver.
+    pub(crate) fn set_env(&self, workload: &str, settings: &[&str]) {
+        let set = ["set", "env", "-n", NAMESPACE, workload];
+        self.cluster.kubectl(&[&set, settings].concat());
     }
 
     /// True if a CSIDriver exists with this value of `attachRequired`.
