@@ -42,6 +42,8 @@ const SENT: &[(&str, usize)] = &[
     ("NodeUnpublishVolume", 71),
     ("NodeUnstageVolume", 40),
     ("ValidateVolumeCapabilities", 25),
+    ("get_metadata_allocated", 29),
+    ("get_metadata_delta", 53),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
