@@ -21,7 +21,7 @@ use kube::Client;
 use crate::front::objects;
 use crate::machine::{root, text};
 
-mod account;
+pub mod account;
 mod audit;
 mod node;
 mod pod;

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::driver::binary;
 use crate::machine::{self, text};
 
+/// The namespace of the deployed driver and its accounts.
+pub const NAMESPACE: &str = "hostloop";
+/// The CSI name of the deployed driver.
+pub const DRIVER: &str = "hostloop.csi.dev";
+
 /// The name of the deployed ConfigMap from which the API server's policy places claims.
 pub const TABLE: &str = "hostloop-places";
 
@@ -52,21 +57,6 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     format!("{table}---\n{policy}")
 }
 
-/// The FlowSchema that keeps requests for leases from queuing behind others. It is for this account
-/// (`namespace:name`), with this name, and for the leases of this namespace.
-pub fn leases(account: &str, name: &str, namespace: &str) -> String {
-    let (of, account) = account.split_once(':').expect("a namespace and a name");
-    replaced(
-        &read("base/flowschema.yaml"),
-        &[
-            ("name: hostloop-leases", &format!("name: {name}-leases")),
-            ("name: hostloop-controller\n", &format!("name: {account}\n")),
-            ("namespace: hostloop\n", &format!("namespace: {of}\n")),
-            ("[hostloop]", &format!("[{namespace}]")),
-        ],
-    )
-}
-
 /// Makes the image of the driver under test.
 pub fn image(output: &Path) {
     let script = machine::root().join("scripts/image");
@@ -86,6 +76,17 @@ pub fn tested_image(or_made: PathBuf) -> PathBuf {
 /// The manifest that `scripts/render` makes of these arguments.
 pub fn render(args: &[&str]) -> String {
     render_in(&machine::root(), args)
+}
+
+/// The manifest with these components, without the driver's own pods.
+pub fn without_pods(components: &[&str]) -> String {
+    let arguments: Vec<_> = components.iter().flat_map(|name| ["--component", name]).collect();
+    let manifest = render(&arguments);
+    let has_pods = |object: &str| {
+        ["DaemonSet", "Deployment"].iter().any(|kind| object.contains(&format!("\nkind: {kind}\n")))
+    };
+    let objects = manifest.split("\n---\n").filter(|object| !has_pods(object));
+    objects.collect::<Vec<_>>().join("\n---\n")
 }
 
 /// [`render`] in another checkout.

@@ -13,6 +13,8 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
+use crate::cluster::account;
+use crate::deployed;
 use crate::front::objects::{self, Objects, Place};
 use crate::front::process::Pod;
 use crate::memory::{MemoryDriver, Options};
@@ -34,6 +36,9 @@ const CAPACITY: i64 = 1 << 40;
 /// The controllers of a DaemonSet's pod, except those that only a kubelet calls.
 const CONTROLLERS: &str = "*,-liveness,-registrar";
 
+/// The name of a pod's kubeconfig, in the pod's directory, if the pod has a deployed account.
+const KUBECONFIG: &str = "kubeconfig";
+
 /// The settings of a fleet.
 pub struct FleetSpec {
     name: String,
@@ -41,6 +46,7 @@ pub struct FleetSpec {
     args: Vec<String>,
     attach: bool,
     leader_apart: bool,
+    deployed: bool,
     kubeconfigs: Vec<PathBuf>,
 }
 
@@ -53,6 +59,7 @@ impl FleetSpec {
             args: Vec::new(),
             attach: false,
             leader_apart: false,
+            deployed: false,
             kubeconfigs: Vec::new(),
         }
     }
@@ -78,6 +85,14 @@ impl FleetSpec {
         self
     }
 
+    /// Runs the controllers under the driver's name, namespace and accounts of the manifest, which
+    /// the cluster has: see [`deployed::without_pods`]. The pod of the cluster-wide tasks is
+    /// separate.
+    #[must_use]
+    pub fn deployed(self) -> FleetSpec {
+        FleetSpec { deployed: true, ..self.leader_apart() }
+    }
+
     /// Kubeconfigs for the controllers, assigned round-robin to the nodes and then to the pod of
     /// the cluster-wide tasks. By default they use the fleet's own.
     #[must_use]
@@ -92,11 +107,18 @@ impl FleetSpec {
         let network = COUNT.fetch_add(1, Ordering::Relaxed);
         let scratch = Scratch::new();
         let client = objects::client(kubeconfig).await;
-        let driver_name = format!("{}.memory.csi.dev", self.name);
+        let (driver_name, namespace) = match self.deployed {
+            true => (deployed::DRIVER.to_owned(), deployed::NAMESPACE.to_owned()),
+            false => (format!("{}.memory.csi.dev", self.name), self.name.clone()),
+        };
         let key = format!("topology.{driver_name}/node");
         let kubeconfigs = match self.kubeconfigs.is_empty() {
             true => vec![kubeconfig.to_owned()],
             false => self.kubeconfigs.clone(),
+        };
+        let kubeconfig_of = |number: usize, dir: &Path| match self.deployed {
+            true => dir.join(KUBECONFIG),
+            false => kubeconfigs[number % kubeconfigs.len()].clone(),
         };
         let members = (0..self.size).map(|number| {
             let node = format!("{}-n{number}", self.name);
@@ -107,7 +129,7 @@ impl FleetSpec {
             let metrics = format!("{}:9809", address(network, number));
             let mut args = vec![
                 format!("--csi-address={}", driver.endpoint()),
-                format!("--kubeconfig={}", kubeconfigs[number % kubeconfigs.len()].display()),
+                format!("--kubeconfig={}", kubeconfig_of(number, &dir).display()),
                 format!("--controllers={CONTROLLERS}"),
                 format!("--node-name={node}"),
                 format!("--http-endpoint={metrics}"),
@@ -117,25 +139,27 @@ impl FleetSpec {
             if self.leader_apart {
                 args.push("--leader-tasks=elsewhere".to_owned());
             }
+            if self.deployed {
+                args.push("--volume-name-prefix=hostloop".to_owned());
+            }
             args.extend(self.args.iter().cloned());
-            let pod = Pod::new(&node, dir, &self.name, args);
+            let pod = Pod::new(&node, dir, &namespace, args);
             Member { node, driver, pod }
         });
         let members = members.collect();
         let controller = self.leader_apart.then(|| {
             let name = format!("{}-controller", self.name);
             let metrics = format!("{}:9809", address(network, self.size));
-            let kubeconfig = &kubeconfigs[self.size % kubeconfigs.len()];
+            let dir = scratch.dir(&name);
             let mut args = vec![
                 "--leader-tasks=only".to_owned(),
                 format!("--drivername={driver_name}"),
-                format!("--kubeconfig={}", kubeconfig.display()),
+                format!("--kubeconfig={}", kubeconfig_of(self.size, &dir).display()),
                 format!("--controllers={CONTROLLERS},snapshot-controller"),
                 format!("--http-endpoint={metrics}"),
             ];
             args.extend(self.args.iter().cloned());
-            let dir = scratch.dir(&name);
-            Pod::new(&name, dir, &self.name, args)
+            Pod::new(&name, dir, &namespace, args)
         });
         let fleet = Fleet {
             members,
@@ -143,16 +167,21 @@ impl FleetSpec {
             objects: Objects::connect(kubeconfig).await,
             claims: Api::namespaced(client.clone(), &self.name),
             volumes: Api::all(client.clone()),
-            namespace: self.name.clone(),
+            namespace,
             name: self.name,
             driver_name,
             key,
             attach: self.attach,
+            deployed: self.deployed,
             heart: None,
             client,
-            _scratch: scratch,
+            scratch,
         };
-        fleet.surrounded().await
+        let fleet = fleet.surrounded().await;
+        if fleet.deployed {
+            fleet.write_kubeconfigs(kubeconfig).await;
+        }
+        fleet
     }
 
     fn driver(&self, name: &str, key: &str, number: usize, node: &str) -> Options {
@@ -182,9 +211,9 @@ fn address(network: u8, number: usize) -> String {
 /// Nodes with controllers. Dropping the fleet kills the controllers; [`Fleet::down`] removes
 /// everything.
 pub struct Fleet {
-    /// The fleet's name.
+    /// The name of the fleet and of its claims' namespace.
     pub name: String,
-    /// The namespace of the fleet's claims.
+    /// The namespace of the fleet's pods.
     pub namespace: String,
     /// The CSI name of the fleet's drivers.
     pub driver_name: String,
@@ -201,9 +230,10 @@ pub struct Fleet {
     /// The cluster's volumes.
     pub volumes: Api<PersistentVolume>,
     attach: bool,
+    deployed: bool,
     client: Client,
     heart: Option<JoinHandle<()>>,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 /// The volume binding mode of a class.
@@ -295,14 +325,16 @@ impl Fleet {
 
     async fn surrounded(mut self) -> Fleet {
         self.objects.namespace(&self.name).await;
-        let driver = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
-            "metadata": {"name": self.driver_name},
-            "spec": {
-                "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
-            },
-        });
-        self.objects.create(driver).await;
+        if !self.deployed {
+            let driver = json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+                "metadata": {"name": self.driver_name},
+                "spec": {
+                    "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
+                },
+            });
+            self.objects.create(driver).await;
+        }
         for binding in Binding::ALL {
             let mode = json!({"volumeBindingMode": binding.mode()});
             let class = objects::class(&self.class(binding), &self.driver_name, mode);
@@ -314,6 +346,25 @@ impl Fleet {
         self
     }
 
+    /// Writes the kubeconfigs of the deployed accounts. A node's token is bound to a pod on the node.
+    async fn write_kubeconfigs(&self, admin: &Path) {
+        for member in &self.members {
+            let node = &member.node;
+            account::node_pod(&self.client, node, node).await;
+            let token = account::token(&self.client, "hostloop", Some(node)).await;
+            self.write_kubeconfig(admin, &token, node);
+        }
+        if let Some(controller) = &self.controller {
+            let token = account::token(&self.client, "hostloop-controller", None).await;
+            self.write_kubeconfig(admin, &token, controller.name());
+        }
+    }
+
+    fn write_kubeconfig(&self, admin: &Path, token: &str, pod: &str) {
+        let file = self.scratch.path().join(pod).join(KUBECONFIG);
+        account::write_kubeconfig(admin, token, &file);
+    }
+
     async fn node(&self, member: &Member) {
         let node = &member.node;
         let labels =
@@ -323,7 +374,7 @@ impl Fleet {
     }
 
     /// Stops the controllers, which must end with success, and removes the objects made for them.
-    /// Claims and volumes must be gone already.
+    /// Claims and volumes must be gone already. The objects of the manifest stay.
     pub async fn down(mut self) {
         let nodes: Vec<_> = self.members.iter().map(|m| m.node.clone()).collect();
         let members = std::mem::take(&mut self.members).into_iter();
@@ -333,6 +384,10 @@ impl Fleet {
         for pod in &pods {
             let (log, name) = (pod.log(), pod.name());
             assert!(!log.contains("panicked"), "{name} panicked:\n{log}");
+            // A restarted API server may refuse what its roles allow. Tests restart only that of
+            // other fleets.
+            let lacks_right = self.deployed && log.contains("is forbidden");
+            assert!(!lacks_right, "{name} lacks a right:\n{log}");
         }
         let stopped = tokio::task::spawn_blocking(move || {
             pods.iter().for_each(Pod::ask_to_stop);
@@ -348,9 +403,9 @@ impl Fleet {
             self.objects.delete(&lease).await;
         }
         let classes = Binding::ALL.map(|binding| ("StorageClass", self.class(binding)));
-        let driver = ("CSIDriver", self.driver_name.clone());
+        let driver = (!self.deployed).then(|| ("CSIDriver", self.driver_name.clone()));
         let namespace = ("Namespace", self.name.clone());
-        for (kind, name) in classes.into_iter().chain([driver, namespace]) {
+        for (kind, name) in classes.into_iter().chain(driver).chain([namespace]) {
             self.objects.delete(&Place::of(kind, "", &name)).await;
         }
     }

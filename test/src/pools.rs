@@ -27,9 +27,6 @@ pub enum PoolKind {
 }
 
 impl PoolKind {
-    pub const ALL: [PoolKind; 5] =
-        [PoolKind::Ext4, PoolKind::Xfs, PoolKind::Btrfs, PoolKind::Image, PoolKind::Device];
-
     /// A short name.
     pub fn name(self) -> &'static str {
         match self {

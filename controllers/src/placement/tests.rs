@@ -147,6 +147,10 @@ impl Rig {
         (node, text(&metadata["labels"][NODE_LABEL]))
     }
 
+    fn labels(&self, path: &str) -> Value {
+        self.world.api.get(path).expect(path)["metadata"]["labels"].clone()
+    }
+
     fn node_of(&self, claim: &str) -> Option<String> {
         self.placed(claim).0
     }
@@ -170,9 +174,8 @@ async fn an_immediate_claim_gets_its_node_in_one_write() {
     let rig = Rig::with_room(&[("n1", 100), ("n2", 200)]);
     rig.claim("a", "now", json!({}));
     assert_eq!(rig.work("a").await, Outcome::Done);
-    let written = json!({"metadata": {"annotations": {SELECTED_NODE: "n2"},
-        "labels": {NODE_LABEL: "n2"}}});
-    assert_eq!(rig.world.api.writes(), [format!("a {written}")]);
+    assert_eq!(rig.world.api.writes(), ["a"]);
+    assert_eq!(rig.placed("a"), on("n2"));
     assert_eq!(rig.reserved("n2"), 10);
     // Another reconcile writes nothing.
     assert_eq!(rig.work("a").await, Outcome::Done);

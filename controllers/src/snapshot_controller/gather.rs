@@ -6,10 +6,8 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use super::decide::Facts;
-use super::group::{GroupFacts, Member};
 use super::kind::Kind;
 use super::names;
-use super::snapshot::{self, GroupOfContent, SnapshotFacts};
 use crate::api::names::SNAPSHOT_GROUP;
 use crate::cache::{Caches, Index, Store};
 use crate::client::{ApiError, Kube, Resource};
@@ -21,7 +19,7 @@ use crate::snapshots::{
 /// The watched kinds, and their indexes.
 #[derive(Clone)]
 pub(super) struct Watches {
-    caches: Arc<Caches>,
+    pub(super) caches: Arc<Caches>,
     pub(super) snapshots: Store<VolumeSnapshot>,
     pub(super) contents: Store<VolumeSnapshotContent>,
     pub(super) classes: Store<VolumeSnapshotClass>,
@@ -33,7 +31,7 @@ pub(super) struct Watches {
     /// Nodes, if contents are labelled with their node.
     pub(super) nodes: Option<Store<Node>>,
     /// Claims that are being restored, by their source snapshot.
-    restoring: Index<PersistentVolumeClaim>,
+    pub(super) restoring: Index<PersistentVolumeClaim>,
     /// Claims with the snapshot source finalizer, all under one key.
     protected: Index<PersistentVolumeClaim>,
     /// Snapshots by their source claim.
@@ -41,10 +39,10 @@ pub(super) struct Watches {
     /// Snapshots by the group in their owner references or status.
     pub(super) of_group: Index<VolumeSnapshot>,
     /// Group contents by driver and the CSI group snapshot's ID.
-    by_group_handle: Index<VolumeGroupSnapshotContent>,
+    pub(super) by_group_handle: Index<VolumeGroupSnapshotContent>,
 }
 
-fn at(one: &str, other: &str) -> String {
+pub(super) fn at(one: &str, other: &str) -> String {
     format!("{one}/{other}")
 }
 
@@ -106,49 +104,6 @@ impl Watches {
         })
     }
 
-    pub(super) fn snapshot_facts(
-        &self,
-        snapshot: &VolumeSnapshot,
-        content: Option<&VolumeSnapshotContent>,
-    ) -> SnapshotFacts {
-        let namespace = snapshot.namespace().unwrap_or_default();
-        let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
-        let claim = claim.and_then(|name| self.claims.get_in(&namespace, name));
-        let its = claim.as_deref();
-        SnapshotFacts {
-            volume: its.and_then(|claim| self.volume_of(claim)),
-            released_claim: its.and_then(|claim| self.released(claim, Some(snapshot))),
-            claim,
-            restoring: self.restoring.get(&names::path(snapshot)).len(),
-            group: self.group_of(snapshot),
-            group_of_content: self.group_of_content(content),
-        }
-    }
-
-    pub(super) fn group_facts(
-        &self,
-        group: &VolumeGroupSnapshot,
-        content: Option<&VolumeGroupSnapshotContent>,
-    ) -> GroupFacts {
-        let claims = self.claims.all_in(&group.namespace().unwrap_or_default());
-        let is_owned = |one: &Arc<VolumeSnapshot>| {
-            names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref()
-        };
-        let owned = self.of_group.get(&names::path(group)).into_iter();
-        let owned: Vec<_> = owned.filter(is_owned).collect();
-        let is_wanted =
-            |one: &&Arc<VolumeSnapshot>| !self.restoring.get(&names::path(&***one)).is_empty();
-        GroupFacts {
-            claims: claims
-                .into_iter()
-                .map(|claim| (claim.clone(), self.volume_of(&claim)))
-                .collect(),
-            members: self.members(group, content),
-            restoring: owned.iter().filter(is_wanted).map(|one| one.name_any()).collect(),
-            owned,
-        }
-    }
-
     /// Claims with the snapshot source finalizer.
     pub(super) fn protected(&self) -> Vec<Arc<PersistentVolumeClaim>> {
         self.protected.get(PROTECTED)
@@ -164,72 +119,23 @@ impl Watches {
         let finalizers = names::without(claim, &[names::CLAIM_AS_SOURCE])?;
         let snapshots = self.of_claim.get(&names::path(claim));
         let is_other = |one: &VolumeSnapshot| but.is_none_or(|but| but.uid() != one.uid());
-        let is_needed = |one: &Arc<VolumeSnapshot>| is_other(one) && snapshot::needs_claim(one);
+        let is_needed = |one: &Arc<VolumeSnapshot>| is_other(one) && needs_claim(one);
         (!snapshots.iter().any(is_needed)).then_some(finalizers)
     }
 
-    fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
+    /// The volume that a claim names, if it exists.
+    pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
         let name = claim.spec.as_ref()?.volume_name.as_ref()?;
         self.volumes.get(name)
     }
+}
 
-    /// The group a snapshot is a member of, if it still exists.
-    fn group_of(&self, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeGroupSnapshot>> {
-        let namespace = snapshot.namespace().unwrap_or_default();
-        if let Some(owner) = names::owning_group(snapshot) {
-            let group = self.groups.get_in(&namespace, &owner.name)?;
-            return (group.metadata.uid.as_ref() == Some(&owner.uid)).then_some(group);
-        }
-        let status = snapshot.status.as_ref()?;
-        let name = status.volume_group_snapshot_name.as_ref()?;
-        self.groups.get_in(&namespace, name)
-    }
-
-    fn group_of_content(&self, content: Option<&VolumeSnapshotContent>) -> GroupOfContent {
-        let Some(content) = content else {
-            return GroupOfContent::None;
-        };
-        let status = content.status.as_ref();
-        let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
-        let Some(handle) = handle else {
-            return GroupOfContent::None;
-        };
-        let found = self.by_group_handle.get(&at(&content.spec.driver, handle));
-        let name =
-            found.first().and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
-        name.map_or(GroupOfContent::Unknown, GroupOfContent::Named)
-    }
-
-    /// The members that a group's content lists.
-    fn members(
-        &self,
-        group: &VolumeGroupSnapshot,
-        content: Option<&VolumeGroupSnapshotContent>,
-    ) -> Vec<Member> {
-        let uid = group.uid().unwrap_or_default();
-        let namespace = group.namespace().unwrap_or_default();
-        let Some(content) = content else {
-            return Vec::new();
-        };
-        let status = content.status.clone().unwrap_or_default();
-        let infos = status.volume_snapshot_info_list.unwrap_or_default();
-        let member = |info: crate::snapshots::SnapshotInfo| {
-            let volume_handle = info.volume_handle.as_deref()?;
-            info.snapshot_handle.as_deref()?;
-            let (snapshot, member_content) = names::member_names(&uid, volume_handle);
-            let volumes = self.caches.volumes_of(&content.spec.driver, volume_handle);
-            Some(Member {
-                snapshot: self.snapshots.get_in(&namespace, &snapshot),
-                content: self.contents.get(&member_content),
-                volume: match &volumes[..] {
-                    [volume] => Some(volume.clone()),
-                    _ => None,
-                },
-                info,
-            })
-        };
-        infos.into_iter().filter_map(member).collect()
-    }
+/// True if the snapshot may still be taken, so its claim must stay.
+pub(super) fn needs_claim(snapshot: &VolumeSnapshot) -> bool {
+    let status = snapshot.status.as_ref();
+    let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
+    let given_up = snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE);
+    !is_ready && !given_up
 }
 
 /// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is

@@ -26,7 +26,7 @@ use crate::snapshots::{
 
 mod members;
 
-pub(super) use members::Member;
+use members::Member;
 
 /// The kind VolumeGroupSnapshot.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct GroupFacts {
     /// All claims in the group's namespace, with the volumes that they are bound to.
     pub(super) claims: Vec<(Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>)>,
     /// The members that the group's content lists.
-    pub(super) members: Vec<Member>,
+    members: Vec<Member>,
     /// The snapshots that the group owns.
     pub(super) owned: Vec<Arc<VolumeSnapshot>>,
     /// The names of the owned snapshots that claims are being restored from.
@@ -122,7 +122,23 @@ impl Kind for Groups {
         group: &Self::Snapshot,
         content: Option<&Self::Content>,
     ) -> Self::OwnFacts {
-        all.group_facts(group, content)
+        let claims = all.claims.all_in(&group.namespace().unwrap_or_default());
+        let is_owned = |one: &Arc<VolumeSnapshot>| {
+            names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref()
+        };
+        let owned = all.of_group.get(&names::path(group)).into_iter();
+        let owned: Vec<_> = owned.filter(is_owned).collect();
+        let is_wanted =
+            |one: &&Arc<VolumeSnapshot>| !all.restoring.get(&names::path(&***one)).is_empty();
+        GroupFacts {
+            claims: claims
+                .into_iter()
+                .map(|claim| (claim.clone(), all.volume_of(&claim)))
+                .collect(),
+            members: members::listed(all, group, content),
+            restoring: owned.iter().filter(is_wanted).map(|one| one.name_any()).collect(),
+            owned,
+        }
     }
 
     fn finalizers(_: DeletionPolicy) -> Vec<&'static str> {

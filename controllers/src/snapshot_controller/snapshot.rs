@@ -5,20 +5,21 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::decide::{self, Failure, Step};
-use super::gather::Watches;
+use super::gather::{self, Watches};
 use super::kind::{Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
+use crate::api::quantity;
 use crate::client::Resource;
 use crate::snapshots::content::SINGLE;
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
-    VolumeSnapshotContent, VolumeSnapshotContentSpec,
+    VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotStatus,
 };
 
 /// The kind VolumeSnapshot.
@@ -132,7 +133,18 @@ impl Kind for Snapshots {
         snapshot: &Self::Snapshot,
         content: Option<&Self::Content>,
     ) -> Self::OwnFacts {
-        all.snapshot_facts(snapshot, content)
+        let namespace = snapshot.namespace().unwrap_or_default();
+        let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
+        let claim = claim.and_then(|name| all.claims.get_in(&namespace, name));
+        let its = claim.as_deref();
+        SnapshotFacts {
+            volume: its.and_then(|claim| all.volume_of(claim)),
+            released_claim: its.and_then(|claim| all.released(claim, Some(snapshot))),
+            claim,
+            restoring: all.restoring.get(&names::path(snapshot)).len(),
+            group: group_of(all, snapshot),
+            group_of_content: group_of_content(all, content),
+        }
     }
 
     fn is_member(snapshot: &Self::Snapshot) -> bool {
@@ -200,7 +212,7 @@ impl Kind for Snapshots {
                 return Step::Wait("the group its content is of has not been seen".to_owned());
             }
         };
-        let change = status::of_snapshot(&facts.snapshot, content, group);
+        let change = status_change(&facts.snapshot, content, group);
         change.map_or(Step::Done, Step::Status)
     }
 
@@ -280,10 +292,56 @@ impl Kind for Snapshots {
     }
 }
 
-/// True if the snapshot may still be taken, so its claim must stay.
-pub(super) fn needs_claim(snapshot: &VolumeSnapshot) -> bool {
-    let given_up = snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE);
-    !Snapshots::view(snapshot).is_ready() && !given_up
+/// The group a snapshot is a member of, if it still exists.
+fn group_of(all: &Watches, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeGroupSnapshot>> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    if let Some(owner) = names::owning_group(snapshot) {
+        let group = all.groups.get_in(&namespace, &owner.name)?;
+        return (group.metadata.uid.as_ref() == Some(&owner.uid)).then_some(group);
+    }
+    let status = snapshot.status.as_ref()?;
+    let name = status.volume_group_snapshot_name.as_ref()?;
+    all.groups.get_in(&namespace, name)
+}
+
+fn group_of_content(all: &Watches, content: Option<&VolumeSnapshotContent>) -> GroupOfContent {
+    let Some(content) = content else {
+        return GroupOfContent::None;
+    };
+    let status = content.status.as_ref();
+    let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
+    let Some(handle) = handle else {
+        return GroupOfContent::None;
+    };
+    let found = all.by_group_handle.get(&gather::at(&content.spec.driver, handle));
+    let name = found.first().and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
+    name.map_or(GroupOfContent::Unknown, GroupOfContent::Named)
+}
+
+/// The fields of a content's status that its snapshot lacks. `group` is the content's group, so the
+/// snapshot is a member of it.
+fn status_change(
+    snapshot: &VolumeSnapshot,
+    content: &VolumeSnapshotContent,
+    group: Option<&str>,
+) -> Option<status::StatusChange> {
+    let none = VolumeSnapshotStatus::default();
+    let old = snapshot.status.as_ref().unwrap_or(&none);
+    let mut fields = Map::new();
+    let size = content.status.as_ref().and_then(|new| new.restore_size);
+    let known = old.restore_size.as_deref();
+    let is_unknown = matches!(known, Some("" | "0"));
+    if let Some(size) = size.filter(|size| *size >= 0)
+        && (known.is_none() || (is_unknown && size > 0))
+    {
+        status::set(&mut fields, "restoreSize", json!(quantity::written(size)));
+    }
+    if old.volume_group_snapshot_name.is_none()
+        && let Some(group) = group
+    {
+        status::set(&mut fields, "volumeGroupSnapshotName", json!(group));
+    }
+    status::change::<Snapshots>(snapshot, content, fields)
 }
 
 /// The source claim of a snapshot, and the volume that it is bound to.

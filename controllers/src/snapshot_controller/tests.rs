@@ -55,7 +55,8 @@ async fn a_claim_stays_protected_for_another_snapshot() {
     other["metadata"]["deletionTimestamp"] = Value::Null;
     world.add(&controller.watches.snapshots, other);
     assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::RequeueAfter(CONFLICT));
-    assert_eq!(world.api.writes(), [r#"snap {"metadata":{"finalizers":[]}}"#]);
+    assert_eq!(world.api.writes(), ["snap"]);
+    assert_eq!(world.api.get("volumesnapshots/snap"), None);
 }
 
 /// The snapshot was deleted while there was no leader.
@@ -70,7 +71,8 @@ async fn a_leftover_protection_is_found() {
     assert_eq!(controller.queue.depth(), 1);
     let key = Key::Release("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    assert_eq!(world.api.writes(), [r#"data {"metadata":{"finalizers":["x/other"]}}"#]);
+    let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
+    assert_eq!(claim["metadata"]["finalizers"], json!(["x/other"]));
 }
 
 #[tokio::test]
@@ -155,8 +157,10 @@ async fn a_definition_without_a_field_is_reported() {
     let writes = world.api.writes();
     assert_eq!(writes.len(), 3, "{writes:#?}");
     let problem = "update the CustomResourceDefinition";
-    assert!(writes[2].starts_with("group/status"), "{}", writes[2]);
-    assert!(writes[2].contains(problem), "{}", writes[2]);
+    assert_eq!(writes[2], "group/status");
+    let group = world.api.get("volumegroupsnapshots/group").expect("the group");
+    let message = group["status"]["error"]["message"].as_str().expect("a message");
+    assert!(message.contains(problem), "{message}");
     let events = world.events();
     assert!(events[0].contains(problem), "{events:#?}");
     // The problem is already reported.

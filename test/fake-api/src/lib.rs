@@ -87,20 +87,16 @@ impl Asked {
         }
     }
 
-    /// The write as `name[/status] <body>`, without UID and version.
-    fn write(self) -> String {
+    /// The write as `name`, `name/status` or `create ns/kind`.
+    fn write(&self) -> String {
         if self.method == "POST" {
-            return format!("create {} {}", self.short(), self.body);
+            return format!("create {}", self.short());
         }
         let target = Target::of(&self.path);
         let target = target.expect("the path of an object");
         let name = target.name.unwrap_or_default();
         let status = if target.subresource.is_some() { "/status" } else { "" };
-        let body = match self.method.as_str() {
-            "DELETE" => json!("delete"),
-            _ => unbound(self.body),
-        };
-        format!("{name}{status} {body}")
+        format!("{name}{status}")
     }
 }
 
@@ -288,11 +284,11 @@ impl FakeApi {
         all.iter().map(entry).collect()
     }
 
-    /// The writes since the last look: `name[/status] <body>`, without UID and version.
+    /// What was written to since the last look: `name[/status]`. The objects show what changed.
     pub fn writes(&self) -> Vec<String> {
         let is_write = |asked: &Asked| WRITES.contains(&asked.method.as_str());
         let writes = self.0.lock().taken(is_write);
-        writes.into_iter().map(Asked::write).collect()
+        writes.iter().map(Asked::write).collect()
     }
 
     /// The lists since the last look, with their selectors: `pods fieldSelector=a=b`.

@@ -2,9 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::PostParams;
+use kube::config::{AuthInfo, Kubeconfig};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Cluster;
+use crate::deployed::NAMESPACE;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -31,15 +37,8 @@ impl Cluster {
         let token = ["create", "token", "-n", namespace, name, "--duration=2h"];
         let token = self.kubectl(&token);
         let file = dir.join(format!("{name}.kubeconfig"));
-        self.write_kubeconfig(&token, &file);
+        write_kubeconfig(&self.kubeconfig(), token.trim(), &file);
         (format!("system:serviceaccount:{user}"), file)
-    }
-
-    /// Writes a kubeconfig with this token and without the administrator's credentials.
-    pub fn write_kubeconfig(&self, token: &str, file: &Path) {
-        let mut config = self.json(&["config", "view", "--raw"]);
-        config["users"][0]["user"] = json!({"token": token.trim()});
-        std::fs::write(file, config.to_string()).expect("a kubeconfig can be written");
     }
 
     /// Allows the deployed node account to name these secrets in volumes, but not to read them.
@@ -51,7 +50,7 @@ impl Cluster {
         let binding = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding",
             "metadata": metadata,
             "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "use-secrets"},
-            "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]});
+            "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": NAMESPACE}]});
         self.apply(
             &json!({"apiVersion": "v1", "kind": "List", "items": [role, binding]}).to_string(),
         );
@@ -94,6 +93,48 @@ impl Cluster {
         let printed = self.kubectl(&[arguments, &["--output=json"]].concat());
         serde_json::from_str(&printed).expect("kubectl prints JSON")
     }
+}
+
+/// Creates a pod of the deployed node account on this node. No kubelet starts it.
+pub async fn node_pod(client: &Client, name: &str, node: &str) {
+    let pod = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "serviceAccountName": "hostloop", "nodeName": node,
+            "tolerations": [{"operator": "Exists"}],
+            // Otherwise its deletion would wait for a kubelet.
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "none", "image": "none"}],
+        },
+    });
+    let pod: Pod = serde_json::from_value(pod).expect("it is a pod");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let made = pods.create(&PostParams::default(), &pod).await;
+    made.unwrap_or_else(|e| panic!("pod {name}: {e}"));
+}
+
+/// A token of a deployed account. A token that is bound to a pod names the pod's node.
+pub async fn token(client: &Client, account: &str, pod: Option<&str>) -> String {
+    let pod = pod.map(|name| json!({"apiVersion": "v1", "kind": "Pod", "name": name}));
+    let request = json!({
+        "metadata": {},
+        "spec": {"audiences": [], "boundObjectRef": pod, "expirationSeconds": 2 * 60 * 60},
+    });
+    let request: TokenRequest = serde_json::from_value(request).expect("it is a request");
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
+    let made = made.unwrap_or_else(|e| panic!("a token of {account}: {e}"));
+    made.status.and_then(|status| status.token).expect("the API server issues one")
+}
+
+/// Writes the administrator's kubeconfig with this token instead of the administrator's
+/// credentials.
+pub fn write_kubeconfig(admin: &Path, token: &str, file: &Path) {
+    let mut config = Kubeconfig::read_from(admin).expect("the administrator has a kubeconfig");
+    let user = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+    config.auth_infos[0].auth_info = Some(user);
+    let config = serde_json::to_string(&config).expect("it is plain data");
+    std::fs::write(file, config).expect("a kubeconfig can be written");
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hostloop_test::cluster::account::{self, write_kubeconfig};
 use hostloop_test::cluster::{self, Cluster};
+use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::machine::{root, text};
@@ -29,7 +31,6 @@ const ATTACKED: [&str; 8] = [
     "volumesnapshotcontents",
     "volumegroupsnapshotcontents",
 ];
-const NAMESPACE: &str = "hostloop";
 const ACCOUNT: &str = "hostloop";
 /// How long a new policy may take until the API server enforces it.
 const IN_FORCE: Duration = Duration::from_secs(20);
@@ -60,19 +61,22 @@ impl Ground {
     async fn lay() -> Ground {
         let run = format!("attack-{}", std::process::id());
         let names = Names { own: format!("{run}-n1"), other: format!("{run}-n2"), run };
-        let installing = tokio::task::spawn_blocking(move || {
-            let cluster = installed(&names);
-            let kubeconfig = |name: &str, bound: &[&str]| {
-                let create = ["create", "token", ACCOUNT, "-n", NAMESPACE];
-                let file = cluster.kubeconfig().with_file_name(name);
-                cluster.write_kubeconfig(&cluster.kubectl(&[&create[..], bound].concat()), &file);
-                file
-            };
-            let pod = ["--bound-object-kind=Pod", "--bound-object-name", &names.run];
-            let (bound, unbound) = (kubeconfig("bound", &pod), kubeconfig("unbound", &[]));
-            Ground { bound, unbound, names, cluster }
+        let installing = tokio::task::spawn_blocking({
+            let names = names.clone();
+            move || installed(&names)
         });
-        let ground = installing.await.expect("the cluster comes up");
+        let cluster = installing.await.expect("the cluster comes up");
+        let client = cluster.client().await;
+        account::node_pod(&client, &names.run, &names.own).await;
+        let kubeconfig = async |name: &str, pod: Option<&str>| {
+            let file = cluster.kubeconfig().with_file_name(name);
+            let token = account::token(&client, ACCOUNT, pod).await;
+            write_kubeconfig(&cluster.kubeconfig(), &token, &file);
+            file
+        };
+        let bound = kubeconfig("bound", Some(&names.run)).await;
+        let unbound = kubeconfig("unbound", None).await;
+        let ground = Ground { bound, unbound, names, cluster };
         let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
         admin.create(ground.names.foreign_class()).await;
         for resource in ATTACKED {
@@ -273,24 +277,15 @@ fn message(error: &kube::Error) -> String {
     }
 }
 
-/// Starts a cluster with the manifest and two nodes. The first one has a pod of the node account.
+/// Starts a cluster with the manifest and two nodes.
 fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
     cluster.create_crds();
     cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
     let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": names.run, "namespace": NAMESPACE},
-        "spec": {
-            "serviceAccountName": ACCOUNT, "nodeName": names.own,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "none", "image": "none"}],
-        },
-    });
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.run}});
-    for object in [node(&names.own), node(&names.other), namespace, pod] {
+    for object in [node(&names.own), node(&names.other), namespace] {
         cluster.apply(&object.to_string());
     }
     cluster

@@ -10,7 +10,8 @@ use hostloop_proto::csi;
 use hostloop_test::client::{Call, Csi, new_volume};
 use hostloop_test::dice::Dice;
 use hostloop_test::driver::{Driver, DriverSpec};
-use hostloop_test::leaks::{Leaks, mount_points, mountinfo};
+use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::leaks::{Leaks, files_in, mount_points, mountinfo};
 use hostloop_test::loops;
 use hostloop_test::machine;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
@@ -35,7 +36,7 @@ impl Site {
         Site::disturbed(kind, None)
     }
 
-    /// With fail points that slow chosen effects down.
+    /// With fail points.
     fn disturbed(kind: PoolKind, failpoints: Option<&str>) -> Site {
         machine::require();
         let scratch = Scratch::new();
@@ -277,29 +278,41 @@ fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest { volume_content_source, ..new_volume(name, bytes) }
 }
 
-/// How long a slow copy takes at least.
-const SLOW: Duration = Duration::from_secs(3);
-
-/// Slows copies down, so that another volume has the time for a whole life.
-const SLOW_COPY: &str = "file.copy=sleep(3000)";
+/// Stops a copy just before its first byte, for longer than a client waits for any answer.
+const COPY_HANGS: &str = "file.copy=sleep(3600000)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_waits_for_a_copy_elsewhere() {
-    let site = Site::disturbed(PoolKind::Ext4, Some(SLOW_COPY));
+    let mut site = Site::disturbed(PoolKind::Ext4, Some(COPY_HANGS));
     let csi = site.driver.csi().await;
     let source = id_of(csi.ok(new_volume("pvc-source", 64 * MIB)).await);
     let copier = site.driver.csi().await;
     let request = clone_of(&source, "pvc-copy", 64 * MIB);
-    let copy = tokio::spawn(async move { copier.ok(request).await });
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let begin = Instant::now();
+    let copy = tokio::spawn({
+        let request = request.clone();
+        async move { copier.call(request).await }
+    });
+    // The copy's image gets its length just before the first byte.
+    let begun = || async { (images(&site.pool, 64 * MIB) == 2).then_some(()) };
+    until(PATIENCE, begun).await.expect("the copy begins");
     life(&site, &csi, "other".to_owned()).await.expect("another volume goes its way");
-    let took = begin.elapsed();
-    assert!(!copy.is_finished(), "the copy was over too soon to tell ({took:?})");
-    println!("a whole life took {took:?} during a copy of {SLOW:?} elsewhere");
-    let copied = id_of(copy.await.expect("the copy succeeds"));
+    drop(csi);
+    assert!(!copy.is_finished(), "the copy hangs");
+
+    // Only the driver's end ends the copy.
+    site.driver.kill();
+    copy.await.expect("the call returns").expect_err("the copy was not finished");
+    site.driver = DriverSpec::new(&site.scratch, &[&site.pool]).start();
+    let csi = site.driver.csi().await;
+    let copied = id_of(csi.ok(request).await);
     for id in [copied, source] {
-        patiently(&csi, delete(&id)).await;
+        csi.ok(delete(&id)).await;
     }
     site.close();
+}
+
+/// The number of images in a pool that have this length.
+fn images(pool: &PoolFixture, bytes: u64) -> usize {
+    let images = files_in(pool.root()).into_iter().map(|entry| entry.join("image"));
+    images.filter(|image| image.metadata().is_ok_and(|found| found.len() == bytes)).count()
 }

@@ -93,19 +93,14 @@ fn deleting() -> serde_json::Value {
 async fn attaching_writes_in_order() {
     let setup = attaching();
     assert_eq!(setup.work().await, Outcome::Done);
-    assert_eq!(
-        setup.world.api.writes(),
-        [
-            format!(
-                r#"pv [{{"op":"test","path":"/metadata/finalizers","value":["kubernetes.io/pv-protection"]}},{{"op":"add","path":"/metadata/finalizers/-","value":"{FINALIZER}"}}]"#
-            ),
-            format!(
-                r#"va {{"metadata":{{"annotations":{{"csi.alpha.kubernetes.io/node-id":"n1"}},"finalizers":["{FINALIZER}"]}}}}"#
-            ),
-            r#"va/status {"status":{"attachError":null,"attached":true,"attachmentMetadata":{"path":"/dev/x"}}}"#
-                .to_owned(),
-        ]
-    );
+    assert_eq!(setup.world.api.writes(), ["pv", "va", "va/status"]);
+    let finalizers = json!(["kubernetes.io/pv-protection", FINALIZER]);
+    assert_eq!(setup.volume()["metadata"]["finalizers"], finalizers);
+    let metadata = &setup.stored().expect("the attachment")["metadata"];
+    assert_eq!(metadata["annotations"], json!({"csi.alpha.kubernetes.io/node-id": "n1"}));
+    assert_eq!(metadata["finalizers"], json!([FINALIZER]));
+    let status = json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}});
+    assert_eq!(setup.status(), status);
     let (volume, node, secrets) = setup.published();
     assert_eq!((&*volume, &*node, &*secrets["key"]), ("h", "n1", "hush"));
     // A second attempt changes nothing. A forced one repeats only the call.
@@ -157,13 +152,9 @@ async fn an_attachment_with_another_finalizer_is_marked_as_detached() {
     attachment["metadata"]["finalizers"] = json!(["x", FINALIZER]);
     setup.add(attachment);
     assert_eq!(setup.work().await, Outcome::Done);
-    assert_eq!(
-        setup.world.api.writes(),
-        [
-            r#"va {"metadata":{"finalizers":["x"]}}"#,
-            r#"va/status {"status":{"attached":false,"attachmentMetadata":null,"detachError":null}}"#
-        ]
-    );
+    assert_eq!(setup.world.api.writes(), ["va", "va/status"]);
+    assert_eq!(setup.stored().expect("the attachment")["metadata"]["finalizers"], json!(["x"]));
+    assert_eq!(setup.status(), json!({"attached": false}));
     // Without our finalizer, the attachment needs no further work.
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.script.calls().len(), 1);

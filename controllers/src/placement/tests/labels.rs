@@ -12,9 +12,11 @@ async fn volumes_get_their_node_s_label() {
     for name in ["v", "v", "lost", "never", "free"] {
         assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
     }
-    let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node}}});
-    let expected = [format!("v {}", label("n2")), format!("free {}", label("n1"))];
-    assert_eq!(rig.world.api.writes(), expected);
+    assert_eq!(rig.world.api.writes(), ["v", "free"]);
+    for (volume, node) in [("v", "n2"), ("free", "n1")] {
+        let labels = rig.labels(&format!("persistentvolumes/{volume}"));
+        assert_eq!(labels, json!({NODE_LABEL: node}));
+    }
 }
 
 #[tokio::test]
@@ -38,10 +40,11 @@ async fn attachments_get_their_node_s_label() {
     for name in ["new", "new", "wrong", "long", "right", "another-driver-s", "never"] {
         assert_eq!(rig.at_work.attachment_label(name).await, Outcome::Done);
     }
-    let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node_label(node)}}});
-    let expected = [("new", "n1"), ("wrong", "n1"), ("long", &*long)];
-    let expected = expected.map(|(name, node)| format!("{name} {}", label(node)));
-    assert_eq!(rig.world.api.writes(), expected);
+    assert_eq!(rig.world.api.writes(), ["new", "wrong", "long"]);
+    for (attachment, node) in [("new", "n1"), ("wrong", "n1"), ("long", &*long)] {
+        let labels = rig.labels(&format!("volumeattachments/{attachment}"));
+        assert_eq!(labels, json!({NODE_LABEL: node_label(node)}));
+    }
 }
 
 #[tokio::test]
@@ -50,8 +53,7 @@ async fn bound_claims_get_their_volume_s() {
     rig.volume("v", "n2", "h", "a");
     rig.claim("a", "late", json!({"spec": {"volumeName": "v"}}));
     assert_eq!(rig.work("a").await, Outcome::Done);
-    let label = json!({"metadata": {"labels": {NODE_LABEL: "n2"}}});
-    assert_eq!(rig.world.api.writes(), [format!("a {label}")]);
+    assert_eq!(rig.labels("claims/a"), json!({NODE_LABEL: "n2"}));
 }
 
 #[tokio::test]
@@ -71,11 +73,8 @@ async fn a_group_on_several_nodes_gets_an_error() {
             assert_eq!(rig.at_work.group_label(name).await, Outcome::Done);
         }
     }
-    let writes = rig.world.api.writes();
-    let label = json!({"metadata": {"labels": {MANAGED_BY: "n1"}}});
-    assert_eq!(writes[0], format!("one {label}"));
-    assert!(writes[1].starts_with("two/status"), "{writes:?}");
-    assert_eq!(writes.len(), 2, "{writes:?}");
+    assert_eq!(rig.world.api.writes(), ["one", "two/status"]);
+    assert_eq!(rig.labels("volumegroupsnapshotcontents/one"), json!({MANAGED_BY: "n1"}));
     let content = rig.world.api.get("volumegroupsnapshotcontents/two");
     let status = content.expect("the content")["status"].clone();
     let message = status["error"]["message"].as_str().expect("a message");

@@ -84,14 +84,12 @@ async fn existing_objects_are_labelled_when_their_node_is_known() {
     let source = json!({"snapshotHandle": "snap-pooln2-1"});
     rig.content("c", source, json!({}));
     settle().await;
-    let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node}}});
-    assert_eq!(rig.world.api.writes(), [format!("v {}", label("n1"))]);
+    assert_eq!(rig.world.api.writes(), ["v"]);
+    assert_eq!(rig.labels("persistentvolumes/v"), json!({NODE_LABEL: "n1"}));
     rig.node("n2", json!({}));
     rig.room("n2", "now", 5);
     settle().await;
-    let managed = json!({"metadata": {"labels": {MANAGED_BY: "n2"}}});
-    let mut writes = rig.world.api.writes();
-    writes.sort();
-    let expected = [format!("c {managed}"), format!("w {}", label("n2"))];
-    assert_eq!(writes, expected);
+    assert_eq!(rig.world.api.writes().len(), 2);
+    assert_eq!(rig.labels("contents/c"), json!({MANAGED_BY: "n2"}));
+    assert_eq!(rig.labels("persistentvolumes/w"), json!({NODE_LABEL: "n2"}));
 }

@@ -13,24 +13,57 @@ use serde_json::{Value, json};
 
 use super::{Facts, Failure, GroupStep};
 use crate::api::scope::MANAGED_BY;
+use crate::snapshot_controller::gather::Watches;
 use crate::snapshot_controller::names::{self, BindState};
 use crate::snapshots::content::{GROUP, GROUP_HANDLE, SINGLE};
 use crate::snapshots::{
-    ContentSource, DeletionPolicy, SnapshotInfo, SnapshotSource, VolumeGroupSnapshotContent,
-    VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotSpec,
+    ContentSource, DeletionPolicy, SnapshotInfo, SnapshotSource, VolumeGroupSnapshot,
+    VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotContentSpec,
+    VolumeSnapshotSpec,
 };
 
 /// The existing objects of a member.
 #[derive(Clone, Debug)]
-pub(in crate::snapshot_controller) struct Member {
+pub(super) struct Member {
     /// The driver's report of the member.
-    pub(in crate::snapshot_controller) info: SnapshotInfo,
+    pub(super) info: SnapshotInfo,
     /// The member's VolumeSnapshot, if it exists.
-    pub(in crate::snapshot_controller) snapshot: Option<Arc<VolumeSnapshot>>,
+    pub(super) snapshot: Option<Arc<VolumeSnapshot>>,
     /// The member's content, if it exists.
-    pub(in crate::snapshot_controller) content: Option<Arc<VolumeSnapshotContent>>,
+    pub(super) content: Option<Arc<VolumeSnapshotContent>>,
     /// The member's source volume, if exactly one volume has that handle.
-    pub(in crate::snapshot_controller) volume: Option<Arc<PersistentVolume>>,
+    pub(super) volume: Option<Arc<PersistentVolume>>,
+}
+
+/// The members that a group's content lists.
+pub(super) fn listed(
+    all: &Watches,
+    group: &VolumeGroupSnapshot,
+    content: Option<&VolumeGroupSnapshotContent>,
+) -> Vec<Member> {
+    let uid = group.uid().unwrap_or_default();
+    let namespace = group.namespace().unwrap_or_default();
+    let Some(content) = content else {
+        return Vec::new();
+    };
+    let status = content.status.clone().unwrap_or_default();
+    let infos = status.volume_snapshot_info_list.unwrap_or_default();
+    let member = |info: SnapshotInfo| {
+        let volume_handle = info.volume_handle.as_deref()?;
+        info.snapshot_handle.as_deref()?;
+        let (snapshot, member_content) = names::member_names(&uid, volume_handle);
+        let volumes = all.caches.volumes_of(&content.spec.driver, volume_handle);
+        Some(Member {
+            snapshot: all.snapshots.get_in(&namespace, &snapshot),
+            content: all.contents.get(&member_content),
+            volume: match &volumes[..] {
+                [volume] => Some(volume.clone()),
+                _ => None,
+            },
+            info,
+        })
+    };
+    infos.into_iter().filter_map(member).collect()
 }
 
 /// Decides the next step for the members of a group; `None` if they are complete.

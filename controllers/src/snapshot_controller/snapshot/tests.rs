@@ -6,6 +6,7 @@ use super::*;
 use crate::testing::{self, DRIVER};
 
 mod deletion;
+mod status;
 
 const UID: &str = "11-22";
 const BOTH: &str =

@@ -78,16 +78,19 @@ async fn a_node_labels_what_is_its_own() {
         format!("volumesnapshotcontents labelSelector=!{MANAGED_BY}"),
     ];
     assert_eq!(world.api.lists(), lists);
-    let label = |key: &str| json!({"metadata": {"labels": {key: "n1"}}});
-    let expected = [
-        format!("ours {}", label(NODE_LABEL)),
-        format!("known {}", label(NODE_LABEL)),
-        // The previous step has just labelled its volume.
-        format!("ours {}", label(NODE_LABEL)),
-        format!("waiting {}", label(NODE_LABEL)),
-        format!("content {}", label(MANAGED_BY)),
-    ];
-    assert_eq!(world.api.writes(), expected);
+    // The volume, and then its claim.
+    let labelled = ["ours", "known", "ours", "waiting", "content"];
+    assert_eq!(world.api.writes(), labelled);
+    for (object, key) in [
+        ("persistentvolumes/ours", NODE_LABEL),
+        ("claims/known", NODE_LABEL),
+        ("claims/ours", NODE_LABEL),
+        ("claims/waiting", NODE_LABEL),
+        ("contents/content", MANAGED_BY),
+    ] {
+        let object = world.api.get(object).expect(object);
+        assert_eq!(object["metadata"]["labels"], json!({key: "n1"}), "{object}");
+    }
     search.round().await;
     assert!(world.api.writes().is_empty());
     // While the watches see everything, no labels are needed.

@@ -1,5 +1,6 @@
 use std::fs::OpenOptions;
 use std::path::PathBuf;
+use std::sync::mpsc;
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -294,29 +295,29 @@ fn a_foreign_freeze_that_ends_too_early_spoils_the_copy() {
 fn a_hanging_freeze_is_given_up_and_thaws_itself() {
     let bench = Bench::new();
     let volume = bench.mounted("a");
-    let mut first = true;
+    let (end_hang, hang_ends) = mpsc::channel();
+    let mut hang = Some(hang_ends);
     bench.model.hook("freeze", move |_| {
-        if std::mem::take(&mut first) {
-            std::thread::sleep(Duration::from_millis(1500));
+        if let Some(hang_ends) = hang.take() {
+            let _ = hang_ends.recv_timeout(LIMIT);
         }
         Ok(())
     });
-    let began = Instant::now();
     let limit = Duration::from_millis(100);
     let given_up = bench.quiesced::<()>(&[volume.target()], limit, not_copied);
     cannot_freeze(given_up, "--max-freeze");
-    let waited = began.elapsed();
-    assert!(waited < Duration::from_millis(1200), "the caller hangs");
     // The intent stays for recovery.
     assert_eq!(bench.notes.calls(), ["write 1"]);
 
     let again = bench.quiesced::<()>(&[volume.target()], limit, not_copied);
     cannot_freeze(again, "hangs in the kernel");
+    end_hang.send(()).expect("the freeze still hangs: no caller waited for its end");
 
     // Retry until the late freeze has returned and was thawed.
+    let ended = Instant::now();
     let targets = [volume.target()];
     while bench.quiesced(&targets, LIMIT, |_| Ok(())).is_err() {
-        assert!(began.elapsed() < LIMIT);
+        assert!(ended.elapsed() < LIMIT);
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!((bench.did("freeze"), bench.did("thaw")), (2, 2));

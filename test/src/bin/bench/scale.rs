@@ -8,16 +8,15 @@ pub(crate) mod requests;
 mod round;
 mod taken;
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::deployed;
 use hostloop_test::fleet::{Binding, FleetSpec};
-use hostloop_test::machine::{self, text};
+use hostloop_test::front::process::Pod;
+use hostloop_test::machine;
 use hostloop_test::scratch::Scratch;
 
-use crate::cluster::ground::NAMESPACE;
 use crate::measure::Figure;
 use crate::page::Docs;
 use crate::runtime::Runtime;
@@ -26,6 +25,11 @@ use report::{Instances, Report};
 use requests::Reader;
 use round::{Fielded, Rest};
 
+/// The users of the deployed accounts.
+const ACCOUNTS: [&str; 2] = [
+    "system:serviceaccount:hostloop:hostloop",
+    "system:serviceaccount:hostloop:hostloop-controller",
+];
 /// Between the starts of two instances.
 const APART: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -78,15 +82,16 @@ fn measured(runtime: &Runtime, settings: &Settings) -> Report {
     let scratch = Scratch::new();
     // The cluster's own limits are raised: what is measured is not its throttle.
     let cluster = Cluster::up(&Options::default());
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
-    cluster.kubectl(&["create", "-k", text(&crds)]);
+    cluster.create_crds();
     runtime.block_on(measure(&cluster, &scratch, settings))
 }
 
 async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> Report {
-    cluster.apply(deployed::PARAMETERS);
     let floor = Floor::on(cluster, scratch).await;
-    let account = cluster.account(NAMESPACE, "nodes", scratch.path());
+    let attach = (settings.attachments > 0).then_some("attach");
+    let place = settings.policy.then_some("place-claims");
+    let components = ["snapshot-controller"].into_iter().chain(attach).chain(place);
+    let manifest = deployed::without_pods(&components.collect::<Vec<_>>());
     let mut report = Report { claims: settings.claims, numbers: Vec::new() };
     for run in 0..settings.runs {
         for count in &settings.instances {
@@ -95,8 +100,11 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
                 _ => format!("scale-{count}-run-{run}"),
             };
             let fleet = FleetSpec::new(&name, *count);
-            let measured = instances(cluster, &account, settings, &floor, fleet).await;
+            cluster.apply(&manifest);
+            let measured = instances(cluster, settings, &floor, fleet).await;
             report.numbers.push(measured);
+            // With all that the instances wrote there. The policies stay.
+            cluster.kubectl(&["delete", "namespace", deployed::NAMESPACE]);
         }
     }
     report
@@ -104,30 +112,21 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
 
 async fn instances(
     cluster: &Cluster,
-    (user, kubeconfig): &(String, PathBuf),
     settings: &Settings,
     floor: &Floor<'_>,
     fleet: FleetSpec,
 ) -> Instances {
-    let mut fleet = fleet.attach(settings.attachments > 0).kubeconfigs(vec![kubeconfig.clone()]);
+    let mut fleet = fleet.attach(settings.attachments > 0).deployed();
     if settings.policy {
         fleet = fleet.args(&[&format!("--placement-table={}", deployed::TABLE)]);
     }
     let fleet = fleet.up(&cluster.kubeconfig()).await;
-    let account = user.trim_start_matches("system:serviceaccount:");
     let count = fleet.members.len();
-    let leases = deployed::leases(account, &fleet.name, &fleet.namespace);
-    cluster.apply(&leases);
     // The nodes are there, with kubelets that renew their leases, but without an instance.
     let floors = floor.measured(settings.claims).await;
-    let mut requests = Reader::of(cluster, user);
-    let policy = settings
-        .policy
-        .then(|| deployed::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace));
-    if let Some(policy) = &policy {
-        cluster.apply(policy);
-    }
+    let mut requests = Reader::of(cluster, &ACCOUNTS);
     let began = Instant::now();
+    fleet.controller.iter().for_each(Pod::start);
     fleet.start(APART).await;
     fleet.ready(PATIENCE).await;
     let started_after = began.elapsed().as_secs_f64();
@@ -157,9 +156,5 @@ async fn instances(
     };
     let deleted = fielded.clear().await;
     fielded.down().await;
-    if let Some(policy) = &policy {
-        cluster.delete(policy);
-    }
-    cluster.delete(&leases);
     Instances { count, floors, started_after, start_requests, rest, rounds, attached, deleted }
 }

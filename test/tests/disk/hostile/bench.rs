@@ -38,7 +38,8 @@ pub(crate) struct Bench {
     driver: Driver,
     state: State,
     leaks: Leaks,
-    sent: usize,
+    /// The number of requests of each RPC.
+    sent: BTreeMap<&'static str, usize>,
     /// The beginning of the last request, for messages.
     last: String,
     failures: Vec<String>,
@@ -111,7 +112,7 @@ impl Bench {
             driver,
             state: State::new(),
             leaks,
-            sent: 0,
+            sent: BTreeMap::new(),
             last: String::new(),
             failures: Vec::new(),
             pool,
@@ -216,7 +217,7 @@ impl Bench {
     }
 
     async fn send<C: Call>(&mut self, what: &str, request: C, codes: &[Code]) -> Option<C::Answer> {
-        self.sent += 1;
+        *self.sent.entry(C::NAME).or_default() += 1;
         self.last = format!("{request:?}").chars().take(1000).collect();
         let (answer, code, message) = match self.csi.call(request).await {
             Ok(answer) => (Some(answer), Code::Ok, String::new()),
@@ -238,8 +239,9 @@ impl Bench {
         self.failures.push(format!("{} with {what}: {why}\n    {}", C::NAME, self.last));
     }
 
-    /// Takes everything down and fails if anything was wrong. Returns how many were sent.
-    pub(crate) async fn finish(mut self) -> usize {
+    /// Takes everything down and fails if anything was wrong. Returns how many requests of each RPC
+    /// were sent.
+    pub(crate) async fn finish(mut self) -> BTreeMap<&'static str, usize> {
         machine::run("umount", &[&text(&self.known.foreign_mount)]);
         self.world.tear_down(&self.driver, &self.csi).await;
         self.leaks.assert_none(&[&self.pool], &self.driver);
@@ -250,7 +252,7 @@ impl Bench {
             self.failures.is_empty(),
             "{} of {} requests:\n{}",
             self.failures.len(),
-            self.sent,
+            self.sent.values().sum::<usize>(),
             self.failures.join("\n")
         );
         self.driver.stop();

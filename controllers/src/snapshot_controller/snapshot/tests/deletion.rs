@@ -106,6 +106,6 @@ fn claims_held() {
         ),
     ] {
         let snapshot: Arc<VolumeSnapshot> = of(snapshot(changes));
-        assert_eq!(needs_claim(&snapshot), expected);
+        assert_eq!(gather::needs_claim(&snapshot), expected);
     }
 }

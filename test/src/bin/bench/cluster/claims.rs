@@ -12,7 +12,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
 use crate::cluster::floors::{By, provision};
-use crate::cluster::ground::{Ground, NAMESPACE};
+use crate::cluster::ground::{self, Ground, NAMESPACE};
 use crate::measure::{Aim, Figure, millis, sorted};
 use crate::runtime::Runtime;
 use crate::scale::requests::{Asked, Reader};
@@ -46,7 +46,7 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
         for by in By::ALL {
             round(&mut ground, by, "warm", WARM_UP).await;
         }
-        let mut requests = Reader::of(&cluster, &user);
+        let mut requests = Reader::of(&cluster, &[&user]);
         let samples = measure(&mut ground).await;
         let asked = requests.ended().await;
         null.abort();
@@ -66,6 +66,7 @@ pub(crate) async fn provisioner(
     pool: &PoolFixture,
     scratch: &Scratch,
 ) -> (String, Driver) {
+    cluster.apply(&ground::driver().to_string());
     let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
     let spec = DriverSpec::new(scratch, &[pool]).with_loops(NAMESPACE).args([
         format!("--kubeconfig={}", text(&kubeconfig)).as_str(),

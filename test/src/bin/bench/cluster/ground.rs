@@ -39,7 +39,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Creates the objects of a cluster with the driver, and the classes.
+    /// Creates the namespace and the classes of the floors.
     pub(crate) async fn lay(cluster: &Cluster) -> Ground {
         cluster.apply(&surroundings().to_string());
         let client = cluster.client().await;
@@ -160,18 +160,31 @@ pub(crate) fn watch_bound(
     bound
 }
 
-/// A node with the driver but without a kubelet, and a class for each kind.
+/// The claims' namespace, and the classes of the floors.
 fn surroundings() -> Value {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    list(vec![namespace, class(By::Null), class(By::Hand)])
+}
+
+/// A node with the driver but without a kubelet, and the driver's class.
+pub(crate) fn driver() -> Value {
     let key = format!("topology.{DRIVER}/node");
-    let mut items = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+    list(vec![
         json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": NODE, "labels": {&key: NODE, "kubernetes.io/hostname": NODE}}}),
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
             "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [&key]}]}}),
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
             "spec": {"attachRequired": false}}),
-    ];
-    items.extend(By::ALL.map(|by| objects::class(by.class(), by.provisioner(), json!({}))));
+        class(By::Ours),
+    ])
+}
+
+fn class(by: By) -> Value {
+    objects::class(by.class(), by.provisioner(), json!({}))
+}
+
+fn list(items: Vec<Value>) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }

@@ -46,16 +46,16 @@ pub(super) struct WatchTraffic {
 pub(crate) struct Reader {
     log: File,
     at: u64,
-    user: String,
+    users: Vec<String>,
 }
 
 impl Reader {
-    /// Of what this user asks from now on.
-    pub(crate) fn of(cluster: &Cluster, user: &str) -> Reader {
+    /// Of what these users ask from now on.
+    pub(crate) fn of(cluster: &Cluster, users: &[&str]) -> Reader {
         let path = cluster.audit_log();
         let mut log = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let at = log.seek(SeekFrom::End(0)).expect("a file has an end");
-        Reader { log, at, user: user.to_owned() }
+        Reader { log, at, users: users.iter().map(|user| (*user).to_owned()).collect() }
     }
 
     /// What was asked since the last look.
@@ -97,7 +97,7 @@ impl Reader {
             }
             self.at += length as u64;
             match Request::parse(&text) {
-                Some(request) if request.user == self.user => asked.add(&request),
+                Some(request) if self.users.contains(&request.user) => asked.add(&request),
                 Some(request) => asked.add_other(&request),
                 None => {}
             }

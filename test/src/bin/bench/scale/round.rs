@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use hostloop_test::cluster::Cluster;
 use hostloop_test::fleet::storm::{self, Wish};
 use hostloop_test::fleet::{Binding, Fleet};
+use hostloop_test::front::process::Pod;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -145,8 +146,8 @@ impl<'a> Fielded<'a> {
     /// What the instances' watches have received so far.
     fn traffic(&self) -> WatchTraffic {
         let shown: Vec<_> = tokio::task::block_in_place(|| {
-            let members = self.fleet.members.iter();
-            members.map(|member| member.metrics()).collect()
+            let members = self.fleet.members.iter().map(|member| &**member);
+            members.chain(&self.fleet.controller).map(Pod::metrics).collect()
         });
         let events = shown.iter().map(|one| sum(one, EVENTS)).sum();
         let bytes = shown.iter().map(|one| sum_with(one, BYTES, OF_WATCHES)).sum();
