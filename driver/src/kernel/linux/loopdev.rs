@@ -139,23 +139,37 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     // A leftover bind of the device node would expose this file.
     let mounts = linux.known_mounts()?;
     let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
+    let offer = || {
+        let free = ioctl::loop_get_free(&control);
+        free.map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))
+    };
+    let enter = |minor| {
+        let attempt = if is_bound(minor) { None } else { linux.attaching.enter(minor) };
+        attempt.filter(|_| !is_attached(minor))
+    };
+    first_free(offer, enter, |minor| attach_at(linux, spec, minor))
+}
+
+/// Attaches at the first minor, from the one that the kernel offers, that `enter` admits and
+/// `attach` does not find taken.
+fn first_free<E, T>(
+    offer: impl Fn() -> Result<u32>,
+    enter: impl Fn(u32) -> Option<E>,
+    mut attach: impl FnMut(u32) -> Result<T>,
+) -> Result<(u32, T)> {
     // A device that the kernel is detaching stays busy for milliseconds.
     let mut refused = HashSet::new();
     for _ in 0..ATTEMPTS {
-        let free = ioctl::loop_get_free(&control)
-            .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
-        let usable = (free..).filter(|minor| !is_bound(*minor) && !refused.contains(minor));
-        let mut attempts = usable.filter_map(|minor| linux.attaching.enter(minor));
-        let Some(attempt) = attempts.find(|attempt| !is_attached(attempt.key)) else {
+        let mut usable = (offer()?..).filter(|minor| !refused.contains(minor));
+        let Some((minor, _attempt)) = usable.find_map(|minor| Some((minor, enter(minor)?))) else {
             break;
         };
-        let minor = attempt.key;
-        match attach_at(linux, spec, minor) {
+        match attach(minor) {
             // Another process took the device, or the kernel is detaching it. Never clear it: it
             // belongs to that process.
             Err(Error::Busy { .. }) => {}
             Err(Error::Io { ref source, .. }) if is(source, libc::ENXIO) => {}
-            other => return other.map(|device| (minor, device)),
+            other => return other.map(|attached| (minor, attached)),
         }
         refused.insert(minor);
     }
@@ -545,3 +559,6 @@ fn unless_gone<T>(answer: Result<T>) -> Result<Option<T>> {
         other => other.map(Some),
     }
 }
+
+#[cfg(test)]
+mod tests;

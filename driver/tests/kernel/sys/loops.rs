@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, loop_path};
+use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, file_id, loop_path};
 
-use super::scratch::{Scratch, is_detached};
+use super::scratch::{Scratch, is_detached, lasting};
 use crate::testkit::{MI, loop_spec, mkfs_spec, mount_fs};
 use crate::tools::sparse;
 
@@ -47,4 +47,26 @@ fn a_file_that_cannot_do_direct_io_is_attached_buffered() {
     assert!(!s.kernel.loop_set_direct_io(&volume, true).unwrap());
     let read = std::fs::read(loop_path(volume.minor)).unwrap();
     assert_eq!(read[..65536], [1; 65536]);
+}
+
+/// The kernel offers the same free device to all, and a device stays busy for a while after its
+/// detach.
+#[test]
+fn many_attach_and_detach_at_once() {
+    let s = Scratch::new();
+    let images: Vec<_> = (0..16).map(|i| s.image(&i.to_string(), MI)).collect();
+    std::thread::scope(|scope| {
+        for image in &images {
+            let kernel = &s.kernel;
+            scope.spawn(move || {
+                let id = file_id(image).unwrap();
+                for _ in 0..40 {
+                    let device = kernel.loop_attach(&lasting(image)).unwrap();
+                    let minor = device.minor;
+                    drop(device);
+                    kernel.loop_detach(minor, id).unwrap();
+                }
+            });
+        }
+    });
 }
