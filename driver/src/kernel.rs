@@ -254,7 +254,7 @@ pub trait Kernel: Send + Sync + 'static {
     /// with any number of devices.
     fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let _ = scope;
-        Ok(KnownLoops { table: self.loops()?.into(), ..KnownLoops::default() })
+        Ok(self.loops()?.into())
     }
 
     /// The mounts as far as they are known: like [`Kernel::mounts`], but options and paths of a
@@ -488,10 +488,8 @@ fn confirmed_loops<K: Kernel + ?Sized>(
 ) -> Result<Vec<LoopInfo>> {
     for _ in 0..LOOKS {
         let known = kernel.known_loops(scope)?;
-        let found = wanted(&known.table);
-        let mut old = found.clone();
-        old.retain(|info| !known.asked.contains(&info.minor));
-        if kernel.confirm(&old, &[], &[]) {
+        let found = wanted(&known);
+        if kernel.confirm(&known.old(found.iter().copied()), &[], &[]) {
             return Ok(found.into_iter().cloned().collect());
         }
     }
