@@ -29,8 +29,8 @@ pub(crate) trait TestKernel: Kernel + Sized + 'static {
     /// Returns the kernel after a check of the tests' requirements.
     fn get() -> Self;
 
-    /// Unmounts and detaches everything beneath the directory.
-    fn clean(&self, _root: &Path) {}
+    /// Unmounts and detaches everything beneath the directory, as a reboot does.
+    fn clean(&self, root: &Path);
 
     /// The number of changes so far. Linux does not count them.
     fn changes(&self) -> usize {
@@ -41,6 +41,10 @@ pub(crate) trait TestKernel: Kernel + Sized + 'static {
 impl TestKernel for Model {
     fn get() -> Model {
         Model::new()
+    }
+
+    fn clean(&self, _root: &Path) {
+        self.reboot();
     }
 
     fn changes(&self) -> usize {
