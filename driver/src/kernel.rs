@@ -10,7 +10,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 pub mod error;
 pub mod extents;
@@ -53,20 +52,6 @@ pub const READ_AHEAD_KIB: u32 = 128;
 
 /// Major number of loop devices.
 pub const LOOP_MAJOR: u32 = 7;
-
-/// Unmounts `at`, and retries a busy mount until `patience` ends. A process that reads all mounts
-/// of the machine, or a tool that is just starting, holds a mount for an instant.
-pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> Result<()> {
-    let deadline = Instant::now() + patience;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match kernel.unmount(at) {
-            Err(Error::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(pause),
-            done => return done,
-        }
-        pause = (pause * 2).min(Duration::from_millis(20));
-    }
-}
 
 /// The ID of the running boot. It differs after each start of the kernel, and is the same in all
 /// containers.
@@ -254,7 +239,7 @@ pub trait Kernel: Send + Sync + 'static {
     /// with any number of devices.
     fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let _ = scope;
-        Ok(KnownLoops { table: self.loops()?.into(), ..KnownLoops::default() })
+        Ok(self.loops()?.into())
     }
 
     /// The mounts as far as they are known: like [`Kernel::mounts`], but options and paths of a
@@ -369,7 +354,8 @@ pub trait Kernel: Send + Sync + 'static {
     fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;
 
     /// Unmounts the topmost mount at exactly this path, without following a symlink there.
-    /// [`Error::Busy`] if it is in use, [`Error::NotFound`] if nothing is mounted there.
+    /// [`Error::Busy`] if it stays in use for some seconds, [`Error::NotFound`] if nothing is
+    /// mounted there.
     fn unmount(&self, target: &Path) -> Result<()>;
 
     /// Probes a device for signatures and data.
@@ -488,10 +474,8 @@ fn confirmed_loops<K: Kernel + ?Sized>(
 ) -> Result<Vec<LoopInfo>> {
     for _ in 0..LOOKS {
         let known = kernel.known_loops(scope)?;
-        let found = wanted(&known.table);
-        let mut old = found.clone();
-        old.retain(|info| !known.asked.contains(&info.minor));
-        if kernel.confirm(&old, &[], &[]) {
+        let found = wanted(&known);
+        if kernel.confirm(&known.old(found.iter().copied()), &[], &[]) {
             return Ok(found.into_iter().cloned().collect());
         }
     }

@@ -1,17 +1,14 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
-use std::collections::BTreeSet;
-
 use crate::kernel::{
-    self, FileId, Kernel, KnownLoops, LoopInfo, LoopKey, LoopScope, LoopTable, MountEntry,
-    MountTable,
+    self, FileId, Kernel, KnownLoops, LoopInfo, LoopKey, LoopScope, MountEntry, MountTable,
 };
 
 /// Loop devices and mounts at one time.
 #[derive(Clone, Debug, Default)]
 pub struct KernelState {
     /// All attached loop devices of the machine, lowest minor first.
-    pub loops: LoopTable,
+    pub loops: KnownLoops,
     /// The mount table of this process's namespace.
     pub mounts: MountTable,
 }
@@ -25,21 +22,18 @@ impl KernelState {
         Ok(KernelState { loops, mounts })
     }
 
-    /// What is known of both, in the same order, and the minors that were queried just now. Some
-    /// details may be old, see [`Kernel::confirm`], or missing, see [`Kernel::known_loops`].
-    pub(crate) fn known(
-        kernel: &dyn Kernel,
-        scope: LoopScope<'_>,
-    ) -> kernel::Result<(KernelState, BTreeSet<u32>)> {
+    /// What is known of both, in the same order. Some details may be old, see [`Kernel::confirm`],
+    /// or missing, see [`Kernel::known_loops`].
+    pub(crate) fn known(kernel: &dyn Kernel, scope: LoopScope<'_>) -> kernel::Result<KernelState> {
         let mounts = kernel.known_mounts()?;
-        let KnownLoops { table: loops, asked } = kernel.known_loops(scope)?;
-        Ok((KernelState { loops, mounts }, asked))
+        let loops = kernel.known_loops(scope)?;
+        Ok(KernelState { loops, mounts })
     }
 
     /// Makes the kernel read everything again, so that the driver holds one copy of it.
     pub(crate) fn read_to_know(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         kernel.forget();
-        KernelState::known(kernel, LoopScope::All).map(|(state, _)| state)
+        KernelState::known(kernel, LoopScope::All)
     }
 
     /// The attached device with this minor.

@@ -130,13 +130,12 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen, asked| {
+        VolumeState::confirmed(kernel, identity, |seen| {
             let minors = seen.own().chain(seen.over()).map(|l| l.minor);
             let recorded = seen.identity.recorded.iter().copied();
             let minors: BTreeSet<u32> = minors.chain(recorded).collect();
-            let old = minors.difference(asked);
-            let loops = old.filter_map(|minor| seen.kernel.device(*minor));
-            seen.is_confirmed(kernel, &loops.collect::<Vec<_>>(), paths)
+            let loops = minors.iter().filter_map(|minor| seen.kernel.device(*minor));
+            seen.is_confirmed(kernel, &seen.kernel.loops.old(loops), paths)
         })
     }
 
@@ -147,20 +146,19 @@ impl VolumeState {
         identity: &VolumeIdentity,
         paths: &[&Path],
     ) -> kernel::Result<VolumeState> {
-        VolumeState::confirmed(kernel, identity, |seen, _| seen.is_confirmed(kernel, &[], paths))
+        VolumeState::confirmed(kernel, identity, |seen| seen.is_confirmed(kernel, &[], paths))
     }
 
     fn confirmed(
         kernel: &dyn Kernel,
         identity: &VolumeIdentity,
-        is_confirmed: impl Fn(&VolumeState, &BTreeSet<u32>) -> bool,
+        is_confirmed: impl Fn(&VolumeState) -> bool,
     ) -> kernel::Result<VolumeState> {
         let directory = identity.id.to_string();
         let scope = LoopScope::Image { directory: &directory, minors: &identity.recorded };
         for _ in 0..kernel::LOOKS {
-            let (state, asked) = KernelState::known(kernel, scope)?;
-            let seen = VolumeState::of(&state, identity.clone());
-            if is_confirmed(&seen, &asked) {
+            let seen = VolumeState::of(&KernelState::known(kernel, scope)?, identity.clone());
+            if is_confirmed(&seen) {
                 return Ok(seen);
             }
         }

@@ -134,11 +134,11 @@ impl Kernel for Linux {
 
     fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let Some(known) = &self.known else {
-            return Ok(KnownLoops { table: self.loops()?.into(), ..KnownLoops::default() });
+            return Ok(self.loops()?.into());
         };
         let loops = known.loops(self, scope)?;
         // The driver looks at the devices before each publication of a block volume.
-        loopdev::keep_spares(self, loops.table.iter());
+        loopdev::keep_spares(self, loops.iter());
         Ok(loops)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -168,6 +169,36 @@ pub struct KnownLoops {
     pub asked: BTreeSet<u32>,
 }
 
+impl KnownLoops {
+    /// Those of these devices that were not queried just now. Before a caller relies on them, the
+    /// kernel must confirm them ([`Kernel::confirm`](super::Kernel::confirm)).
+    pub(crate) fn old<'l>(&self, devices: impl Iterator<Item = &'l LoopInfo>) -> Vec<&'l LoopInfo> {
+        devices.filter(|device| !self.asked.contains(&device.minor)).collect()
+    }
+
+    /// Changes a copy of the devices.
+    #[cfg(test)]
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Vec<LoopInfo>)) {
+        let mut devices: Vec<LoopInfo> = self.table.iter().cloned().collect();
+        change(&mut devices);
+        self.table = devices.into();
+    }
+}
+
+impl Deref for KnownLoops {
+    type Target = LoopTable;
+
+    fn deref(&self) -> &LoopTable {
+        &self.table
+    }
+}
+
+impl From<Vec<LoopInfo>> for KnownLoops {
+    fn from(devices: Vec<LoopInfo>) -> Self {
+        KnownLoops { table: devices.into(), ..KnownLoops::default() }
+    }
+}
+
 impl LoopTable {
     /// The device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
@@ -177,14 +208,6 @@ impl LoopTable {
     /// The devices over this file.
     pub fn over(&self, file: FileId) -> impl Iterator<Item = &LoopInfo> {
         self.with(LoopKey::Backing(file)).map(|info| &**info)
-    }
-
-    /// Changes a copy of the devices.
-    #[cfg(test)]
-    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Vec<LoopInfo>)) {
-        let mut devices: Vec<LoopInfo> = self.iter().cloned().collect();
-        change(&mut devices);
-        *self = devices.into();
     }
 
     /// The devices without a reported backing file.

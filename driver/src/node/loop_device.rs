@@ -1,19 +1,15 @@
 //! The loop device of a volume. An image has at most one.
 
 use std::fs::File;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::{Error, Result};
-use crate::kernel::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id};
+use crate::kernel::{Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id};
 use crate::storage::VolumeRecord;
 
 /// How long a detach may take: udev opens devices that were just closed.
 const DETACH_WAIT: Duration = Duration::from_secs(2);
-
-/// How long a busy unmount is retried.
-const UNMOUNT_WAIT: Duration = Duration::from_millis(500);
 
 /// What a volume's loop device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,11 +132,6 @@ pub(crate) fn still_held(left: &[LoopInfo]) -> Result<()> {
         [] => Ok(()),
         left => Err(Error::FailedPrecondition(format!("{} is still held open", names(left)))),
     }
-}
-
-/// Unmounts, and retries for a moment if the mount is busy.
-pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
-    Ok(kernel::unmount_retrying(kernel, path, UNMOUNT_WAIT)?)
 }
 
 #[cfg(test)]

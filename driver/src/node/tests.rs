@@ -1,12 +1,9 @@
 //! Tests of the node service over the fake kernel: its effects, their order, and what remains when
 //! any step fails.
 
+mod effects;
 mod failed;
 mod faults;
-mod inline;
-mod publishing;
-mod staging;
-mod thick;
 
 /// A node over the fake kernel.
 type Rig = crate::testkit::Rig<crate::kernel::fake::Model>;

@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 
 use super::unstage::foreign;
 use super::volume_lookup::Known;
-use super::{Node, Result, loop_device, read_only_loop, target_path};
+use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel;
@@ -79,7 +79,7 @@ impl Node {
                 Found::Nothing => return Ok(cleared),
                 Found::Foreign(what) => return Err(foreign(target, &what)),
                 Found::Filesystem { .. } | Found::Device { .. } | Found::Stale => {
-                    loop_device::unmount(kernel, target)?;
+                    kernel.unmount(target)?;
                     cleared = true;
                 }
             }

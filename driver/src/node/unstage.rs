@@ -114,7 +114,7 @@ impl Node {
         let stacked = view.mounts().filter(|e| e.mount_point == path).count();
         if view.mount_at(path).is_some() {
             for _ in 0..stacked {
-                loop_device::unmount(kernel, path)?;
+                kernel.unmount(path)?;
             }
         }
         let mut left = Vec::new();

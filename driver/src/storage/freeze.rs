@@ -210,10 +210,6 @@ pub fn thaw_leftover(
     Ok(found)
 }
 
-/// How long to retry the unmount of a filesystem that was mounted to thaw it. Only a tool that is
-/// just starting can keep it busy.
-const UNMOUNT_WAIT: Duration = Duration::from_secs(2);
-
 /// Thaws a filesystem through the first of its mounts that can be opened.
 fn thaw<'m>(kernel: &dyn Kernel, mounts: impl Iterator<Item = &'m MountEntry>) -> Result<()> {
     let mount = frozen_set::open_any(kernel, mounts)?;
@@ -246,6 +242,6 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
     }
     let mount = kernel::topmost_mount(kernel, scratch).map_err(Error::from);
     let thawed = mount.and_then(|mount| thaw(kernel, mount.iter()));
-    kernel::unmount_retrying(kernel, scratch, UNMOUNT_WAIT)?;
+    kernel.unmount(scratch)?;
     thawed.map(|()| true)
 }

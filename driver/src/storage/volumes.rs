@@ -105,7 +105,7 @@ impl Pools {
             return Ok(());
         }
         let scope = LoopScope::Image { directory: &directory, minors: &BTreeSet::new() };
-        let (view, _) = KernelState::known(&*self.kernel, scope)?;
+        let view = KernelState::known(&*self.kernel, scope)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {

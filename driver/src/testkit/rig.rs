@@ -399,13 +399,20 @@ impl<K: TestKernel> Rig<K> {
     #[track_caller]
     pub(crate) fn assert_detached(&self, id: impl ToString) {
         let id = id.to_string();
-        assert_eq!(self.settled(|| self.loops(&id)), []);
+        assert_eq!(self.settled(0, || self.loops(&id)), []);
     }
 
-    /// Calls `list` until it returns nothing, for a while. Returns what was last.
-    fn settled(&self, list: impl Fn() -> Vec<LoopInfo>) -> Vec<LoopInfo> {
+    /// Like [`Rig::assert_detached`], for all but this number of devices.
+    #[track_caller]
+    pub(crate) fn assert_devices(&self, count: usize) {
+        let devices = self.settled(count, || self.devices());
+        assert_eq!(devices.len(), count, "{devices:?}");
+    }
+
+    /// Calls `list` until it returns no more than this, for a while. Returns what was last.
+    fn settled(&self, count: usize, list: impl Fn() -> Vec<LoopInfo>) -> Vec<LoopInfo> {
         for _ in 0..100 {
-            if !K::SHARED || list().is_empty() {
+            if !K::SHARED || list().len() <= count {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -422,7 +429,7 @@ impl<K: TestKernel> Rig<K> {
             .map(|e| e.unwrap().file_name())
             .collect();
         assert!(left.is_empty(), "{after}: {left:?}");
-        assert_eq!(self.settled(|| self.devices()), [], "{after}");
+        assert_eq!(self.settled(0, || self.devices()), [], "{after}");
     }
 
     /// Checks that only the volume's record and image are left.

@@ -13,14 +13,18 @@ mod events;
 mod filesystem;
 mod growth;
 mod inline;
+mod leftovers;
 mod paths;
+mod requests;
 
 pub(crate) use block::*;
 pub(crate) use events::*;
 pub(crate) use filesystem::*;
 pub(crate) use growth::*;
 pub(crate) use inline::*;
+pub(crate) use leftovers::*;
 pub(crate) use paths::*;
+pub(crate) use requests::*;
 
 /// Defines a test for each scenario, on the kernel of the including rig.
 macro_rules! scenarios {
@@ -49,14 +53,34 @@ macro_rules! all_scenarios {
             lost_data_is_not_formatted,
             mounts_are_safe_unless_the_class_says_otherwise,
             a_class_that_mounts_read_only_is_published_again,
+            a_publication_has_flags_of_its_own,
             filesystems_grow_online_and_offline,
             btrfs_does_not_grow_to_less_than_its_minimum,
             block_devices_grow_the_read_only_ones_too,
             an_inline_volume_lives,
             a_failed_inline_volume_leaves_nothing,
+            inline_limits_hold_for_what_the_previous_process_made,
+            many_inline_volumes_at_once_are_no_more_than_allowed,
+            a_pod_with_an_inline_volume_leaves_while_a_pool_is_missing,
+            an_inline_volume_that_can_not_be_deleted_is_deleted_later,
+            an_administrator_opens_pools_to_inline_volumes,
+            after_a_reboot_a_volume_is_staged_at_any_path,
+            an_attached_device_is_used_and_two_are_refused,
+            a_foreign_freeze_stays,
+            nothing_is_formatted_that_was_not_known_to_be_blank,
+            a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows,
+            mkfs_options_of_older_records_are_not_obeyed,
+            staging_takes_what_was_trimmed_or_changes_nothing,
             a_second_path_or_another_use_is_refused,
             other_mounts_are_not_touched,
             only_the_last_component_may_not_be_a_symlink,
+            invalid_requests_name_their_field_and_have_no_effect,
+            with_the_lifecycle_checked_the_controller_comes_first,
+            a_read_only_attachment_is_published_read_only,
+            several_pvs_share_one_staging,
+            unpublish_needs_no_record_and_keeps_staging_directories,
+            health_reports_what_is_missing_at_the_paths,
+            mkfs_itself_takes_no_option_that_reads_a_file,
         );
     };
 }

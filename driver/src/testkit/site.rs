@@ -10,12 +10,12 @@ use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{
     self, FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
-    unmount_retrying,
 };
 use hostloop_driver::storage::{
     Error, NewVolume, Pool, PoolOptions, PoolSpec, Pools, Provisioning, Reserve, Result,
     SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord,
 };
+use nix::mount::{MntFlags, umount2};
 use tempfile::TempDir;
 
 use super::{new, rdev};
@@ -29,8 +29,8 @@ pub(crate) trait TestKernel: Kernel + Sized + 'static {
     /// Returns the kernel after a check of the tests' requirements.
     fn get() -> Self;
 
-    /// Unmounts and detaches everything beneath the directory.
-    fn clean(&self, _root: &Path) {}
+    /// Unmounts and detaches everything beneath the directory, as a reboot does.
+    fn clean(&self, root: &Path);
 
     /// The number of changes so far. Linux does not count them.
     fn changes(&self) -> usize {
@@ -41,6 +41,10 @@ pub(crate) trait TestKernel: Kernel + Sized + 'static {
 impl TestKernel for Model {
     fn get() -> Model {
         Model::new()
+    }
+
+    fn clean(&self, _root: &Path) {
+        self.reboot();
     }
 
     fn changes(&self) -> usize {
@@ -71,7 +75,8 @@ impl TestKernel for Linux {
                     if let Ok(dir) = File::open(&entry.mount_point) {
                         let _ = self.thaw(&dir);
                     }
-                    let _ = self.unmount(&entry.mount_point);
+                    // Not by the kernel interface, which waits for a busy mount.
+                    let _ = umount2(&*entry.mount_point, MntFlags::UMOUNT_NOFOLLOW);
                 }
             }
             let mut all = loops_beneath(self.loops().unwrap_or_default(), root);
@@ -201,7 +206,7 @@ impl<K: TestKernel> Site<K> {
             let at = self.options.state_dir.join("pools").join(&spec.name);
             let at = at.canonicalize().unwrap_or(at);
             if self.kernel.mounts().unwrap().at(&at).is_some() {
-                unmount_retrying(&*self.kernel, &at, Duration::from_secs(5)).unwrap();
+                self.kernel.unmount(&at).unwrap();
             }
         }
     }

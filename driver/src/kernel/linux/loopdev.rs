@@ -18,6 +18,7 @@ use super::ioctl::{self, flags};
 use super::uevents::{Changes, Uevents};
 use super::{Linux, device_size, read_attribute, sysfs};
 use crate::kernel::failpoint::effect;
+use crate::kernel::under_way::Entry;
 use crate::kernel::{
     BLOCK_SIZE, Detached, Error, FileId, Kernel, LOOP_MAJOR, LoopDevice, LoopInfo, LoopScope,
     LoopSpec, Result, file_id, loop_path,
@@ -72,8 +73,7 @@ fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
 }
 
 pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
-    let minor = ioctl::loop_get_free(&control()?)
-        .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
+    let minor = offered(&control()?)?;
     let path = loop_path(minor);
     let failed = |e| Error::io("LOOP_CONFIGURE", &path, e);
     let mut options = OpenOptions::new();
@@ -101,22 +101,20 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
         flags: flags::AUTOCLEAR,
         label: "hostloop looks for uevents",
     };
-    for _ in 0..ATTEMPTS {
-        let minor = ioctl::loop_get_free(&control).ok()?;
-        let device = open_node(linux.dev_makes_nodes(), minor, true).ok()?;
-        match ioctl::loop_configure(&device, &with) {
-            Ok(()) => {
-                let announced = match uevents.drain().ok()? {
-                    Changes::Loops(minors) => minors.contains(&minor),
-                    Changes::Unknown => false,
-                };
-                return announced.then_some(uevents);
-            }
-            Err(e) if is(&e, libc::EBUSY) => {}
-            Err(_) => return None,
-        }
-    }
-    None
+    let attach = |minor| {
+        add(minor)?;
+        let device = open_node(linux.dev_makes_nodes(), minor, true)?;
+        let attached = ioctl::loop_configure(&device, &with);
+        attached.map_err(|e| Error::io("LOOP_CONFIGURE", loop_path(minor), e))?;
+        Ok(device)
+    };
+    let (minor, _device) =
+        first_free(|| offered(&control), |minor| enter(linux, minor), attach).ok()?;
+    let announced = match uevents.drain().ok()? {
+        Changes::Loops(minors) => minors.contains(&minor),
+        Changes::Unknown => false,
+    };
+    announced.then_some(uevents)
 }
 
 pub(super) fn remove_free(minor: u32) -> Result<()> {
@@ -139,23 +137,42 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     // A leftover bind of the device node would expose this file.
     let mounts = linux.known_mounts()?;
     let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
+    let enter_unbound = |minor| if is_bound(minor) { None } else { enter(linux, minor) };
+    first_free(|| offered(&control), enter_unbound, |minor| attach_at(linux, spec, minor))
+}
+
+/// The minor that the kernel offers to attach a file at.
+fn offered(control: &LoopControl) -> Result<u32> {
+    let free = ioctl::loop_get_free(control);
+    free.map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))
+}
+
+/// Keeps other threads from this minor. `None` if one of them attaches a file there, or one is
+/// attached.
+fn enter(linux: &Linux, minor: u32) -> Option<Entry<'_, u32>> {
+    linux.attaching.enter(minor).filter(|_| !is_attached(minor))
+}
+
+/// Attaches at the first minor, from the one that the kernel offers, that `enter` admits and
+/// `attach` does not find taken.
+fn first_free<E, T>(
+    offer: impl Fn() -> Result<u32>,
+    enter: impl Fn(u32) -> Option<E>,
+    mut attach: impl FnMut(u32) -> Result<T>,
+) -> Result<(u32, T)> {
     // A device that the kernel is detaching stays busy for milliseconds.
     let mut refused = HashSet::new();
     for _ in 0..ATTEMPTS {
-        let free = ioctl::loop_get_free(&control)
-            .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
-        let usable = (free..).filter(|minor| !is_bound(*minor) && !refused.contains(minor));
-        let mut attempts = usable.filter_map(|minor| linux.attaching.enter(minor));
-        let Some(attempt) = attempts.find(|attempt| !is_attached(attempt.key)) else {
+        let mut usable = (offer()?..).filter(|minor| !refused.contains(minor));
+        let Some((minor, _attempt)) = usable.find_map(|minor| Some((minor, enter(minor)?))) else {
             break;
         };
-        let minor = attempt.key;
-        match attach_at(linux, spec, minor) {
+        match attach(minor) {
             // Another process took the device, or the kernel is detaching it. Never clear it: it
             // belongs to that process.
             Err(Error::Busy { .. }) => {}
             Err(Error::Io { ref source, .. }) if is(source, libc::ENXIO) => {}
-            other => return other.map(|device| (minor, device)),
+            other => return other.map(|attached| (minor, attached)),
         }
         refused.insert(minor);
     }
@@ -163,15 +180,21 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
 }
 
 fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
-    if !sysfs(minor, "").exists() {
-        let failed = |e| Error::io("LOOP_CTL_ADD", loop_path(minor), e);
-        effect("loop.add").map_err(failed)?;
-        match ioctl::loop_add(&control()?, minor) {
-            Err(e) if is(&e, libc::EEXIST) => {}
-            other => other.map_err(failed)?,
-        }
-    }
+    add(minor)?;
     configure(linux, spec, minor)
+}
+
+/// Makes the device with this minor, unless it exists.
+fn add(minor: u32) -> Result<()> {
+    if sysfs(minor, "").exists() {
+        return Ok(());
+    }
+    let failed = |e| Error::io("LOOP_CTL_ADD", loop_path(minor), e);
+    effect("loop.add").map_err(failed)?;
+    match ioctl::loop_add(&control()?, minor) {
+        Err(e) if is(&e, libc::EEXIST) => Ok(()),
+        other => other.map_err(failed),
+    }
 }
 
 /// Calls LOOP_CONFIGURE and returns the open device. The open handle keeps it attached.
@@ -545,3 +568,6 @@ fn unless_gone<T>(answer: Result<T>) -> Result<Option<T>> {
         other => other.map(Some),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -213,18 +213,22 @@ fn discards(entry: &MountEntry) -> bool {
     entry.super_options.iter().any(|o| o == "discard" || o.starts_with("discard="))
 }
 
+/// How long a busy unmount is retried. A process that reads all mounts of the machine holds a mount
+/// for an instant. So does a program that another thread is starting: until exec, it has copies of
+/// this process's handles.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(2);
+
 pub(super) fn unmount(target: &Path) -> Result<()> {
     effect("unmount").map_err(|e| Error::io("unmount", target, e))?;
-    let mut answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-    // A program that another thread is starting has copies of this process's handles until exec.
-    // Do not fail because of that.
-    for pause in [1, 4, 15, 60] {
-        if answer != Err(nix::Error::EBUSY) {
-            break;
+    let deadline = Instant::now() + UNMOUNT_WAIT;
+    let mut pause = Duration::from_millis(1);
+    let answer = loop {
+        match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+            Err(nix::Error::EBUSY) if Instant::now() < deadline => std::thread::sleep(pause),
+            answer => break answer,
         }
-        std::thread::sleep(Duration::from_millis(pause));
-        answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-    }
+        pause = (pause * 2).min(Duration::from_millis(20));
+    };
     match answer {
         // No mount has its root there.
         Err(nix::Error::EINVAL) => Err(Error::errno("unmount", target, libc::ENOENT)),

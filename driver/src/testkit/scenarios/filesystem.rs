@@ -244,3 +244,20 @@ pub(crate) fn a_class_that_mounts_read_only_is_published_again<K: TestKernel>() 
         rig.assert_clean(id);
     }
 }
+
+/// An older version mounted the volume without these flags at its staging path.
+pub(crate) fn a_publication_has_flags_of_its_own<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    let staging = rig.staging("a");
+    let held = rig.kernel.loop_reopen(&rig.device(id)).unwrap();
+    rig.kernel.unmount(&staging).unwrap();
+    mount_fs(&*rig.kernel, &held, &staging, FsType::Ext4);
+    drop(held);
+    for (target, readonly, first) in [("pod", false, "rw"), ("reader", true, "ro")] {
+        rig.publish(id, "a", target, &cap, readonly).unwrap();
+        let options = rig.mount_at(target).options;
+        assert_eq!(options.iter().collect::<Vec<_>>(), [first, "nosuid", "nodev", "relatime"]);
+    }
+}

@@ -141,7 +141,7 @@ fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
 
 /// A probe that was blocked may need a moment to close its file.
 fn unmount(kernel: &dyn Kernel, at: &Path) {
-    let unmounted = kernel::unmount_retrying(kernel, at, LIMIT);
+    let unmounted = kernel.unmount(at);
     if !std::thread::panicking() {
         unmounted.unwrap();
     }

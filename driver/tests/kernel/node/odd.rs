@@ -5,7 +5,6 @@ use std::os::unix::fs::FileExt;
 use hostloop_driver::kernel::{Error as KernelError, FsType, Kernel, file};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::Format;
-use hostloop_proto::csi;
 
 use super::Rig;
 use crate::testkit::*;
@@ -33,45 +32,6 @@ fn a_killed_mkfs_is_run_again() {
         write(&rig.staging("a").join("data"), 1, 1000);
         rig.unstage(id, "a").unwrap();
         rig.assert_clean(id);
-    }
-}
-
-#[test]
-fn nothing_is_formatted_that_was_not_known_to_be_blank() {
-    let rig = Rig::new();
-    let cap = mount("ext4");
-    let strange = rig.unformatted(new_volume(ext4(), 16 * MI));
-    let image = rig.open_image(strange);
-    // A swap area's signature.
-    image.write_all_at(b"SWAPSPACE2", 4086).unwrap();
-    image.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
-    image.write_all_at(&4095u32.to_le_bytes(), 1028).unwrap();
-    image.sync_all().unwrap();
-    refused!(rig.stage(strange, "a", &cap), Error::FailedPrecondition(_));
-    let mut there = [0; 10];
-    image.read_exact_at(&mut there, 4086).unwrap();
-    assert_eq!(&there, b"SWAPSPACE2");
-    rig.assert_clean(strange);
-}
-
-/// The volume's directory was removed from the pool. Its pod must still be able to stop.
-#[test]
-fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
-    for whole in [false, true] {
-        let mut rig = Rig::new();
-        let cap = mount("ext4");
-        let id = rig.staged(ext4(), "a", &cap);
-        rig.publish(id, "a", "p", &cap, false).unwrap();
-        let entry = rig.root().join("pool/volumes").join(id.to_string());
-        if whole {
-            std::fs::remove_dir_all(&entry).unwrap();
-            rig = rig.restarted();
-        } else {
-            std::fs::remove_file(entry.join("image")).unwrap();
-        }
-        rig.unpublish(id, "p").unwrap();
-        rig.unstage(id, "a").unwrap();
-        rig.assert_nothing_left("unstage");
     }
 }
 
@@ -126,27 +86,4 @@ fn a_pod_can_go_while_the_pool_is_full() {
     rig.unstage(id, "c").unwrap();
     rig.assert_clean(id);
     rig.node.pools.delete_volume(&raw).unwrap();
-}
-
-#[test]
-fn health_reports_what_is_missing_at_the_paths() {
-    let rig = Rig::new();
-    let cap = mount("ext4");
-    let id = rig.staged(ext4(), "a", &cap);
-    rig.publish(id, "a", "p", &cap, false).unwrap();
-    let reasons = |target: &str, staging: &str| {
-        let req = csi::NodeGetVolumeHealthRequest {
-            volume_id: id.to_string(),
-            volume_publish_path: text(&rig.target(target)),
-            staging_target_path: text(&rig.staging(staging)),
-        };
-        let health = rig.node.node_get_volume_health(req).unwrap();
-        let entries = health.volume_health.unwrap().health_statuses;
-        entries.into_iter().map(|e| e.reason).collect::<Vec<_>>()
-    };
-    assert_eq!(reasons("p", "a"), Vec::<String>::new());
-    assert_eq!(reasons("q", "b"), ["NotPublished", "NotStaged"]);
-    let storage = csi::NodeGetStorageHealthRequest::default();
-    let storage = rig.node.node_get_storage_health(storage).unwrap();
-    assert_eq!(storage.backend_health, []);
 }

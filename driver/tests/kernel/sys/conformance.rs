@@ -8,7 +8,6 @@ use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::{
     BindFlags, Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, Probe, Result, file, file_id,
-    unmount_retrying,
 };
 
 use super::scratch::{self, Scratch, is_detached, lasting};
@@ -99,9 +98,7 @@ impl Script<'_> {
     }
 
     fn unmount(&mut self, what: &str, at: &Path) {
-        // A child of another test can hold the mount until it runs its program.
-        let patience = std::time::Duration::from_secs(5);
-        self.did(what, unmount_retrying(self.kernel, at, patience));
+        self.did(what, self.kernel.unmount(at));
     }
 
     /// Adds everything about the loops over a file and their mounts.

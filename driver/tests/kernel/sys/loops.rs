@@ -1,10 +1,14 @@
 //! Loop devices: what the model can't show. The rest is in the script that both kernels run.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, loop_path};
+use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, MkfsSpec, file, file_id, loop_path};
+use loopdev::LoopControl;
 
-use super::scratch::{Scratch, is_detached};
+use super::scratch::{Scratch, is_detached, lasting};
 use crate::testkit::{MI, loop_spec, mkfs_spec, mount_fs};
 use crate::tools::sparse;
 
@@ -47,4 +51,43 @@ fn a_file_that_cannot_do_direct_io_is_attached_buffered() {
     assert!(!s.kernel.loop_set_direct_io(&volume, true).unwrap());
     let read = std::fs::read(loop_path(volume.minor)).unwrap();
     assert_eq!(read[..65536], [1; 65536]);
+}
+
+/// Claims the free device that the kernel offers next. Until the claim ends, a file can't be
+/// attached there, as while the kernel detaches one.
+fn claim_free() -> File {
+    let control = LoopControl::open().unwrap();
+    loop {
+        let path = control.next_free().unwrap().path().unwrap();
+        let claim = File::options().read(true).custom_flags(libc::O_EXCL).open(&path);
+        let attached = Path::new("/sys/block").join(path.file_name().unwrap()).join("loop");
+        // Another test may have been faster.
+        if let Ok(claim) = claim
+            && !attached.exists()
+        {
+            return claim;
+        }
+    }
+}
+
+/// The kernel offers the same free device to all, even while it is busy.
+#[test]
+fn many_attach_and_detach_at_once_beside_a_busy_device() {
+    let s = Scratch::new();
+    let images: Vec<_> = (0..16).map(|i| s.image(&i.to_string(), MI)).collect();
+    let _busy = claim_free();
+    std::thread::scope(|scope| {
+        for image in &images {
+            let kernel = &s.kernel;
+            scope.spawn(move || {
+                let id = file_id(image).unwrap();
+                for _ in 0..10 {
+                    let device = kernel.loop_attach(&lasting(image)).unwrap();
+                    let minor = device.minor;
+                    drop(device);
+                    kernel.loop_detach(minor, id).unwrap();
+                }
+            });
+        }
+    });
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
 use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry};
@@ -43,6 +44,24 @@ fn a_read_only_bind_is_never_writable() {
     assert!(!wrote.load(Ordering::Relaxed));
     assert!(!entry(&s, &stage).read_only());
     File::create(stage.join("still writable")).unwrap();
+}
+
+#[test]
+fn a_busy_mount_is_unmounted_once_it_is_free() {
+    let s = Scratch::new();
+    let (_image, device, at) = s.volume(Ext4);
+    std::thread::scope(|scope| {
+        let held = File::open(&at).unwrap();
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(700));
+            drop(held);
+        });
+        s.kernel.unmount(&at).unwrap();
+    });
+    mount(&s.kernel, &device, Ext4, &at, &[]).unwrap();
+    let _held = File::open(&at).unwrap();
+    let busy = s.kernel.unmount(&at).unwrap_err();
+    assert_eq!(busy.to_string(), format!("unmount {}: busy", at.display()));
 }
 
 #[rstest]

@@ -27,7 +27,7 @@ fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> KernelState {
     let dev = "99 1 0:5 / /dev rw - devtmpfs dev rw\n".to_owned();
     let table = dev + &mounts.iter().enumerate().map(line).collect::<String>();
     KernelState {
-        loops: loops.iter().map(device).collect(),
+        loops: loops.iter().map(device).collect::<Vec<_>>().into(),
         mounts: MountTable::parse(table.as_bytes()).unwrap(),
     }
 }
