@@ -64,19 +64,9 @@ end_builds() {
   for group in ${BUILD_GROUPS[@]+"${BUILD_GROUPS[@]}"}; do kill -- "-$group" 2>/dev/null || true; done
 }
 
-# Builds without optimization, because the release build takes minutes more. If the tests'
-# build exists, it is brought up to date instead.
-choose_profile() {
-  local image=$TARGET/demo/hostloop.tar
-  PROFILE=demo PROGRAM=$TARGET/demo/hostloop
-  if [ -x "$TARGET/debug/hostloop" ]; then
-    PROFILE=dev image=$TARGET/tested/hostloop.tar PROGRAM=$TARGET/debug/hostloop
-  fi
-  IMAGE=${IMAGE:-$image}
-}
-
+# Builds as for the tests, without optimization, because the release build takes minutes more.
 demo_program() {
-  (cd "$ROOT" && cargo build --locked --profile "$PROFILE" --bin hostloop)
+  (cd "$ROOT" && cargo build --locked --bin hostloop)
 }
 
 demo_image() {

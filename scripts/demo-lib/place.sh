@@ -56,7 +56,8 @@ build_missing() {
   if [ -n "$making" ]; then
     need_toolchain
     need_packages strip=binutils
-    choose_profile
+    PROGRAM=$TARGET/debug/hostloop
+    IMAGE=${IMAGE:-$TARGET/tested/hostloop.tar}
     [ "$making" != demo_image ] || DEBUG_BUILD=' (not optimized: the release build takes less)'
     names+=("hostloop (three minutes alone, the first time)")
     begin_build hostloop "$making"
