@@ -1,5 +1,6 @@
 //! One scenario's machine: a pool, a mount namespace, and the drivers that start and stop on them.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -23,6 +24,10 @@ const POOL_BYTES: u64 = 8 * GIB;
 /// Time for the kernel to show the end of a killed driver, and for a driver to reach an effect that
 /// runs after the answer.
 const AFTERMATH: Duration = Duration::from_millis(100);
+
+/// Maximum time until a driver that closed its connection has ended: the kernel first completes the
+/// I/O of its threads.
+const DYING: Duration = Duration::from_secs(10);
 
 /// One scenario's machine. The fields are dropped in order: first the driver, last the files.
 pub struct Arena {
@@ -119,7 +124,9 @@ impl Arena {
         for (at, step) in steps.iter().enumerate() {
             let (driver, csi) = running(&self.running);
             if let Err(status) = self.world.apply(driver, csi, *step).await {
-                let died = self.driver_mut().wait_ended(AFTERMATH).is_some();
+                // An answer has no source, a broken connection has one.
+                let limit = if status.source().is_some() { DYING } else { AFTERMATH };
+                let died = self.driver_mut().wait_ended(limit).is_some();
                 return if died { Ended::Died(at) } else { Ended::Failed(at, status) };
             }
         }
