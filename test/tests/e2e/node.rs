@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hostloop_test::front::objects;
-use hostloop_test::leaks::Mounted;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -59,14 +58,15 @@ impl<'a, 'w> Writer<'a, 'w> {
     }
 }
 
-/// The mounts of the filesystem that is mounted in this pod. Other tests have volumes on the node,
+/// The mounts of the driver's pools and of this pod's volume. Other tests have volumes on the node,
 /// too.
 fn mounts(site: &Site<'_>, pod: &Value) -> Vec<String> {
-    let all: Vec<_> = site.mounts().into_iter().filter(Mounted::on_loop).collect();
-    let in_pod = |m: &&Mounted| m.at.to_string_lossy().contains(text(pod, "/metadata/uid"));
-    let source = &all.iter().find(in_pod).expect("the pod has a volume").source;
-    let same = all.iter().filter(|m| m.source == *source);
-    same.map(|m| format!("{} at {}", m.source, m.at.display())).collect()
+    let in_pod = site.mounts_with(text(pod, "/metadata/uid"));
+    let device = &in_pod.first().expect("the pod has a volume").source;
+    let pools = site.world.plugin_dir();
+    let mut all = site.mounts();
+    all.retain(|m| m.on_loop() && (m.source == *device || m.at.starts_with(&pools)));
+    all.iter().map(|m| format!("{} at {}", m.source, m.at.display())).collect()
 }
 
 /// The driver's pod is deleted and replaced while a pod writes. No volume is mounted again, the pod
@@ -184,10 +184,7 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     send(&driver, Signal::SIGSTOP);
     world.cluster().stop(&site.kubelet());
     let uid = text(&pod, "/metadata/uid");
-    let published = || {
-        let all = site.mounts().into_iter();
-        all.filter(|m| m.on_loop() && path_has(&m.at, uid)).count()
-    };
+    let published = || site.mounts_with(uid).len();
     let answered = published();
     assert!(answered < claims.len(), "no call was in flight");
     send(&driver, Signal::SIGCONT);
@@ -235,7 +232,9 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     let staged = staged_as(handle_of(&volume));
     world.until("nothing left on the node", || {
         let mut left = site.mounts();
-        left.retain(|m| uids.iter().chain([&&*staged]).any(|word| path_has(&m.at, word)));
+        left.retain(|m| {
+            uids.iter().chain([&&*staged]).any(|word| m.at.to_string_lossy().contains(*word))
+        });
         let is_left = !left.is_empty() || staging(&site, &volume).exists();
         check(!is_left, || format!("{left:?}"))
     });
@@ -257,8 +256,4 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
 fn staging(site: &Site<'_>, volume: &Value) -> PathBuf {
     let folder = Path::new("plugins/kubernetes.io/csi").join(DRIVER);
     site.kubelet_dir().join(folder).join(staged_as(handle_of(volume))).join("globalmount")
-}
-
-fn path_has(path: &Path, word: &str) -> bool {
-    path.to_string_lossy().contains(word)
 }

@@ -156,6 +156,13 @@ impl Site<'_> {
         all
     }
 
+    /// The mounts of loop devices with this word in their path, such as a pod's UID.
+    pub(crate) fn mounts_with(&self, word: &str) -> Vec<Mounted> {
+        let mut all = self.mounts();
+        all.retain(|m| m.on_loop() && m.at.to_string_lossy().contains(word));
+        all
+    }
+
     /// The driver's pod that is not being deleted.
     pub(crate) fn driver_pod(&self) -> Option<Value> {
         let here = |pod: &Value| text(pod, "/spec/nodeName") == self.name();
