@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags,
+};
 use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
@@ -225,20 +225,11 @@ pub fn sync(file: &File, what: &Path) -> Result<()> {
     effect("file.sync").and_then(|()| file.sync_all()).map_err(|e| Error::io("fsync", what, e))
 }
 
-/// Calls fsync like [`sync`], on another thread, while this one does `work`. Returns when both are
-/// done.
-pub fn sync_during(file: &File, what: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name("hostloop-sync".to_owned());
-        let syncing = thread.spawn_scoped(scope, || sync(file, what));
-        let done = work();
-        let synced = match syncing {
-            Ok(syncing) => syncing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            // There are too many threads.
-            Err(_) => sync(file, what),
-        };
-        synced.and(done)
-    })
+/// Starts to write a file to the disk without waiting for it. Errors are left to the fsync that
+/// follows.
+pub fn start_sync(file: &File) {
+    // Linux starts to write what it is to forget.
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }
 
 /// Calls fsync on a directory.
