@@ -77,8 +77,8 @@ pub fn clone(from: &File, to: &File) -> Result<()> {
 /// number of copied bytes.
 pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u64> {
     let began = Instant::now();
-    let len = from.metadata().map_err(on_file("fstat", from))?.len();
-    if to.metadata().map_err(on_file("fstat", to))?.len() != len {
+    let len = length(from)?;
+    if length(to)? != len {
         set_len(to, len)?;
     }
     effect("file.copy").map_err(on_file("copy", to))?;
@@ -111,7 +111,7 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
 /// Number of bytes that [`copy_sparse`] would copy. Space that is allocated but never written to is
 /// not copied.
 pub fn data_bytes(file: &File) -> Result<u64> {
-    let len = file.metadata().map_err(on_file("fstat", file))?.len();
+    let len = length(file)?;
     let (mut at, mut bytes) = (0, 0);
     while let Some((start, end)) = next_data(file, at, len)? {
         bytes += end - start;
