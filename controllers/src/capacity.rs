@@ -69,10 +69,8 @@ pub struct Options {
 /// Why the capacity loop can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace of the objects is unknown.
     #[error("the namespace of the objects is unknown: set NAMESPACE or POD_NAMESPACE")]
     NoNamespace,
-    /// The pod that is to own the objects, or to lead to their owner, is unknown.
     #[error(
         "the environment has no POD_NAME, which leads to the owner of the objects; \
              --capacity-ownerref-level=-1 needs no owner"

@@ -95,7 +95,6 @@ pub struct Options {
     pub capacity: bool,
     /// True if nodes attach volumes: their attachments get labels.
     pub attachments: bool,
-    /// The naming scheme of volumes.
     pub(crate) naming: Naming,
     /// The ConfigMap with the placement table for the API server, if one is kept.
     pub table: Option<Place>,

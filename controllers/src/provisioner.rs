@@ -59,7 +59,6 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[group(skip)]
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
-    /// The names of volumes.
     #[command(flatten)]
     pub naming: Naming,
 

@@ -74,31 +74,14 @@ pub struct Options {
 /// Why a driver is not registered, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket can't be served.
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    /// The driver's name can't be used.
     #[error("the driver calls itself {name:?}, which {why}")]
-    Name {
-        /// The name that the driver returned.
-        name: String,
-        /// The reason.
-        why: String,
-    },
-    /// Kubelet rejected the driver.
+    Name { name: String, why: String },
     #[error("kubelet refused to register driver {driver}: {message}")]
-    Refused {
-        driver: String,
-        /// Kubelet's message.
-        message: String,
-    },
-    /// The server ended.
+    Refused { driver: String, message: String },
     #[error("registration of driver {driver}: {source}")]
-    Serve {
-        driver: String,
-        /// The cause.
-        source: tonic::transport::Error,
-    },
+    Serve { driver: String, source: tonic::transport::Error },
 }
 
 /// Registers the driver when it is ready, and keeps it registered until `stop`.

@@ -73,22 +73,16 @@ pub type Error = Infallible;
 /// Why a claim could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum ResizeError {
-    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The volume's access modes fit no CSI access mode.
     #[error(transparent)]
     AccessModes(#[from] AccessModesError),
-    /// The CSI call failed.
     #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
-    /// Another process is responsible now.
     #[error("another process has taken over")]
     NotOurs,
-    /// This process is stopping.
     #[error("stopped")]
     Stopped,
 }

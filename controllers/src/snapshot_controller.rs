@@ -110,10 +110,8 @@ impl EventKey for Key {
 /// The reason why a reconcile ended early.
 #[derive(Debug, thiserror::Error)]
 enum ReconcileError {
-    /// Another process leads.
     #[error("another process leads")]
     NotLeading,
-    /// A call failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The write removed the last finalizer of an object that is being deleted.
@@ -124,12 +122,7 @@ enum ReconcileError {
         "the API server dropped what was written to {kind} {name}: the cluster's definition of \
          this kind lacks a field; update the CustomResourceDefinition"
     )]
-    Dropped {
-        /// The kind of the object.
-        kind: String,
-        /// The name of the object.
-        name: String,
-    },
+    Dropped { kind: String, name: String },
 }
 
 /// What follows a step.

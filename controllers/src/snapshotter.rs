@@ -95,12 +95,7 @@ pub struct Options {
 pub enum Error {
     /// Names with this length of UID would not be unique.
     #[error("--{flag}={length}: a length is at least 1, or -1 for the whole UID")]
-    NameLength {
-        /// The flag's name.
-        flag: &'static str,
-        /// The flag's value.
-        length: i32,
-    },
+    NameLength { flag: &'static str, length: i32 },
 }
 
 impl Options {

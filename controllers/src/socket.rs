@@ -29,29 +29,14 @@ const BACKLOG: i32 = 128;
 /// Why a socket can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The path is invalid or too long.
     #[error("socket {path}: {why}")]
-    Path {
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Another process serves the socket.
+    Path { path: PathBuf, why: String },
     #[error("socket {0} is served by another process; stop that one first")]
     Served(PathBuf),
-    /// The path exists and is not a socket.
     #[error("{0} exists and is not a socket; it is left as it is")]
     NotASocket(PathBuf),
-    /// A system call failed.
     #[error("{op} {path}: {source}")]
-    Io {
-        /// The name of the system call.
-        op: &'static str,
-        /// The path it was called with.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
+    Io { op: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// A listening socket in the filesystem. Dropping it removes its name.

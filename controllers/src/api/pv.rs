@@ -15,13 +15,10 @@ use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessModesError {
-    /// ReadWriteOncePod together with another access mode.
     #[error("access mode ReadWriteOncePod excludes all others")]
     OncePodAndOthers,
-    /// ReadOnlyMany together with ReadWriteOnce.
     #[error("CSI does not know ReadOnlyMany and ReadWriteOnce on the same volume")]
     ReadersAndWriter,
-    /// No access mode, or no known one.
     #[error("no known access mode in {0:?}")]
     Unknown(Vec<String>),
 }

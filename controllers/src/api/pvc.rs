@@ -100,11 +100,9 @@ pub(crate) fn is_assigned(claim: &PersistentVolumeClaim, driver: &str, node: &st
 /// The process that decides about a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClaimContext<'a> {
-    /// The driver's name.
     pub(crate) driver: &'a str,
     /// The claims that this process serves.
     pub(crate) scope: &'a Scope,
-    /// True if this process leads.
     pub(crate) leads: bool,
 }
 
@@ -171,16 +169,11 @@ impl DataSource {
 /// A data source that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DataSourceError {
-    /// The source is in another namespace.
     #[error(
         "spec.dataSourceRef.namespace is {namespace:?}: sources in other namespaces are not \
          supported (feature CrossNamespaceVolumeDataSource is off)"
     )]
-    OtherNamespace {
-        /// The source's namespace.
-        namespace: String,
-    },
-    /// The source has no name.
+    OtherNamespace { namespace: String },
     #[error("spec.dataSource has no name")]
     NoName,
 }

@@ -144,11 +144,8 @@ impl<'a> Templates<'a> {
 pub(crate) struct SnapshotVariables<'a> {
     /// The first part of its tokens: `volumesnapshot` or `volumegroupsnapshot`.
     pub(crate) kind: &'static str,
-    /// The content's name.
     pub(crate) content: &'a str,
-    /// The snapshot's name.
     pub(crate) name: &'a str,
-    /// The snapshot's namespace.
     pub(crate) namespace: &'a str,
 }
 

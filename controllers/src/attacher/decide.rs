@@ -17,7 +17,6 @@ pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// The driver's name.
     pub driver: String,
     /// The finalizer on the driver's PVs and attachments.
     pub finalizer: String,
@@ -46,7 +45,6 @@ pub struct Seen<'a> {
 /// The action for an attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Do nothing.
     Nothing,
     /// Set the status to attached. The driver needs no call.
     MarkAttached,
@@ -61,7 +59,6 @@ pub enum Action {
 pub struct Attach {
     /// The request, without secrets.
     pub request: ControllerPublishVolumeRequest,
-    /// The reference to the secret, if any.
     pub secret: Option<SecretReference>,
     /// True if the PV lacks the finalizer.
     pub needs_volume_finalizer: bool,
@@ -74,40 +71,30 @@ pub struct Attach {
 pub struct Detach {
     /// The request, without secrets.
     pub request: ControllerUnpublishVolumeRequest,
-    /// The reference to the secret, if any.
     pub secret: Option<SecretReference>,
 }
 
 /// Why an attachment can't be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// The attachment's source is empty.
     #[error("spec.source has neither inlineVolumeSpec nor persistentVolumeName")]
     NoSource,
-    /// The attachment's source sets both fields.
     #[error("spec.source has both inlineVolumeSpec and persistentVolumeName")]
     TwoSources,
-    /// The PV does not exist.
     #[error("there is no PersistentVolume {0}")]
     NoVolume(String),
-    /// The PV is being deleted.
     #[error("PersistentVolume {0} is marked for deletion")]
     Deleting(String),
-    /// The PV or inline volume has no CSI source.
     #[error("{0} is not a CSI volume")]
     NotCsi(String),
-    /// The volume belongs to another driver.
     #[error("{volume} is a volume of CSI driver {driver}")]
     OtherDriver { volume: String, driver: String },
-    /// The access modes fit no CSI access mode.
     #[error("{volume}: {source}")]
     AccessModes {
         volume: String,
-        /// The cause.
         #[source]
         source: AccessModesError,
     },
-    /// The node has no CSINode.
     #[error("there is no CSINode {0}")]
     NoNode(String),
     /// The CSINode does not list the driver: it is absent, or has not registered yet.
@@ -119,9 +106,7 @@ pub enum Trouble {
 pub struct Source<'a> {
     /// The volume's name in messages.
     pub name: String,
-    /// The volume's specification.
     pub spec: &'a PersistentVolumeSpec,
-    /// The CSI part of the specification.
     pub csi: &'a CSIPersistentVolumeSource,
 }
 

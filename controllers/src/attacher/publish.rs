@@ -21,19 +21,14 @@ use crate::secrets::{self, SecretError};
 /// Why an attachment could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The attachment can't be handled as it is.
     #[error(transparent)]
     Trouble(#[from] Trouble),
-    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The CSI call failed.
     #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
-    /// Another process is responsible now.
     #[error("another process has taken over")]
     NotOurs,
 }

@@ -36,7 +36,6 @@ pub struct Caches {
     /// `None` starts no watches: tests fill the stores themselves.
     client: Option<Client>,
     stop: CancellationToken,
-    /// Counts the watch events.
     metrics: Option<Arc<Metrics>>,
     /// The node that the watches are narrowed to, if any.
     node: Option<String>,

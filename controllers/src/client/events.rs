@@ -36,7 +36,6 @@ pub enum Kind {
 pub struct Event {
     /// The object that the event is about.
     pub about: ObjectReference,
-    /// The event's type.
     pub kind: Kind,
     /// One word for programs, such as `ProvisioningFailed`.
     pub reason: String,

@@ -27,7 +27,6 @@ pub use terms::{ObservedLease, Step, step};
 /// The lease to acquire, and the identity that acquires it.
 #[derive(Clone, Debug)]
 pub struct LeaseConfig {
-    /// The namespace of the Lease.
     pub namespace: String,
     /// The name of the Lease; see [`lease_name`].
     pub name: String,
@@ -37,9 +36,7 @@ pub struct LeaseConfig {
     pub duration: Duration,
     /// How long the holder keeps leading after its last renewal.
     pub renew_deadline: Duration,
-    /// The wait between two attempts.
     pub retry_period: Duration,
-    /// The labels of the Lease.
     pub labels: BTreeMap<String, String>,
 }
 

@@ -8,7 +8,6 @@ use tonic::Code;
 /// The RPCs, grouped by how their failures are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// CreateVolume.
     CreateVolume {
         /// True if the volume could be created on another node: the driver has topology, and the
         /// scheduler selected a node.

@@ -25,11 +25,9 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    /// The driver's name.
     pub(super) driver: String,
     /// The attacher's finalizer on attachments and volumes.
     pub(super) attached: String,
-    /// How PVs are named.
     pub(super) naming: Naming,
 }
 

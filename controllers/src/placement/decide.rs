@@ -39,7 +39,6 @@ pub(super) enum Todo {
     NotOurs,
     /// Do nothing, at least for now.
     Nothing,
-    /// Label the claim with this node.
     Label(String),
     /// Assign the claim to the node of its source.
     Follow(DataSource),

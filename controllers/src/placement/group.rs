@@ -21,7 +21,6 @@ const FAILED: &str = "GroupSnapshotCreationFailed";
 enum Todo {
     /// Do nothing: the nodes are not all known.
     Nothing,
-    /// Label the content with this node.
     Label(String),
     /// The volumes are on these different nodes: report an error.
     Spans(BTreeSet<String>),

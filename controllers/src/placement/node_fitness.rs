@@ -11,43 +11,34 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Why a node can't take a claim.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unfit {
-    /// The node is cordoned: it gets no new pods.
     #[error("is cordoned")]
     Cordoned,
     /// The condition `Ready` is not `True`: kubelet reports a problem, or no longer reports at all.
     #[error("is not ready")]
     NotReady,
-    /// The condition `DiskPressure` is `True`.
     #[error("is under disk pressure")]
     DiskPressure,
-    /// The node is being deleted.
     #[error("is being deleted")]
     Deleting,
-    /// The node has the taint `out-of-service`.
     #[error("is out of service")]
     OutOfService,
     /// The driver is not in the node's CSINode.
     #[error("does not run the CSI driver")]
     NoDriver,
-    /// The class's `allowedTopologies` exclude the node.
     #[error("is not in the class's allowedTopologies")]
     NotAllowed,
-    /// The claim's source can't be reached from the node.
     #[error("does not have the claim's source")]
     NoSource,
-    /// The node rejected this claim a moment ago, for lack of room.
     #[error("had no room for it a moment ago")]
     Refused,
     /// The node has no capacity object for the class.
     #[error("has not published its capacity")]
     CapacityUnknown,
-    /// The node has less room than the claim needs.
     #[error("{}", little(*left))]
     Little {
         /// Bytes that are left after the assignments.
         left: i64,
     },
-    /// The node makes smaller volumes only.
     #[error("makes volumes up to {}", quantity::written(*largest))]
     TooLarge {
         /// Bytes of the largest volume it makes.

@@ -29,7 +29,6 @@ use super::source::{self, SourceObjects, Target};
 /// Provisioning flags and capabilities that decisions depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The naming of volumes.
     pub(crate) naming: Naming,
     /// `--default-fstype`.
     pub(crate) fs_type: String,
@@ -67,7 +66,6 @@ impl<'a> Rules<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct ClaimFacts {
     pub(super) claim: Arc<PersistentVolumeClaim>,
-    /// True if this process leads.
     pub(super) leads: bool,
     /// The claim's class, if it exists. Not looked up for a claim that another process serves.
     pub(super) class: Option<Arc<StorageClass>>,
@@ -100,7 +98,6 @@ pub(super) enum Decision {
     Wait(Duration),
     /// Leave the claim to an external populator for sources of this kind.
     External(String),
-    /// Create its volume.
     Create(Box<Creation>),
 }
 

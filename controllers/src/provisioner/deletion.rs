@@ -28,13 +28,11 @@ const FAILED: &str = "VolumeFailedDelete";
 /// The action that a PersistentVolume needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// No action.
     Nothing,
     /// Add the finalizer that keeps it until its volume is deleted.
     AddFinalizer,
     /// Remove the finalizer: its volume will not be deleted.
     RemoveFinalizer,
-    /// Delete its volume.
     Delete,
 }
 

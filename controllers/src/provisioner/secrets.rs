@@ -108,13 +108,9 @@ pub(crate) fn is_key(key: &str) -> bool {
 /// The objects that templates are expanded for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TemplateVars<'a> {
-    /// The volume's name.
     pub(crate) volume: &'a str,
-    /// The claim's name.
     pub(crate) claim: &'a str,
-    /// The claim's namespace.
     pub(crate) namespace: &'a str,
-    /// The claim's annotations.
     pub(crate) annotations: &'a BTreeMap<String, String>,
 }
 

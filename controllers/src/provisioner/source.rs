@@ -20,47 +20,19 @@ use crate::api::{boolean, quantity};
 /// A source that cannot be used, or cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SourceError {
-    /// A source object does not exist.
     #[error(
         "the source of the claim, {what}, does not exist: create it, or correct spec.dataSource"
     )]
-    Missing {
-        /// The source, as a message names it.
-        what: String,
-    },
-    /// A source object does not meet the requirements.
+    Missing { what: String },
     #[error("the source of the claim, {what}, cannot be used: {why}")]
-    Unfit {
-        /// The source, as a message names it.
-        what: String,
-        /// The reason.
-        why: String,
-    },
-    /// The claim requests less than the source's size.
+    Unfit { what: String, why: String },
     #[error(
         "spec.resources.requests.storage is {requested}, but {what} needs at least {needed}: \
          make the claim's request larger"
     )]
-    Small {
-        /// The source, as a message names it.
-        what: String,
-        /// The size that the claim requests.
-        requested: String,
-        /// The minimum size.
-        needed: String,
-    },
-    /// The claim has another volume mode than the source.
+    Small { what: String, requested: String, needed: String },
     #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]
-    Mode {
-        /// The source, as a message names it.
-        what: String,
-        /// The claim's volume mode.
-        requested: String,
-        /// The source's volume mode.
-        has: String,
-        /// Advice for the user.
-        advice: &'static str,
-    },
+    Mode { what: String, requested: String, has: String, advice: &'static str },
 }
 
 impl SourceError {
@@ -88,7 +60,6 @@ pub(crate) struct Target<'a> {
     pub(crate) claim: &'a PersistentVolumeClaim,
     /// The size of its volume in bytes.
     pub(crate) size: i64,
-    /// The driver's name.
     pub(crate) driver: &'a str,
     /// The volumes that this process serves.
     pub(crate) scope: &'a Scope,

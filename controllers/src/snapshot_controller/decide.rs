@@ -23,7 +23,6 @@ pub(super) struct Facts<K: Kind> {
     pub(super) snapshot: Arc<K::Snapshot>,
     /// The content that the snapshot names or would get, if it exists.
     pub(super) content: Option<Arc<K::Content>>,
-    /// All classes.
     pub(super) classes: Vec<Arc<K::Class>>,
     /// All nodes, if contents are labelled with their node.
     pub(super) nodes: Option<Vec<Arc<Node>>>,
@@ -61,7 +60,6 @@ pub(super) enum Step<K: Kind> {
 /// The failure of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// The event's reason.
     pub(super) reason: &'static str,
     /// The message of the event and the status.
     pub(super) message: String,

@@ -92,7 +92,6 @@ pub(super) struct Wanted<'a> {
 
 /// The driver's answer about one snapshot.
 pub(super) enum Answer<T> {
-    /// The driver has the snapshot.
     Found(T),
     /// The driver has no snapshot of that ID.
     Nothing,

@@ -22,18 +22,10 @@ pub(super) const GROUP_GET_SECRET: &str = "group-snapshotter-get-secret";
 /// An invalid class parameter or annotation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParameterError {
-    /// An unknown key with the reserved prefix.
     #[error("the class's parameter {key} is not known, and {RESERVED} is reserved")]
-    Unknown {
-        /// The parameter's key.
-        key: String,
-    },
-    /// A reference to a secret that lacks its name or namespace.
+    Unknown { key: String },
     #[error("{what}: both a name and a namespace must be given")]
-    Half {
-        /// The annotation's key.
-        what: String,
-    },
+    Half { what: String },
 }
 
 /// Returns the parameters for the driver. Fails on unknown keys with the reserved prefix.
