@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-
-use crate::queue::tasks::{finish, unless_panicked};
-
-pub(crate) mod tasks;
 
 /// The delay of failed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +186,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         let mut running = JoinSet::new();
         loop {
             tokio::select! {
-                Some(ended) = running.join_next() => unless_panicked(ended),
+                Some(ended) = running.join_next() => {
+                    // The process must not continue without the work that panicked.
+                    if let Some(panic) = ended.err().and_then(|error| error.try_into_panic().ok()) {
+                        resume_unwind(panic);
+                    }
+                }
                 item = self.next(), if running.len() < at_once => {
                     let Some(item) = item else { break };
                     let work = on(item.key().clone(), item.queued);
@@ -197,7 +199,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 }
             }
         }
-        finish(running).await;
+        running.join_all().await;
     }
 
     /// Closes the queue: it neither hands out nor accepts keys.
