@@ -63,23 +63,15 @@ pub struct LeaderObservation {
     pub since: Instant,
 }
 
-/// Records whether a leader exists.
-trait See {
-    /// Records whether a leader exists now; a change sets the time.
-    fn see(&self, led: bool);
-}
-
-impl See for watch::Sender<LeaderObservation> {
-    fn see(&self, led: bool) {
-        self.send_if_modified(|sight| {
-            let changed = sight.led != led;
-            if changed {
-                let since = Instant::now();
-                *sight = LeaderObservation { led, since };
-            }
-            changed
-        });
-    }
+/// Records whether a leader exists now; a change sets the time.
+fn see(seen: &watch::Sender<LeaderObservation>, led: bool) {
+    seen.send_if_modified(|sight| {
+        let changed = sight.led != led;
+        if changed {
+            *sight = LeaderObservation { led, since: Instant::now() };
+        }
+        changed
+    });
 }
 
 /// Whether this process leads. Clones share the state.
