@@ -16,7 +16,7 @@ use super::{Metrics, Options};
 use crate::api::pvc;
 use crate::cache::Store;
 use crate::client::kube::{ApiError, Limit};
-use crate::client::{Kube, unless_gone};
+use crate::client::{EventKind, Kube, unless_gone};
 use crate::controller::Context;
 use crate::csi::Failure;
 
@@ -240,7 +240,7 @@ impl Pass {
             "the CSI driver refuses the parameters of this StorageClass, so there is no room for \
              its volumes anywhere: {message}"
         );
-        self.context.events.shared_warning(class, REFUSED, said);
+        self.context.events.once(class, EventKind::Warning, REFUSED, said);
         refused.insert(uid, message);
     }
 

@@ -102,21 +102,11 @@ impl Events {
         self.emit(about.object_ref(&()), Kind::Warning, reason, message.into());
     }
 
-    /// Emits a warning that every node would find: the API server keeps only one of these events.
-    pub fn shared_warning<K: Resource>(&self, about: &K, reason: &str, message: String) {
-        self.put(Event {
-            shared: true,
-            ..new(about.object_ref(&()), Kind::Warning, reason, message)
-        });
-    }
-
-    /// Emits a normal event that a later process may emit again: the API server keeps only the
-    /// first.
-    pub fn normal_once<K: Resource>(&self, about: &K, reason: &str, message: String) {
-        self.put(Event {
-            shared: true,
-            ..new(about.object_ref(&()), Kind::Normal, reason, message)
-        });
+    /// Emits an event that every node or a later process may emit, too: the API server keeps only
+    /// the first.
+    pub fn once<K: Resource>(&self, about: &K, kind: Kind, reason: &str, message: String) {
+        let event = new(about.object_ref(&()), kind, reason, message);
+        self.put(Event { shared: true, ..event });
     }
 
     /// Emits an event about an object that is known by reference only.

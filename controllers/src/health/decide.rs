@@ -42,8 +42,6 @@ pub(super) struct Finding {
 pub(super) struct Condition {
     /// The PV's name; empty for storage.
     pub(super) volume: String,
-    /// The object that received the event.
-    pub(super) claim: ObjectReference,
     /// The latest findings.
     pub(super) findings: Vec<Finding>,
     /// When the condition was last reported.
@@ -139,8 +137,7 @@ pub(super) fn judge(
             changes.push((volume.claim.clone(), change));
         }
         if let Some(condition) = condition {
-            let condition =
-                Condition { volume: volume.name.clone(), claim: volume.claim.clone(), ..condition };
+            let condition = Condition { volume: volume.name.clone(), ..condition };
             known.insert(volume.uid.clone(), condition);
         }
     }
@@ -163,7 +160,6 @@ pub(super) fn judge_one(
     let reported = reported.map(|known| known.reported);
     *known = Some(Condition {
         volume: String::new(),
-        claim: ObjectReference::default(),
         findings: findings.to_vec(),
         reported: reported.unwrap_or(now),
     });

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::api::pv;
 use crate::attacher;
-use crate::client::{ApiError, Resource};
+use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::finalizers;
 use crate::controller::owner::Ownership;
 use crate::queue::Outcome;
@@ -135,7 +135,7 @@ impl Provisioner {
                     // Every node gets the same result. So one event is enough, and only the leader
                     // tries again.
                     Obstacle::Nowhere => {
-                        events.shared_warning(volume, FAILED, message);
+                        events.once(volume, EventKind::Warning, FAILED, message);
                         if !self.context.leader.leads() {
                             return Outcome::Done;
                         }
