@@ -103,10 +103,10 @@ impl Metrics {
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
     let namespace = namespace().ok_or(Error::NoNamespace)?;
     let owner = match u32::try_from(options.capacity_ownerref_level) {
-        Err(_) => Owner::none(),
+        Err(_) => None,
         Ok(level) => {
             let pod = environment("POD_NAME").ok_or(Error::NoPod)?;
-            Owner::above(&namespace, &pod, level)
+            Some(Owner::above(&namespace, &pod, level))
         }
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());
