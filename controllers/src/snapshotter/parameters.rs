@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::SecretReference;
 
 use crate::api::names::RESERVED;
+use crate::api::secret_template::key_of;
 use crate::snapshots::content::ContentKeys;
 
-/// The keys of secrets that the snapshotter reads, without [`RESERVED`] and without `-name` and
-/// `-namespace`.
+/// The keys of secrets that the snapshotter reads.
 const SECRETS: [&str; 4] =
     ["snapshotter-secret", LIST_SECRET, "group-snapshotter-secret", GROUP_GET_SECRET];
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
@@ -34,12 +34,9 @@ pub(super) fn for_driver(
 ) -> Result<BTreeMap<String, String>, ParameterError> {
     let mut kept = BTreeMap::new();
     for (key, value) in parameters.into_iter().flatten() {
-        let Some(own) = key.strip_prefix(RESERVED) else {
+        if !key.starts_with(RESERVED) {
             kept.insert(key.clone(), value.clone());
-            continue;
-        };
-        let known = own.strip_suffix("-namespace").or_else(|| own.strip_suffix("-name"));
-        if !known.is_some_and(|known| SECRETS.contains(&known)) {
+        } else if !key_of(key).is_some_and(|known| SECRETS.contains(&known)) {
             return Err(ParameterError::Unknown { key: key.clone() });
         }
     }
