@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use crate::api::scope::{SELECTED_NODE, Scope};
 
-use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
+use super::names::{
+    CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, RESERVED, SNAPSHOT_GROUP,
+};
 use crate::api::quantity;
 
 /// The default volume mode.
@@ -26,6 +28,28 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
 /// empty.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     written_class(claim).filter(|name| !name.is_empty())
+}
+
+/// The parameters by which a driver learns the names of a claim and its volume.
+pub(crate) fn names(claim: &PersistentVolumeClaim, volume: &str) -> [(String, String); 3] {
+    [
+        ("pvc/name", claim.name_any()),
+        ("pvc/namespace", claim.namespace().unwrap_or_default()),
+        ("pv/name", volume.to_owned()),
+    ]
+    .map(|(key, value)| (format!("{RESERVED}{key}"), value))
+}
+
+/// Namespaces and names of the claims that a pod uses. The claim of a generic ephemeral volume is
+/// named after the pod and the volume.
+pub(crate) fn of_pod(pod: &Pod) -> impl Iterator<Item = (String, String)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let names = volumes.filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
+        let own = || format!("{}-{}", pod.name_any(), volume.name);
+        named.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
+    });
+    names.map(|name| (pod.namespace().unwrap_or_default(), name))
 }
 
 /// The class annotation or field as written. "" means no class, and opts out of the default class.

@@ -389,13 +389,7 @@ pub(crate) fn finish(
     let secrets = all_secrets(&draft, given)?;
     let mut parameters = stripped(&draft.class.name_any(), given)?;
     if settings.extra_metadata {
-        for (key, value) in [
-            ("pvc/name", draft.claim.name_any()),
-            ("pvc/namespace", draft.claim.namespace().unwrap_or_default()),
-            ("pv/name", draft.name.clone()),
-        ] {
-            parameters.insert(format!("{RESERVED}{key}"), value);
-        }
+        parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
     let request = CreateVolumeRequest {
         name: draft.name.clone(),

@@ -1,5 +1,4 @@
-//! Inputs of CSI calls: the names of new snapshots, and the parameters of a class, of which some are
-//! for the driver and some name secrets.
+//! The parameters of a class: some are for the driver, and some name secrets.
 
 use std::collections::BTreeMap;
 
@@ -58,18 +57,6 @@ pub(super) fn secret_by_annotations(
         return Err(ParameterError::Half { what });
     }
     Ok(Some(SecretReference { namespace: Some(namespace.clone()), name: Some(name.clone()) }))
-}
-
-/// The name for a new snapshot: the prefix and the UID of the user's object. With a positive
-/// length, the name has only that many characters of the UID, without its dashes.
-pub(super) fn snapshot_name(prefix: &str, uid: &str, length: i32) -> String {
-    match usize::try_from(length) {
-        Err(_) => format!("{prefix}-{uid}"),
-        Ok(length) => {
-            let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
-            format!("{prefix}-{short}")
-        }
-    }
 }
 
 #[cfg(test)]
