@@ -146,14 +146,11 @@ async fn find<K: Resource>(
     name: Option<String>,
     must: bool,
 ) -> Result<Option<Arc<K>>, ApiError> {
-    let Some(name) = name.filter(|name| !name.is_empty()) else {
-        return Ok(None);
-    };
-    let known = watch.get(&name);
-    if known.is_some() || !must {
-        return Ok(known);
+    match name.filter(|name| !name.is_empty()) {
+        None => Ok(None),
+        Some(name) if must => kube.find_live(watch, "", &name).await,
+        Some(name) => Ok(watch.get(&name)),
     }
-    Ok(kube.get("", &name).await?.map(Arc::new))
 }
 
 /// The only key of [`Watches::protected`].

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_proto::csi;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -18,7 +17,6 @@ use crate::client::{ApiError, Kube, Resource};
 use crate::controller::owner::Ownership;
 use crate::controller::{Context, content_owner, finalizers};
 use crate::csi::Failure;
-use crate::csi::driver::ControllerCapability;
 use crate::queue::Outcome;
 use crate::secrets::{SecretError, TemplateError};
 use crate::snapshots::content::Content;
@@ -330,18 +328,5 @@ impl Shared {
         let message = format!("{message}: {error}");
         self.context.events.warning(content, reason, message);
         Outcome::Failed
-    }
-}
-
-impl Shared {
-    /// True if the driver confirms that it has a volume of this ID.
-    pub(super) async fn has_volume(&self, volume: &str) -> bool {
-        let driver = &self.context.driver;
-        if !driver.can(ControllerCapability::GetVolume) {
-            return false;
-        }
-        let request = csi::ControllerGetVolumeRequest { volume_id: volume.to_owned() };
-        let answer = driver.csi.controller_get_volume(request, self.timeout).await;
-        answer.is_ok_and(|answer| answer.volume.is_some())
     }
 }
