@@ -134,7 +134,7 @@ struct Provisioner {
 /// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
 /// provisioner.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
-    source_protection::run(context, options).await;
+    Arc::new(Protection::new(context, options)).run().await;
 }
 
 /// Runs the provisioner until `context.stop`.
@@ -171,7 +171,7 @@ impl Provisioner {
         };
         let claims = context.caches.claims();
         let central = context.scope == Scope::Cluster;
-        let protection = central.then(|| Protection::new(context.clone(), &options));
+        let protection = central.then(|| Protection::new(context.clone(), options));
         Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,

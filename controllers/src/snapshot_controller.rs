@@ -436,7 +436,7 @@ impl Controller {
 fn note<K: Resource>(watch: &Store<K>, old: &K, written: K) -> Result<(), ReconcileError> {
     if written.resource_version() == old.resource_version() {
         // Removing the last finalizer deletes the object and does not change its resourceVersion.
-        if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
+        if written.is_deleting() && written.finalizers().is_empty() {
             return Err(ReconcileError::Deleted);
         }
         return Err(ReconcileError::Dropped {

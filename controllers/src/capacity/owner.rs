@@ -46,14 +46,7 @@ impl Owner {
 
     async fn look_up(&self, kube: &Kube) -> Result<OwnerReference, OwnerError> {
         let pod: Pod = self.read(kube, "Pod", &self.pod).await?;
-        let mut owner = OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: pod.name_any(),
-            uid: pod.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        };
+        let mut owner = pod.controller_owner_ref(&()).unwrap_or_default();
         let mut above = controller(&pod);
         for level in 1..=self.level {
             let (kind, name) = (owner.kind.clone(), owner.name.clone());

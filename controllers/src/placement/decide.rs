@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, node_label};
+use crate::client::Resource;
 
 /// State of a claim and its objects.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +68,7 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
         return Todo::NotOurs;
     }
     let labelled = || selected.map_or(Todo::Nothing, |node| label(claim, node));
-    if facts.volume.is_some() || claim.metadata.deletion_timestamp.is_some() {
+    if facts.volume.is_some() || claim.is_deleting() {
         return labelled();
     }
     let delayed = pvc::is_delayed(class);

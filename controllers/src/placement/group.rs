@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Placement;
 use super::source_location::SourceLocation;
 use crate::api::scope::{MANAGED_BY, node_label};
+use crate::client::Resource;
 use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshotter::status_of_failure;
@@ -109,7 +110,7 @@ impl Placement {
         let Some(status) = status_of_failure(known, &message, Timestamp::now()) else {
             return Outcome::Done;
         };
-        let going = content.metadata.deletion_timestamp.is_some();
+        let going = content.is_deleting();
         if going || !self.context.leader.leads() {
             return Outcome::Done;
         }

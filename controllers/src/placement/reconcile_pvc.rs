@@ -19,7 +19,7 @@ use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
-use crate::cache::store::version;
+use crate::cache::store;
 use crate::client::{ApiError, EventKind};
 use crate::queue::Outcome;
 
@@ -131,7 +131,7 @@ impl Placement {
         let version = version.map_or(0, |room| room.version);
         let mut reservations = self.reservations.lock();
         match (facts.volume, pvc::selected_node(claim)) {
-            (Some(volume), _) => reservations.made(uid, version(volume), now),
+            (Some(volume), _) => reservations.made(uid, store::version(volume), now),
             // The claim is bound to a volume that is not in the cache yet.
             (None, _) if pvc::volume_name(claim).is_some() => {}
             (None, Some(node)) => {

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::scope::{MANAGED_BY, Scope};
+use crate::client::Resource;
 use crate::controller::content_owner;
 use crate::controller::owner::{Ownership, owner};
 use crate::csi::Pools;
@@ -112,8 +113,8 @@ fn from_snapshot(
     let what = format!("VolumeSnapshot {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let snapshot = snapshot.ok_or_else(|| SourceError::missing(what.clone()))?;
-    let in_use = snapshot.finalizers().iter().any(|one| one == SNAPSHOT_FINALIZER);
-    if snapshot.metadata.deletion_timestamp.is_some() && !in_use {
+    let in_use = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
+    if snapshot.is_deleting() && !in_use {
         return Err(unfit("it is being deleted"));
     }
     let status = snapshot.status.clone().unwrap_or_default();
@@ -192,7 +193,7 @@ fn from_claim(
     let what = format!("PersistentVolumeClaim {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let source = source.ok_or_else(|| SourceError::missing(what.clone()))?;
-    if source.metadata.deletion_timestamp.is_some() {
+    if source.is_deleting() {
         return Err(unfit("it is being deleted"));
     }
     let phase = source.status.as_ref().and_then(|status| status.phase.as_deref());

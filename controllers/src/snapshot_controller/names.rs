@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
@@ -56,13 +56,7 @@ pub(super) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerReference>
 
 /// The owner reference from a member to its group.
 pub(super) fn owner(group: &VolumeGroupSnapshot) -> OwnerReference {
-    OwnerReference {
-        api_version: format!("{GROUP_API}/v1"),
-        kind: "VolumeGroupSnapshot".to_owned(),
-        name: group.name_any(),
-        uid: group.uid().unwrap_or_default(),
-        ..OwnerReference::default()
-    }
+    group.owner_ref(&()).unwrap_or_default()
 }
 
 /// `namespace/name`, for messages and indexes.
