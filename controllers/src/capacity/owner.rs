@@ -4,7 +4,7 @@
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt};
 use tokio::sync::OnceCell;
 
 use crate::client::{ApiError, Kube, Resource};

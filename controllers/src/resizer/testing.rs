@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Key, Options, Resizer};
 use crate::csi::driver::ControllerCapability;
-use crate::testing::{Call, DRIVER, World};
+use crate::testing::{Call, DRIVER, World, secret};
 
 pub(super) struct Rig {
     pub(super) world: World,
@@ -56,10 +56,7 @@ impl Rig {
         json_patch::merge(&mut volume, &volume_patch);
         world.add(&resizer.claims, claim);
         world.add(&resizer.volumes, volume);
-        world.api.put(json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": "s", "namespace": "ns"}, "data": {"key": "aHVzaA=="},
-        }));
+        world.api.put(secret("ns", "s", "key", "hush"));
         Rig { world, resizer }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::{Debug, Display};
 
+use k8s_openapi::ByteString;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -48,6 +49,14 @@ pub(crate) fn csi_node(name: &str, driver: &str, key: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
         "spec": {"drivers": [{"name": driver, "nodeID": name, "topologyKeys": [key]}]},
+    })
+}
+
+/// A secret with one entry.
+pub(crate) fn secret(namespace: &str, name: &str, key: &str, value: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace},
+        "data": {key: ByteString(value.into())},
     })
 }
 
