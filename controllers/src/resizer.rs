@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -28,15 +27,14 @@ use crate::csi::driver::{ControllerCapability, NodeCapability};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::SecretError;
 
-pub mod claim;
+mod claim;
 mod expand;
-pub mod modify;
+mod modify;
 mod pods_by_claim;
-pub mod recover;
+mod recover;
 #[cfg(test)]
 mod testing;
 
-use claim::Claim;
 use pods_by_claim::Users;
 
 /// Default timeout of a CSI call.
@@ -242,7 +240,7 @@ impl Resizer {
 
     fn is_mine(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
         pv::handle(volume, &self.context.driver.name).is_some()
-            && claim.is_bound_to(volume)
+            && claim::is_bound_to(claim, volume)
             && self.context.may_have(volume)
     }
 
@@ -323,8 +321,4 @@ fn outcome_of(error: &ResizeError, key: &Key) -> Outcome {
             Outcome::Failed
         }
     }
-}
-
-fn now() -> Timestamp {
-    Timestamp::now()
 }
