@@ -16,7 +16,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use crate::api::duration;
+use crate::api::{duration, pvc};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::{Context, EventKey, pause};
@@ -461,10 +461,7 @@ fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
 
 /// True if a claim is bound and was not bound before, according to the cache.
 fn is_newly_bound(change: &Change<PersistentVolumeClaim>) -> bool {
-    let bound = |claim: &PersistentVolumeClaim| {
-        let status = claim.status.as_ref();
-        status.and_then(|status| status.phase.as_deref()) == Some("Bound")
-    };
+    let bound = |claim: &PersistentVolumeClaim| pvc::phase(claim) == Some("Bound");
     match change {
         Change::Applied { old, new } => bound(new) && !old.as_deref().is_some_and(bound),
         Change::Deleted(_) => false,

@@ -36,6 +36,10 @@ pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
+pub(crate) fn phase(volume: &PersistentVolume) -> Option<&str> {
+    volume.status.as_ref()?.phase.as_deref()
+}
+
 /// The terms of a volume's node affinity.
 pub(crate) fn node_terms(volume: &PersistentVolume) -> Option<&[NodeSelectorTerm]> {
     let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;

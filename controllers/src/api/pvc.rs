@@ -99,10 +99,13 @@ pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
     size.ok_or_else(|| text.to_owned())
 }
 
+pub(crate) fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
+}
+
 /// True if the claim is not bound to a volume yet, according to its phase.
 pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
-    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    phase.is_none_or(|phase| phase == "Pending")
+    phase(claim).is_none_or(|phase| phase == "Pending")
 }
 
 /// Whether this driver must provision the claim, judged by the claim alone. The beta annotation

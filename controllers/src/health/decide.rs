@@ -10,6 +10,9 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::api::pv;
+use crate::client::Resource;
+
 /// How often a lasting condition is reported again. API servers keep an event for an hour.
 pub(super) const REPEAT: Duration = Duration::from_secs(30 * 60);
 
@@ -65,8 +68,7 @@ impl Volume {
     pub(super) fn bound(volume: &PersistentVolume, driver: &str) -> Option<Volume> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver)?;
-        let phase = volume.status.as_ref()?.phase.as_deref()?;
-        let bound = phase == "Bound" && volume.metadata.deletion_timestamp.is_none();
+        let bound = pv::phase(volume) == Some("Bound") && !volume.is_deleting();
         let claim = spec.claim_ref.as_ref().filter(|_| bound)?;
         Some(Volume {
             uid: volume.uid()?,

@@ -157,7 +157,7 @@ impl Rules {
     ) -> Option<Action> {
         let spec = volume.spec.as_ref()?;
         let policy = spec.persistent_volume_reclaim_policy.as_deref();
-        match (policy, volume.status.as_ref()?.phase.as_deref()?) {
+        match (policy, pv::phase(volume)?) {
             (_, "Bound") => Some(Action::ReportVolume(volume.clone())),
             (Some("Delete"), "Released") if !is_attached => match volume.is_deleting() {
                 false => Some(Action::DeleteVolume(volume.clone())),

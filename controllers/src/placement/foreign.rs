@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use super::Placement;
 use crate::api::names::PROVISIONED_BY;
 use crate::api::naming::Naming;
-use crate::api::pvc;
-use crate::client::ApiError;
+use crate::api::{pv, pvc};
+use crate::client::{ApiError, Resource};
 
 const DELETED: &str = "VolumeOfForeignClaim";
 
@@ -26,11 +26,10 @@ fn made_for<'a>(
     naming: &Naming,
 ) -> Option<&'a ObjectReference> {
     let made_by = volume.annotations().get(PROVISIONED_BY)?;
-    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
     let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
     let is_made_for = made_by == driver
-        && volume.metadata.deletion_timestamp.is_none()
-        && !matches!(phase, Some("Released" | "Failed"))
+        && !volume.is_deleting()
+        && !matches!(pv::phase(volume), Some("Released" | "Failed"))
         && volume.name_any() == naming.volume(claim.uid.as_deref()?);
     is_made_for.then_some(claim)
 }

@@ -53,8 +53,7 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     let spec = volume.spec.clone().unwrap_or_default();
     let kept = volume.has_finalizer(VOLUME_FINALIZER);
     let going = volume.is_deleting();
-    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    match (spec.persistent_volume_reclaim_policy.as_deref(), phase) {
+    match (spec.persistent_volume_reclaim_policy.as_deref(), pv::phase(volume)) {
         (Some("Retain" | "Recycle"), _) if kept => Work::RemoveFinalizer,
         (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
         (Some("Delete"), Some("Released")) if !going || kept => Work::Delete,

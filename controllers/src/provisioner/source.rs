@@ -16,7 +16,7 @@ use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::api::{boolean, quantity};
+use crate::api::{boolean, pv, quantity};
 
 /// A source that cannot be used, or cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,8 +196,7 @@ fn from_claim(
     if source.is_deleting() {
         return Err(unfit("it is being deleted"));
     }
-    let phase = source.status.as_ref().and_then(|status| status.phase.as_deref());
-    if phase != Some("Bound") {
+    if pvc::phase(source) != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));
     }
     if pvc::written_class(source).is_none() || pvc::written_class(target.claim).is_none() {
@@ -227,8 +226,7 @@ fn from_claim(
             "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
         )));
     }
-    let phase = volume.status.as_ref();
-    if phase.and_then(|status| status.phase.as_deref()) != Some("Bound") {
+    if pv::phase(volume) != Some("Bound") {
         return Err(unfit(&format!("PersistentVolume {bound} is not Bound yet")));
     }
     let requested = pvc::volume_mode(target.claim);

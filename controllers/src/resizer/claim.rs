@@ -65,8 +65,7 @@ fn known<'a>(
 
 /// True if the claim is bound to a volume.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    phase == Some("Bound") && pvc::volume_name(claim).is_some()
+    pvc::phase(claim) == Some("Bound") && pvc::volume_name(claim).is_some()
 }
 
 /// True if the PV references this claim (same namespace and UID).

@@ -12,9 +12,9 @@ use kube::{Resource, ResourceExt};
 use super::kind::{self, Kind};
 use super::names::{self, BindState};
 use super::status::StatusChange;
-use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
+use crate::api::{pv, pvc};
 use crate::client::Resource as _;
 use crate::snapshots::content::{Class, Content};
 
@@ -192,9 +192,7 @@ pub(super) fn volume_of<'a>(
     volume: Option<&'a PersistentVolume>,
 ) -> Result<&'a PersistentVolume, String> {
     let name = claim.name_any();
-    let status = claim.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if phase != Some("Bound") {
+    if pvc::phase(claim) != Some("Bound") {
         return Err(format!("claim {name} is not bound to a volume yet"));
     }
     let volume = volume.ok_or_else(|| format!("the volume of claim {name} does not exist"))?;
