@@ -255,8 +255,7 @@ impl Provisioner {
             })
             .work("classes", &self.class_queue, 1, |this, name: String| async move {
                 let claims = this.by_class.get(&name);
-                let uids = claims.iter().filter_map(|claim| claim.uid());
-                uids.for_each(|uid| this.claim_queue.add(uid));
+                this.claim_queue.add_all(claims.iter().filter_map(|claim| claim.uid()));
                 Outcome::Done
             })
             .beside(|this| async move { this.refill().await });
@@ -305,11 +304,10 @@ impl Provisioner {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
         let claims = caches.claims().each();
-        let uids = claims.filter_map(|claim| to_provision(&claim, driver));
-        uids.for_each(|uid| self.claim_queue.add(uid));
+        self.claim_queue.add_all(claims.filter_map(|claim| to_provision(&claim, driver)));
         let volumes = caches.volumes().each();
-        let names = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
-        names.for_each(|name| self.volume_queue.add(name));
+        let due = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
+        self.volume_queue.add_all(due);
     }
 }
 

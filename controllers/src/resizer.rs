@@ -293,11 +293,8 @@ impl Resizer {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
             let memory = memory.lock();
-            for key in left {
-                if memory.get(&key).is_some_and(|memory| memory.in_use) {
-                    queue.add(key);
-                }
-            }
+            let waits = |key: &Key| memory.get(key).is_some_and(|memory| memory.in_use);
+            queue.add_all(left.into_iter().filter(waits));
         }
     }
 }

@@ -275,12 +275,9 @@ impl Controller {
 
     fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
-        for snapshot in snapshots.all() {
-            self.queue.add(key_of::<K>(&snapshot));
-        }
-        for content in contents.all() {
-            self.queue.add(K::content_key(content.name_any()));
-        }
+        self.queue.add_all(snapshots.all().iter().map(|snapshot| key_of::<K>(snapshot)));
+        let contents = contents.all();
+        self.queue.add_all(contents.iter().map(|content| K::content_key(content.name_any())));
     }
 
     async fn work(&self, key: Key) -> Outcome {
@@ -363,9 +360,8 @@ impl Controller {
     }
 
     fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
-        for snapshot in snapshots.iter().filter(|one| !K::view(one).is_ready()) {
-            self.queue.add(key_of::<K>(snapshot));
-        }
+        let unready = snapshots.iter().filter(|one| !K::view(one).is_ready());
+        self.queue.add_all(unready.map(|one| key_of::<K>(one)));
     }
 
     /// Fails unless this process leads. Called right before each write.

@@ -213,8 +213,7 @@ impl Protection {
     async fn sweeps(&self) {
         let caches = &self.context.caches;
         let clones = self.sweep(|| {
-            let claims = caches.claims().each();
-            claims.for_each(|claim| self.add_clones(&claim));
+            self.clones.add_all(caches.claims().each().flat_map(|claim| touched(&claim)));
         });
         let snapshots = async {
             if self.has_snapshots() {
@@ -235,12 +234,6 @@ impl Protection {
             }
             look();
             tokio::time::sleep(self.options.snapshot_orphan_sweep_interval).await;
-        }
-    }
-
-    fn add_clones(&self, claim: &PersistentVolumeClaim) {
-        for source in touched(claim) {
-            self.clones.add(source);
         }
     }
 

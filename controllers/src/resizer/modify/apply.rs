@@ -96,9 +96,9 @@ impl Resizer {
         let key = match key {
             ModifyKey::Claim(key) => key,
             ModifyKey::Class(class) => {
-                for claim in self.classes().claims.get(&class) {
-                    self.modify_queue.add(ModifyKey::Claim(key_of(&claim)));
-                }
+                let claims = self.classes().claims.get(&class);
+                let keys = claims.iter().map(|claim| ModifyKey::Claim(key_of(claim)));
+                self.modify_queue.add_all(keys);
                 return Outcome::Done;
             }
         };
