@@ -143,11 +143,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{DRIVER, Fault, World, read};
-
-    fn from<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
-        Arc::new(serde_json::from_value(value).unwrap())
-    }
+    use crate::testing::{self, DRIVER, Fault, World, read, with};
 
     fn seen(nodes: &[(&str, bool)]) -> BTreeMap<String, bool> {
         nodes.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
@@ -199,14 +195,12 @@ mod tests {
     }
 
     fn volume(claim: &str, driver: &str) -> Arc<PersistentVolume> {
-        from(json!({
-            "metadata": {"name": format!("pv-{claim}"), "uid": claim},
-            "spec": {
-                "csi": {"driver": driver, "volumeHandle": claim},
-                "claimRef": {"namespace": "ns", "name": claim},
-            },
+        let more = json!({
+            "metadata": {"uid": claim},
+            "spec": {"claimRef": {"namespace": "ns", "name": claim}},
             "status": {"phase": "Bound"},
-        }))
+        });
+        Arc::new(read(with(testing::volume(&format!("pv-{claim}"), driver, claim), more)))
     }
 
     fn using(name: &str) -> Value {

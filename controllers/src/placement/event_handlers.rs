@@ -356,6 +356,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{read, with};
 
     #[test]
     fn what_is_looked_at() {
@@ -364,9 +365,7 @@ mod tests {
             "spec": {"storageClassName": "now"}, "status": {"phase": "Pending"},
         });
         let claim = |change: Value| -> Arc<PersistentVolumeClaim> {
-            let mut now = was.clone();
-            json_patch::merge(&mut now, &change);
-            Arc::new(serde_json::from_value(now).expect("a claim"))
+            Arc::new(read(with(was.clone(), change)))
         };
         let status = json!({"metadata": {"resourceVersion": "2"}, "status": {"phase": "Bound"}});
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});

@@ -1,5 +1,6 @@
 //! Objects for tests, with the fields that all of their kind need, and comparisons.
 
+use std::borrow::Borrow;
 use std::fmt::{Debug, Display};
 
 use k8s_openapi::ByteString;
@@ -28,8 +29,8 @@ pub(crate) fn check_result<T: Debug + PartialEq>(
 }
 
 /// Merges `change` into `object`.
-pub(crate) fn with(mut object: Value, change: Value) -> Value {
-    json_patch::merge(&mut object, &change);
+pub(crate) fn with(mut object: Value, change: impl Borrow<Value>) -> Value {
+    json_patch::merge(&mut object, change.borrow());
     object
 }
 
