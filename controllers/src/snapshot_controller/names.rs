@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
-use sha2::{Digest, Sha256};
 
+use crate::api::naming::sha256;
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
 /// Finalizer that keeps a snapshot until its content is gone.
@@ -40,8 +40,7 @@ pub(super) fn group_content_name(group_uid: &str) -> String {
 
 /// The names of a group's member for a volume: first the snapshot, then its content.
 pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, String) {
-    let digest = Sha256::digest(format!("{group_uid}{volume_handle}"));
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = sha256(&[group_uid, volume_handle]);
     (format!("snapshot-{hex}"), format!("snapcontent-{hex}"))
 }
 
