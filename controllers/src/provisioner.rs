@@ -151,14 +151,10 @@ impl Provisioner {
     fn new(context: Context, options: Options, metrics: Metrics) -> Self {
         let common = &context.common;
         let settings = Settings {
-            naming: options.naming.clone(),
+            options: options.clone(),
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
             has_topology: context.driver.has_topology(),
-            publish_read_only: options.controller_publish_readonly,
-            prevent_mode_change: options.prevent_volume_mode_conversion,
-            strict_topology: options.strict_topology,
-            immediate_topology: options.immediate_topology,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = now.unwrap_or_default().as_millis();

@@ -136,7 +136,7 @@ fn csi(
         driver: driver.to_owned(),
         volume_handle: volume.volume_id.clone(),
         fs_type: fs_type.filter(|fs_type| !fs_type.is_empty()),
-        read_only: (settings.publish_read_only && only_reads).then_some(true),
+        read_only: (settings.options.controller_publish_readonly && only_reads).then_some(true),
         volume_attributes: Some(attributes),
         controller_publish_secret_ref: secrets.controller_publish,
         node_stage_secret_ref: secrets.node_stage,
