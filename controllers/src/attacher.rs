@@ -1,10 +1,9 @@
 //! The attacher: VolumeAttachments become ControllerPublishVolume and ControllerUnpublishVolume.
 //!
-//! Kubernetes creates a VolumeAttachment for each volume that a node needs, if the driver's
-//! CSIDriver sets `attachRequired`, and deletes it when the node no longer needs the volume.
-//! Without `attachRequired` there are no VolumeAttachments, and the attacher has no work. A
-//! finalizer keeps the VolumeAttachment until the volume is detached. Another one keeps the PV
-//! until no attachment is left.
+//! If the driver's CSIDriver sets `attachRequired`, Kubernetes creates a VolumeAttachment for each
+//! volume that a node needs. It deletes the object when the node no longer needs the volume.
+//! Without `attachRequired`, the attacher has no work. A finalizer keeps the VolumeAttachment until
+//! the volume is detached. Another one keeps the PV until no attachment is left.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -1,11 +1,12 @@
 //! Publishes the room for new volumes to the scheduler: one CSIStorageCapacity object for each
 //! topology segment and StorageClass.
 //!
-//! Each pass covers all objects. A pass runs after a change of classes or nodes, after volumes and
-//! snapshots were created, expanded or deleted, and every minute, since others fill disks too. When
-//! many volumes change, passes are rate-limited. Only a claim rejected for lack of room gets a pass
-//! at once, before another node is chosen. A pass writes only what differs. So a new process takes
-//! over its predecessor's objects, and the scheduler never sees a node without capacity objects.
+//! Each pass covers all objects. A pass runs after a change of classes or nodes, and after volumes
+//! and snapshots were created, expanded or deleted. It also runs every minute, since others fill
+//! disks too. When many volumes change, passes are rate-limited. Only a claim rejected for lack of
+//! room gets a pass at once, before another node is chosen. A pass writes only what differs. So a
+//! new process takes over its predecessor's objects, and the scheduler never sees a node without
+//! capacity objects.
 
 use std::sync::Arc;
 use std::time::Duration;

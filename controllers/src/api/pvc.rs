@@ -30,7 +30,7 @@ pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     written_class(claim).filter(|name| !name.is_empty())
 }
 
-/// The parameters by which a driver learns the names of a claim and its volume.
+/// The parameters that give a driver the names of a claim and its volume.
 pub(crate) fn names(claim: &PersistentVolumeClaim, volume: &str) -> [(String, String); 3] {
     [
         ("pvc/name", claim.name_any()),

@@ -17,9 +17,9 @@ const DELETED: &str = "VolumeOfForeignClaim";
 
 /// The claim that a volume of this driver was made for and may be bound to yet.
 ///
-/// The volume's name comes from the claim's UID. An administrator who binds a released volume to a
-/// new claim keeps its name, so that volume is never taken for one made for the new claim. The phase
-/// may be Bound: the PV controller writes it before the admission policy refuses the binding.
+/// The volume's name comes from the claim's UID. A released volume that an administrator binds to a
+/// new claim keeps its name, so it does not count as made for that claim. The phase may be Bound:
+/// the PV controller writes it before the admission policy refuses the binding.
 fn made_for<'a>(
     volume: &'a PersistentVolume,
     driver: &str,

@@ -1,6 +1,6 @@
-//! A message for users whose claim suggests several nodes by an access mode, while its volume is on
-//! one node. CSI lets a driver accept such a claim: the mode allows pods to share the
-//! volume, and the node affinity keeps them together.
+//! A message for the users of a claim with an access mode for several nodes, if its volume is on one
+//! node. CSI lets a driver accept such a claim: the mode allows pods to share the volume, and the node
+//! affinity keeps them together.
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume};
 
