@@ -32,7 +32,7 @@ mod health;
 mod registration_socket;
 mod stream;
 
-pub use health::{Health, Verdict};
+pub use health::Health;
 use registration_socket::Bound;
 use stream::AuthorityRewrite;
 
@@ -166,7 +166,6 @@ async fn serve(
             endpoint: options.endpoint.to_string_lossy().into_owned(),
             supported_versions: VERSIONS.map(str::to_owned).to_vec(),
         },
-        health: options.health.clone(),
         refused: verdicts,
     };
     let (connections, incoming) = mpsc::channel(CONNECTIONS);
@@ -240,7 +239,6 @@ async fn accept(
 /// The gRPC service that kubelet calls.
 struct Service {
     info: PluginInfo,
-    health: Health,
     refused: mpsc::Sender<String>,
 }
 
@@ -258,7 +256,6 @@ impl Registration for Service {
         let status = request.into_inner();
         if status.plugin_registered {
             tracing::info!(driver = self.info.name, "kubelet has registered the driver");
-            self.health.registered();
         } else {
             // A full channel already holds a rejection, and one is enough.
             let _ = self.refused.try_send(status.error);
