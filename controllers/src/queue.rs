@@ -213,7 +213,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// The number of keys that are ready for a worker.
-    pub fn depth(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn depth(&self) -> usize {
         self.stats().ready
     }
 

@@ -125,17 +125,6 @@ macro_rules! watches {
                 }
             )+
 
-            /// Those that have not seen everything yet.
-            pub fn unsynced(&self) -> Vec<&'static str> {
-                let (mut unsynced, watches) = (Vec::new(), &self.shared.watches);
-                $(
-                    if watches.$name.get().is_some_and(|watch| !watch.is_synced()) {
-                        unsynced.push(stringify!($name));
-                    }
-                )+
-                unsynced
-            }
-
             fn leave(&self) {
                 $(
                     if let Some(watch) = self.shared.watches.$name.get() {

@@ -80,8 +80,9 @@ impl Events {
         (events, Backlog::new(waiting_warnings, waiting, seen))
     }
 
-    /// For tests: the second value receives every event.
-    pub fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
+    /// The second value receives every event.
+    #[cfg(test)]
+    pub(crate) fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
         let (sender, waiting) = mpsc::channel(WAITING);
         let events = Events {
             normal: sender.clone(),

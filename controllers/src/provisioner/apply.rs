@@ -298,7 +298,7 @@ impl Provisioner {
         let has_topology = self.context.driver.has_topology();
         let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
         let state = match class(Call::CreateVolume { movable }, failure.code()) {
-            Class::Retry | Class::InBackground => State::Background,
+            Class::InBackground => State::Background,
             Class::Final | Class::InUse => State::Finished,
             Class::Reschedule => State::Reschedule,
             Class::Infeasible => State::Infeasible,
