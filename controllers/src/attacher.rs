@@ -1,10 +1,9 @@
 //! The attacher: VolumeAttachments become ControllerPublishVolume and ControllerUnpublishVolume.
 //!
-//! Kubernetes creates a VolumeAttachment for each volume that a node needs, if the driver's
-//! CSIDriver sets `attachRequired`, and deletes it when the node no longer needs the volume.
-//! Without `attachRequired` there are no VolumeAttachments, and the attacher has no work. A
-//! finalizer keeps the VolumeAttachment until the volume is detached. Another one keeps the PV
-//! until no attachment is left.
+//! If the driver's CSIDriver sets `attachRequired`, Kubernetes creates a VolumeAttachment for each
+//! volume that a node needs. It deletes the object when the node no longer needs the volume.
+//! Without `attachRequired`, the attacher has no work. A finalizer keeps the VolumeAttachment until
+//! the volume is detached. Another one keeps the PV until no attachment is left.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -24,7 +23,7 @@ use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
 use crate::client::lease::lease_name;
 use crate::client::{ApiError, Kube};
-use crate::controller::{Context, Controller};
+use crate::controller::{Context, Controller, finalizers};
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
 
@@ -261,21 +260,16 @@ impl Attacher {
                 return Outcome::Failed;
             }
         };
-        let Some(patch) = self.rules.unprotect(&volume, named) else {
+        if named {
             return match self.of_volume.get(name).is_empty() {
                 // The watch will not report the end of an attachment without a label.
                 true => Outcome::Failed,
                 false => Outcome::Done,
             };
-        };
-        match self.kube.json(volume.as_ref(), patch).await {
-            Ok(written) => {
-                if !written.finalizers().is_empty() {
-                    self.volumes.apply_write(written);
-                }
-                Outcome::Done
-            }
-            Err(error) if error.is_not_found() => Outcome::Done,
+        }
+        let finalizer = &self.rules.finalizer;
+        match finalizers::remove(&self.kube, Some(&self.volumes), &*volume, finalizer).await {
+            Ok(()) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(volume = name, %error, "removing the finalizer failed");
                 Outcome::Failed

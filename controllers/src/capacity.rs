@@ -1,11 +1,12 @@
 //! Publishes the room for new volumes to the scheduler: one CSIStorageCapacity object for each
 //! topology segment and StorageClass.
 //!
-//! Each pass covers all objects. A pass runs after a change of classes or nodes, after volumes and
-//! snapshots were created, expanded or deleted, and every minute, since others fill disks too. When
-//! many volumes change, passes are rate-limited. Only a claim rejected for lack of room gets a pass
-//! at once, before another node is chosen. A pass writes only what differs. So a new process takes
-//! over its predecessor's objects, and the scheduler never sees a node without capacity objects.
+//! Each pass covers all objects. A pass runs after a change of classes or nodes, and after volumes
+//! and snapshots were created, expanded or deleted. It also runs every minute, since others fill
+//! disks too. When many volumes change, passes are rate-limited. Only a claim rejected for lack of
+//! room gets a pass at once, before another node is chosen. A pass writes only what differs. So a
+//! new process takes over its predecessor's objects, and the scheduler never sees a node without
+//! capacity objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,10 +70,8 @@ pub struct Options {
 /// Why the capacity loop can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace of the objects is unknown.
     #[error("the namespace of the objects is unknown: set NAMESPACE or POD_NAMESPACE")]
     NoNamespace,
-    /// The pod that is to own the objects, or to lead to their owner, is unknown.
     #[error(
         "the environment has no POD_NAME, which leads to the owner of the objects; \
              --capacity-ownerref-level=-1 needs no owner"
@@ -105,10 +104,10 @@ impl Metrics {
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
     let namespace = namespace().ok_or(Error::NoNamespace)?;
     let owner = match u32::try_from(options.capacity_ownerref_level) {
-        Err(_) => Owner::none(),
+        Err(_) => None,
         Ok(level) => {
             let pod = environment("POD_NAME").ok_or(Error::NoPod)?;
-            Owner::above(&namespace, &pod, level)
+            Some(Owner::above(&namespace, &pod, level))
         }
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());

@@ -57,55 +57,42 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub extra_create_metadata: bool,
 
-    /// Flags of the API server's client.
     #[command(flatten)]
     pub api: ApiArgs,
 
-    /// Flags of leader election.
     #[command(flatten)]
     pub election: ElectionArgs,
 
-    /// Flags of registration and liveness.
     #[command(flatten)]
     pub kubelet: KubeletArgs,
 
-    /// Flags of the capacity controller.
     #[command(flatten)]
     pub capacity: capacity::Options,
 
-    /// Flags of placement.
     #[command(flatten)]
     pub placement: placement::Flags,
 
-    /// Flags of the attacher.
     #[command(flatten)]
     pub attacher: attacher::Options,
 
-    /// Flags of the resizer.
     #[command(flatten)]
     pub resizer: resizer::Options,
 
-    /// Flags of the snapshotter.
     #[command(flatten)]
     pub snapshotter: snapshotter::Options,
 
-    /// Flags of the health watcher.
     #[command(flatten)]
     pub health: health::Options,
 
-    /// Flags of the node cleanup.
     #[command(flatten)]
     pub gone: node_cleanup::Options,
 
-    /// Flags of the search for volumes without a PV.
     #[command(flatten)]
     pub orphans: orphaned_volumes::Options,
 
-    /// Flags of the snapshot-controller.
     #[command(flatten)]
     pub snapshot_controller: snapshot_controller::Options,
 
-    /// Flags of the provisioner.
     #[command(flatten)]
     pub provisioner: provisioner::Options,
 }

@@ -29,14 +29,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Why the endpoint is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address can't be bound.
     #[error("listening on {address} for liveness probes: {source}")]
-    Listen {
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server ended.
+    Listen { address: SocketAddr, source: io::Error },
     #[error("serving liveness probes: {0}")]
     Serve(#[source] io::Error),
 }

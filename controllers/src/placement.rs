@@ -36,6 +36,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::api::capacity::managed_by;
 use crate::api::naming::Naming;
 use crate::api::{pv, pvc};
 use crate::cache::{Change, Index, Store};
@@ -95,7 +96,6 @@ pub struct Options {
     pub capacity: bool,
     /// True if nodes attach volumes: their attachments get labels.
     pub attachments: bool,
-    /// The naming scheme of volumes.
     pub(crate) naming: Naming,
     /// The ConfigMap with the placement table for the API server, if one is kept.
     pub table: Option<Place>,
@@ -226,7 +226,7 @@ impl Placement {
                 .map(|watch| watch.index(|object| vec![object.storage_class_name.clone()])),
             pools: capacities.as_ref().map(|watch| watch.index(room::pools)),
             capacities,
-            keepers: caches.nodes().index(|node| vec![room::keeper(&node.name_any())]),
+            keepers: caches.nodes().index(|node| vec![managed_by(Some(&node.name_any()))]),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),
             awaited: claims.index(source_protection::awaited),

@@ -59,7 +59,6 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[group(skip)]
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
-    /// The names of volumes.
     #[command(flatten)]
     pub naming: Naming,
 
@@ -135,7 +134,7 @@ struct Provisioner {
 /// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
 /// provisioner.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
-    source_protection::run(context, options).await;
+    Arc::new(Protection::new(context, options)).run().await;
 }
 
 /// Runs the provisioner until `context.stop`.
@@ -152,14 +151,10 @@ impl Provisioner {
     fn new(context: Context, options: Options, metrics: Metrics) -> Self {
         let common = &context.common;
         let settings = Settings {
-            naming: options.naming.clone(),
+            options: options.clone(),
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
             has_topology: context.driver.has_topology(),
-            publish_read_only: options.controller_publish_readonly,
-            prevent_mode_change: options.prevent_volume_mode_conversion,
-            strict_topology: options.strict_topology,
-            immediate_topology: options.immediate_topology,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = now.unwrap_or_default().as_millis();
@@ -172,7 +167,7 @@ impl Provisioner {
         };
         let claims = context.caches.claims();
         let central = context.scope == Scope::Cluster;
-        let protection = central.then(|| Protection::new(context.clone(), &options));
+        let protection = central.then(|| Protection::new(context.clone(), options));
         Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,
@@ -256,8 +251,7 @@ impl Provisioner {
             })
             .work("classes", &self.class_queue, 1, |this, name: String| async move {
                 let claims = this.by_class.get(&name);
-                let uids = claims.iter().filter_map(|claim| claim.uid());
-                uids.for_each(|uid| this.claim_queue.add(uid));
+                this.claim_queue.add_all(claims.iter().filter_map(|claim| claim.uid()));
                 Outcome::Done
             })
             .beside(|this| async move { this.refill().await });
@@ -306,11 +300,10 @@ impl Provisioner {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
         let claims = caches.claims().each();
-        let uids = claims.filter_map(|claim| to_provision(&claim, driver));
-        uids.for_each(|uid| self.claim_queue.add(uid));
+        self.claim_queue.add_all(claims.filter_map(|claim| to_provision(&claim, driver)));
         let volumes = caches.volumes().each();
-        let names = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
-        names.for_each(|name| self.volume_queue.add(name));
+        let due = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
+        self.volume_queue.add_all(due);
     }
 }
 

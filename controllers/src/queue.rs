@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-
-use crate::queue::tasks::{finish, unless_panicked};
-
-pub(crate) mod tasks;
 
 /// The delay of failed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +136,10 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
+    pub fn add_all(&self, keys: impl IntoIterator<Item = K>) {
+        keys.into_iter().for_each(|key| self.add(key));
+    }
+
     /// Queues a key after a delay, unless it becomes ready earlier.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.state.lock().add_at(key, Instant::now() + delay);
@@ -189,7 +190,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         let mut running = JoinSet::new();
         loop {
             tokio::select! {
-                Some(ended) = running.join_next() => unless_panicked(ended),
+                Some(ended) = running.join_next() => {
+                    // The process must not continue without the work that panicked.
+                    if let Some(panic) = ended.err().and_then(|error| error.try_into_panic().ok()) {
+                        resume_unwind(panic);
+                    }
+                }
                 item = self.next(), if running.len() < at_once => {
                     let Some(item) = item else { break };
                     let work = on(item.key().clone(), item.queued);
@@ -197,7 +203,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 }
             }
         }
-        finish(running).await;
+        running.join_all().await;
     }
 
     /// Closes the queue: it neither hands out nor accepts keys.
@@ -207,7 +213,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// The number of keys that are ready for a worker.
-    pub fn depth(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn depth(&self) -> usize {
         self.stats().ready
     }
 

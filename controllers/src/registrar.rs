@@ -32,7 +32,7 @@ mod health;
 mod registration_socket;
 mod stream;
 
-pub use health::{Health, Verdict};
+pub use health::Health;
 use registration_socket::Bound;
 use stream::AuthorityRewrite;
 
@@ -74,31 +74,14 @@ pub struct Options {
 /// Why a driver is not registered, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket can't be served.
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    /// The driver's name can't be used.
     #[error("the driver calls itself {name:?}, which {why}")]
-    Name {
-        /// The name that the driver returned.
-        name: String,
-        /// The reason.
-        why: String,
-    },
-    /// Kubelet rejected the driver.
+    Name { name: String, why: String },
     #[error("kubelet refused to register driver {driver}: {message}")]
-    Refused {
-        driver: String,
-        /// Kubelet's message.
-        message: String,
-    },
-    /// The server ended.
+    Refused { driver: String, message: String },
     #[error("registration of driver {driver}: {source}")]
-    Serve {
-        driver: String,
-        /// The cause.
-        source: tonic::transport::Error,
-    },
+    Serve { driver: String, source: tonic::transport::Error },
 }
 
 /// Registers the driver when it is ready, and keeps it registered until `stop`.
@@ -183,7 +166,6 @@ async fn serve(
             endpoint: options.endpoint.to_string_lossy().into_owned(),
             supported_versions: VERSIONS.map(str::to_owned).to_vec(),
         },
-        health: options.health.clone(),
         refused: verdicts,
     };
     let (connections, incoming) = mpsc::channel(CONNECTIONS);
@@ -257,7 +239,6 @@ async fn accept(
 /// The gRPC service that kubelet calls.
 struct Service {
     info: PluginInfo,
-    health: Health,
     refused: mpsc::Sender<String>,
 }
 
@@ -275,7 +256,6 @@ impl Registration for Service {
         let status = request.into_inner();
         if status.plugin_registered {
             tracing::info!(driver = self.info.name, "kubelet has registered the driver");
-            self.health.registered();
         } else {
             // A full channel already holds a rejection, and one is enough.
             let _ = self.refused.try_send(status.error);

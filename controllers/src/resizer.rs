@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -28,15 +27,14 @@ use crate::csi::driver::{ControllerCapability, NodeCapability};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::SecretError;
 
-pub mod claim;
+mod claim;
 mod expand;
-pub mod modify;
+mod modify;
 mod pods_by_claim;
-pub mod recover;
+mod recover;
 #[cfg(test)]
 mod testing;
 
-use claim::Claim;
 use pods_by_claim::Users;
 
 /// Default timeout of a CSI call.
@@ -73,22 +71,16 @@ pub type Error = Infallible;
 /// Why a claim could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum ResizeError {
-    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The volume's access modes fit no CSI access mode.
     #[error(transparent)]
     AccessModes(#[from] AccessModesError),
-    /// The CSI call failed.
     #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
-    /// Another process is responsible now.
     #[error("another process has taken over")]
     NotOurs,
-    /// This process is stopping.
     #[error("stopped")]
     Stopped,
 }
@@ -248,7 +240,7 @@ impl Resizer {
 
     fn is_mine(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
         pv::handle(volume, &self.context.driver.name).is_some()
-            && claim.is_bound_to(volume)
+            && claim::is_bound_to(claim, volume)
             && self.context.may_have(volume)
     }
 
@@ -301,11 +293,8 @@ impl Resizer {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
             let memory = memory.lock();
-            for key in left {
-                if memory.get(&key).is_some_and(|memory| memory.in_use) {
-                    queue.add(key);
-                }
-            }
+            let waits = |key: &Key| memory.get(key).is_some_and(|memory| memory.in_use);
+            queue.add_all(left.into_iter().filter(waits));
         }
     }
 }
@@ -329,8 +318,4 @@ fn outcome_of(error: &ResizeError, key: &Key) -> Outcome {
             Outcome::Failed
         }
     }
-}
-
-fn now() -> Timestamp {
-    Timestamp::now()
 }

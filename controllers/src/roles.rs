@@ -89,10 +89,8 @@ impl Roles {
 /// An invalid value of `--controllers`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolesError {
-    /// The list contains an unknown name.
     #[error("there is no controller {0:?}; there are {names}", names = names())]
     Unknown(String),
-    /// The list selects no controller.
     #[error("the list selects no controller")]
     Nothing,
 }

@@ -14,35 +14,18 @@ pub(crate) type Credentials = BTreeMap<String, String>;
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The API server returned an error.
     #[error("secret {namespace}/{name}: {source}")]
     Unreadable {
-        /// The secret's namespace.
         namespace: String,
-        /// The secret's name.
         name: String,
-        /// The API server's error.
         #[source]
         source: ApiError,
     },
-    /// The secret does not exist.
     #[error("there is no secret {namespace}/{name}")]
-    Missing {
-        /// The secret's namespace.
-        namespace: String,
-        /// The secret's name.
-        name: String,
-    },
+    Missing { namespace: String, name: String },
     /// A value is not UTF-8, which CSI requires.
     #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
-    NotText {
-        /// The secret's namespace.
-        namespace: String,
-        /// The secret's name.
-        name: String,
-        /// The key of the value.
-        key: String,
-    },
+    NotText { namespace: String, name: String, key: String },
 }
 
 /// Reads a secret from the API server each time, so that it never stays in memory.

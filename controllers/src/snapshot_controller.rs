@@ -16,7 +16,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use crate::api::duration;
+use crate::api::{duration, pvc};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::{Context, EventKey, pause};
@@ -110,10 +110,8 @@ impl EventKey for Key {
 /// The reason why a reconcile ended early.
 #[derive(Debug, thiserror::Error)]
 enum ReconcileError {
-    /// Another process leads.
     #[error("another process leads")]
     NotLeading,
-    /// A call failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The write removed the last finalizer of an object that is being deleted.
@@ -124,12 +122,7 @@ enum ReconcileError {
         "the API server dropped what was written to {kind} {name}: the cluster's definition of \
          this kind lacks a field; update the CustomResourceDefinition"
     )]
-    Dropped {
-        /// The kind of the object.
-        kind: String,
-        /// The name of the object.
-        name: String,
-    },
+    Dropped { kind: String, name: String },
 }
 
 /// What follows a step.
@@ -282,12 +275,9 @@ impl Controller {
 
     fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
-        for snapshot in snapshots.all() {
-            self.queue.add(key_of::<K>(&snapshot));
-        }
-        for content in contents.all() {
-            self.queue.add(K::content_key(content.name_any()));
-        }
+        self.queue.add_all(snapshots.all().iter().map(|snapshot| key_of::<K>(snapshot)));
+        let contents = contents.all();
+        self.queue.add_all(contents.iter().map(|content| K::content_key(content.name_any())));
     }
 
     async fn work(&self, key: Key) -> Outcome {
@@ -370,9 +360,8 @@ impl Controller {
     }
 
     fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
-        for snapshot in snapshots.iter().filter(|one| !K::view(one).is_ready()) {
-            self.queue.add(key_of::<K>(snapshot));
-        }
+        let unready = snapshots.iter().filter(|one| !K::view(one).is_ready());
+        self.queue.add_all(unready.map(|one| key_of::<K>(one)));
     }
 
     /// Fails unless this process leads. Called right before each write.
@@ -443,7 +432,7 @@ impl Controller {
 fn note<K: Resource>(watch: &Store<K>, old: &K, written: K) -> Result<(), ReconcileError> {
     if written.resource_version() == old.resource_version() {
         // Removing the last finalizer deletes the object and does not change its resourceVersion.
-        if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
+        if written.is_deleting() && written.finalizers().is_empty() {
             return Err(ReconcileError::Deleted);
         }
         return Err(ReconcileError::Dropped {
@@ -468,10 +457,7 @@ fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
 
 /// True if a claim is bound and was not bound before, according to the cache.
 fn is_newly_bound(change: &Change<PersistentVolumeClaim>) -> bool {
-    let bound = |claim: &PersistentVolumeClaim| {
-        let status = claim.status.as_ref();
-        status.and_then(|status| status.phase.as_deref()) == Some("Bound")
-    };
+    let bound = |claim: &PersistentVolumeClaim| pvc::phase(claim) == Some("Bound");
     match change {
         Change::Applied { old, new } => bound(new) && !old.as_deref().is_some_and(bound),
         Change::Deleted(_) => false,

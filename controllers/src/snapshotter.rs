@@ -45,9 +45,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
+
 use crate::api::scope::Scope;
 use crate::cache::Change;
-use crate::client::Resource;
 use crate::controller::{Context, Controller};
 
 mod content_client;
@@ -95,12 +96,7 @@ pub struct Options {
 pub enum Error {
     /// Names with this length of UID would not be unique.
     #[error("--{flag}={length}: a length is at least 1, or -1 for the whole UID")]
-    NameLength {
-        /// The flag's name.
-        flag: &'static str,
-        /// The flag's value.
-        length: i32,
-    },
+    NameLength { flag: &'static str, length: i32 },
 }
 
 impl Options {
@@ -160,6 +156,7 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     };
     let queue = context.queue();
     let period = context.common.resync_period.unwrap_or(RESYNC);
+    let workers = context.common.worker_threads.unwrap_or(WORKERS);
     let (seen, all, with_volumes) = (contents.clone(), contents.clone(), context.clone());
     Controller::new(context, Arc::new(Reconciler::<K>::new(shared)))
         .after(|_| async move {
@@ -168,26 +165,16 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
                 let matters = old.as_ref().is_none_or(|old| decide::matters(&**old, &**new));
-                matters.then(|| name(new.as_ref()))
+                matters.then(|| new.name_any())
             }
             Change::Deleted(_) => None,
         })
-        .work(queue_name, &queue, workers(context), |this, name: String| async move {
+        .work(queue_name, &queue, workers, |this, name: String| async move {
             this.reconcile(&name).await
         })
-        .resync(period, &queue, move |_| {
-            all.all().into_iter().map(|content| name(content.as_ref()))
-        })
+        .resync(period, &queue, move |_| all.all().into_iter().map(|content| content.name_any()))
         .run()
         .await;
-}
-
-fn name<K: Resource>(content: &K) -> String {
-    content.meta().name.clone().unwrap_or_default()
-}
-
-fn workers(context: &Context) -> usize {
-    context.common.worker_threads.unwrap_or(WORKERS)
 }
 
 /// If there is more than one process, PersistentVolumes decide who owns a content.

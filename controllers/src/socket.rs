@@ -29,29 +29,14 @@ const BACKLOG: i32 = 128;
 /// Why a socket can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The path is invalid or too long.
     #[error("socket {path}: {why}")]
-    Path {
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Another process serves the socket.
+    Path { path: PathBuf, why: String },
     #[error("socket {0} is served by another process; stop that one first")]
     Served(PathBuf),
-    /// The path exists and is not a socket.
     #[error("{0} exists and is not a socket; it is left as it is")]
     NotASocket(PathBuf),
-    /// A system call failed.
     #[error("{op} {path}: {source}")]
-    Io {
-        /// The name of the system call.
-        op: &'static str,
-        /// The path it was called with.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
+    Io { op: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// A listening socket in the filesystem. Dropping it removes its name.
@@ -77,22 +62,17 @@ impl Socket {
         check(path)?;
         let dir = path.parent().unwrap_or(path);
         make_dir(dir, missing)?;
-        let failed =
-            |op| move |error: Errno| Error::Io { op, path: path.to_owned(), source: error.into() };
-        let fd = new_socket().map_err(failed("socket"))?;
+        let fd = new_socket().map_err(failed("socket", path))?;
         // bind gives the file the mode of the unbound socket.
-        fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("fchmod"))?;
+        fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("fchmod", path))?;
         let private = dir.join(private_name());
         bind_beneath(&fd, dir, &private)?;
         let made = Name::of(private)?;
-        listen(&fd, Backlog::new(BACKLOG).map_err(failed("listen"))?).map_err(failed("listen"))?;
+        let backlog = Backlog::new(BACKLOG).map_err(failed("listen", path))?;
+        listen(&fd, backlog).map_err(failed("listen", path))?;
         let name = made.rename(path)?;
         let listener = UnixListener::from(fd);
-        listener.set_nonblocking(true).map_err(|source| Error::Io {
-            op: "set_nonblocking",
-            path: path.to_owned(),
-            source,
-        })?;
+        listener.set_nonblocking(true).map_err(failed("set_nonblocking", path))?;
         Ok(Socket { name, listener })
     }
 
@@ -104,10 +84,8 @@ impl Socket {
 
 impl Name {
     fn of(path: PathBuf) -> Result<Name, Error> {
-        match fs::symlink_metadata(&path) {
-            Ok(meta) => Ok(Name { id: (meta.dev(), meta.ino()), path }),
-            Err(source) => Err(Error::Io { op: "stat", path, source }),
-        }
+        let meta = fs::symlink_metadata(&path).map_err(failed("stat", &path))?;
+        Ok(Name { id: (meta.dev(), meta.ino()), path })
     }
 
     pub fn path(&self) -> &Path {
@@ -125,11 +103,7 @@ impl Name {
     }
 
     fn rename(mut self, to: &Path) -> Result<Name, Error> {
-        fs::rename(&self.path, to).map_err(|source| Error::Io {
-            op: "rename to",
-            path: to.to_owned(),
-            source,
-        })?;
+        fs::rename(&self.path, to).map_err(failed("rename to", to))?;
         self.path = to.to_owned();
         Ok(self)
     }
@@ -161,18 +135,22 @@ pub fn check(path: &Path) -> Result<(), Error> {
     refuse_what_is_not_stale(path)
 }
 
+/// Adds the failed call and its path to an error.
+fn failed<E: Into<io::Error>>(op: &'static str, path: &Path) -> impl FnOnce(E) -> Error {
+    move |error| Error::Io { op, path: path.to_owned(), source: error.into() }
+}
+
 /// A name that no client looks for and no other socket has.
 fn private_name() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let count = MADE.fetch_add(1, Ordering::Relaxed);
     format!(".{}-{count}.sock", std::process::id())
 }
+
 fn make_dir(dir: &Path, missing: &fs::DirBuilder) -> Result<(), Error> {
     match missing.create(dir) {
-        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-            Err(Error::Io { op: "mkdir", path: dir.to_owned(), source })
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(failed("mkdir", dir)),
     }
 }
 
@@ -194,23 +172,22 @@ fn check_path(path: &Path) -> Result<(), Error> {
 }
 
 fn refuse_what_is_not_stale(path: &Path) -> Result<(), Error> {
-    let failed = |op, source| Error::Io { op, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("stat", error)),
+        Err(error) => return Err(failed("stat", path)(error)),
         Ok(meta) if !meta.file_type().is_socket() => {
             return Err(Error::NotASocket(path.to_owned()));
         }
         Ok(_) => {}
     }
-    let fd = new_socket().map_err(|e| failed("socket", e.into()))?;
-    let address = UnixAddr::new(path).map_err(|e| failed("connect", e.into()))?;
+    let fd = new_socket().map_err(failed("socket", path))?;
+    let address = UnixAddr::new(path).map_err(failed("connect", path))?;
     match connect(fd.as_raw_fd(), &address) {
         // No process listens: the owner died without removing the socket, or removed it just now.
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
         // EAGAIN: a process listens, but its backlog is full.
         Ok(()) | Err(Errno::EAGAIN) => Err(Error::Served(path.to_owned())),
-        Err(error) => Err(failed("connect", error.into())),
+        Err(error) => Err(failed("connect", path)(error)),
     }
 }
 
@@ -222,19 +199,16 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 /// Binds through the directory's descriptor. So the private name may be longer than the public one,
 /// and lies in the same directory.
 fn bind_beneath(fd: &OwnedFd, dir: &Path, private: &Path) -> Result<(), Error> {
-    let failed = |op, path: &Path, source| Error::Io { op, path: path.to_owned(), source };
-    let opened = fs::File::open(dir).map_err(|e| failed("open directory", dir, e))?;
+    let opened = fs::File::open(dir).map_err(failed("open directory", dir))?;
     let name = private.file_name().unwrap_or_default();
     let by_fd = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
     // A process with the same PID was killed here and left this file.
     match fs::remove_file(private) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed("unlink", private, error));
-        }
-        _ => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed.map_err(failed("unlink", private))?,
     }
-    let address = UnixAddr::new(&by_fd).map_err(|e| failed("bind", private, e.into()))?;
-    bind(fd.as_raw_fd(), &address).map_err(|e| failed("bind", private, e.into()))
+    let address = UnixAddr::new(&by_fd).map_err(failed("bind", private))?;
+    bind(fd.as_raw_fd(), &address).map_err(failed("bind", private))
 }
 
 #[cfg(test)]

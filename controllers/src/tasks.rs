@@ -11,9 +11,7 @@ pub struct Tasks(JoinSet<(&'static str, Result<(), String>)>);
 #[derive(Debug, thiserror::Error)]
 #[error("{role} ended: {why}")]
 pub struct Ended {
-    /// The task.
     pub role: &'static str,
-    /// The reason.
     pub why: String,
 }
 

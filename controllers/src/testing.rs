@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 mod driver;
 mod objects;
 
-pub(crate) use driver::{Call, NODE_ID, Script, connect};
+pub(crate) use driver::{Call, NODE_ID, Script, connect, entry};
 pub(crate) use hostloop_fake_api::{FakeApi, Fault};
 pub(crate) use objects::*;
 

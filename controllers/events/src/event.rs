@@ -113,7 +113,6 @@ pub struct Event {
     /// The state of an object in a controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// The gRPC code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
     /// The message of the error.
@@ -203,9 +202,7 @@ pub(crate) fn shorten(text: &str) -> Box<str> {
 pub enum Field {
     Text(Box<str>),
     Number(u64),
-    /// True or false.
     Flag(bool),
-    /// Several texts.
     List(Box<[Box<str>]>),
 }
 

@@ -32,30 +32,18 @@ const NAME: &str = "hostloop";
 /// The reason why spans can't be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address.
     #[error("--otlp-endpoint {address}")]
-    Endpoint {
-        /// The collector.
-        address: Address,
-        /// The error of gRPC.
-        source: tonic::transport::Error,
-    },
-    /// A list in the environment.
+    Endpoint { address: Address, source: tonic::transport::Error },
     #[error("{variable}: entry {entry} is not NAME=VALUE")]
     Entry {
         variable: &'static str,
         /// The number of the entry, from 1. Its text may be a secret.
         entry: usize,
     },
-    /// A header that gRPC can't send.
     #[error(
         "{variable}: entry {entry} is not a header for gRPC: letters, digits, '-', '_' and '.'"
     )]
-    Header {
-        variable: &'static str,
-        /// The number of the entry, from 1.
-        entry: usize,
-    },
+    Header { variable: &'static str, entry: usize },
 }
 
 /// The number of events that no collector got. Clones are the same number.

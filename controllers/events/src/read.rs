@@ -15,23 +15,14 @@ use crate::serve::{Header, Request};
 /// Why events can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No process serves the socket.
     #[error("events socket {path}: {source}; does the driver run, with this --events-socket?")]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// The connection broke.
+    Connect { path: PathBuf, source: io::Error },
     #[error("reading events: {0}")]
     Broken(#[from] io::Error),
-    /// The process refuses.
     #[error("{0}")]
     Refused(String),
-    /// The first line is of another format.
     #[error("the events have the format {0:?}, not {FORMAT}; use the program of that version")]
     Format(String),
-    /// A line is not an event.
     #[error("a line is not an event: {0}")]
     Unreadable(#[from] serde_json::Error),
 }
@@ -40,9 +31,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
     Event {
-        /// Its number.
         seq: u64,
-        /// The whole event.
         json: Value,
     },
     /// There was no event for a while.
@@ -78,7 +67,6 @@ pub fn said(line: &str) -> Result<Said, Error> {
 /// A stream of events from a socket.
 #[derive(Debug)]
 pub struct Stream {
-    /// The first line.
     pub header: Header,
     lines: Lines<BufReader<OwnedReadHalf>>,
     /// The process ends the stream when this is closed.

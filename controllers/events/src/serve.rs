@@ -42,7 +42,6 @@ pub struct Process {
     pub process: String,
     /// The node's ID, on a node.
     pub node: Option<String>,
-    /// The version of the program.
     pub version: String,
 }
 
@@ -54,7 +53,6 @@ pub struct Request {
     pub from: u64,
     /// The ring that the number is of; empty for any. Events of another ring come from the first.
     pub boot: String,
-    /// Wait for further events.
     pub follow: bool,
 }
 

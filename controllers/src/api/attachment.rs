@@ -1,15 +1,10 @@
 //! VolumeAttachments.
 
-use sha2::{Digest, Sha256};
+use super::naming::sha256;
 
 /// The attachment name that the attach-detach controller uses and kubelet waits for.
 pub(crate) fn expected_name(handle: &str, driver: &str, node: &str) -> String {
-    let mut hash = Sha256::new();
-    for part in [handle, driver, node] {
-        hash.update(part.as_bytes());
-    }
-    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{digits}")
+    format!("csi-{}", sha256(&[handle, driver, node]))
 }
 
 #[cfg(test)]

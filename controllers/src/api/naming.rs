@@ -1,7 +1,9 @@
-//! Derives the names of volumes from the UIDs of their claims.
+//! Derives the names of volumes and snapshots from the UIDs of the users' objects, and other names
+//! from hashes.
 
 use hostloop_events::is_uid;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use sha2::{Digest, Sha256};
 
 /// How the provisioner names volumes.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,14 +32,7 @@ pub struct Naming {
 impl Naming {
     /// The name of the volume of a claim with this UID.
     pub(crate) fn volume(&self, uid: &str) -> String {
-        let prefix = &self.prefix;
-        match usize::try_from(self.uuid_length) {
-            Err(_) => format!("{prefix}-{uid}"),
-            Ok(length) => {
-                let digits: String = uid.chars().filter(|c| *c != '-').take(length).collect();
-                format!("{prefix}-{digits}")
-            }
-        }
+        name(&self.prefix, uid, self.uuid_length)
     }
 
     /// The name of a claim's volume.
@@ -51,6 +46,23 @@ impl Naming {
         let uid = name.strip_prefix(&self.prefix)?.strip_prefix('-')?;
         (self.uuid_length < 0 && is_uid(uid)).then_some(uid)
     }
+}
+
+/// The name of a volume or snapshot: the prefix and the UID of the user's object. If `length` is
+/// not negative, the name has only that many characters of the UID, without its dashes.
+pub(crate) fn name(prefix: &str, uid: &str, length: impl TryInto<usize>) -> String {
+    match length.try_into() {
+        Err(_) => format!("{prefix}-{uid}"),
+        Ok(length) => {
+            let digits: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+            format!("{prefix}-{digits}")
+        }
+    }
+}
+
+/// The SHA-256 hash of all parts, in hexadecimal digits.
+pub(crate) fn sha256(parts: &[&str]) -> String {
+    Sha256::digest(parts.concat()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -73,6 +85,7 @@ mod tests {
         ] {
             assert_eq!(naming(length).volume(UID), name);
         }
+        assert_eq!(name("s", UID, 6_i32), "s-0a1b2c");
     }
 
     #[test]

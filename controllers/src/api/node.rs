@@ -7,13 +7,27 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, ObjectReference, Persis
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 use kube::ResourceExt;
 
-use super::node_selector;
+use super::{node_selector, pv};
+
+/// Taint that an administrator sets on a node that is down and will not come back as it was.
+pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Status of a node condition; `None` if the node never reported it.
+pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
+    let conditions = node.status.as_ref()?.conditions.as_deref()?;
+    let found = conditions.iter().find(|condition| condition.type_ == kind)?;
+    Some(&found.status)
+}
 
 /// True if kubelet reports that the node is ready.
 pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    ready.any(|condition| condition.status == "True")
+    condition(node, "Ready") == Some("True")
+}
+
+/// True if the node has the out-of-service taint.
+pub(crate) fn is_out_of_service(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
 /// The first node that matches the affinity of a volume; `None` if it has no affinity.
@@ -24,8 +38,7 @@ pub(crate) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<
 /// The nodes that match the affinity of a volume. `None` if it has no affinity, so any node can use
 /// it.
 pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<Vec<String>> {
-    let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
-    let terms = &affinity.required.as_ref()?.node_selector_terms;
+    let terms = pv::node_terms(volume)?;
     let fitting = nodes.iter().filter(|node| fits(node, terms));
     Some(fitting.map(|node| node.name_any()).collect())
 }

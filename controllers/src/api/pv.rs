@@ -6,22 +6,21 @@ use std::collections::BTreeSet;
 use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec,
+    CSIPersistentVolumeSource, NodeSelectorTerm, PersistentVolume, PersistentVolumeSpec,
 };
 use tonic::Status;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
+use super::pvc;
+
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessModesError {
-    /// ReadWriteOncePod together with another access mode.
     #[error("access mode ReadWriteOncePod excludes all others")]
     OncePodAndOthers,
-    /// ReadOnlyMany together with ReadWriteOnce.
     #[error("CSI does not know ReadOnlyMany and ReadWriteOnce on the same volume")]
     ReadersAndWriter,
-    /// No access mode, or no known one.
     #[error("no known access mode in {0:?}")]
     Unknown(Vec<String>),
 }
@@ -35,6 +34,16 @@ pub(crate) fn csi(volume: &PersistentVolume) -> Option<&CSIPersistentVolumeSourc
 pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
     let csi = csi(volume)?;
     (csi.driver == driver).then_some(&*csi.volume_handle)
+}
+
+pub(crate) fn phase(volume: &PersistentVolume) -> Option<&str> {
+    volume.status.as_ref()?.phase.as_deref()
+}
+
+/// The terms of a volume's node affinity.
+pub(crate) fn node_terms(volume: &PersistentVolume) -> Option<&[NodeSelectorTerm]> {
+    let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
+    Some(&affinity.required.as_ref()?.node_selector_terms)
 }
 
 /// The UID of the claim that a volume names.
@@ -74,7 +83,7 @@ pub(crate) fn capability(
 ) -> Result<VolumeCapability, AccessModesError> {
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     let mode = access_mode(modes, multi_writer)?;
-    let access_type = if spec.volume_mode.as_deref() == Some("Block") {
+    let access_type = if spec.volume_mode.as_deref() == Some(pvc::BLOCK) {
         AccessType::Block(BlockVolume {})
     } else {
         let fs_type = spec.csi.as_ref().and_then(|csi| csi.fs_type.as_deref());

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use crate::api::scope::{SELECTED_NODE, Scope};
 
-use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
+use super::names::{
+    CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, RESERVED, SNAPSHOT_GROUP,
+};
 use crate::api::quantity;
 
 /// The default volume mode.
@@ -26,6 +28,28 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
 /// empty.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     written_class(claim).filter(|name| !name.is_empty())
+}
+
+/// The parameters that give a driver the names of a claim and its volume.
+pub(crate) fn names(claim: &PersistentVolumeClaim, volume: &str) -> [(String, String); 3] {
+    [
+        ("pvc/name", claim.name_any()),
+        ("pvc/namespace", claim.namespace().unwrap_or_default()),
+        ("pv/name", volume.to_owned()),
+    ]
+    .map(|(key, value)| (format!("{RESERVED}{key}"), value))
+}
+
+/// Namespaces and names of the claims that a pod uses. The claim of a generic ephemeral volume is
+/// named after the pod and the volume.
+pub(crate) fn of_pod(pod: &Pod) -> impl Iterator<Item = (String, String)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let names = volumes.filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
+        let own = || format!("{}-{}", pod.name_any(), volume.name);
+        named.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
+    });
+    names.map(|name| (pod.namespace().unwrap_or_default(), name))
 }
 
 /// The class annotation or field as written. "" means no class, and opts out of the default class.
@@ -75,10 +99,13 @@ pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
     size.ok_or_else(|| text.to_owned())
 }
 
+pub(crate) fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
+}
+
 /// True if the claim is not bound to a volume yet, according to its phase.
 pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
-    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    phase.is_none_or(|phase| phase == "Pending")
+    phase(claim).is_none_or(|phase| phase == "Pending")
 }
 
 /// Whether this driver must provision the claim, judged by the claim alone. The beta annotation
@@ -100,11 +127,9 @@ pub(crate) fn is_assigned(claim: &PersistentVolumeClaim, driver: &str, node: &st
 /// The process that decides about a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClaimContext<'a> {
-    /// The driver's name.
     pub(crate) driver: &'a str,
     /// The claims that this process serves.
     pub(crate) scope: &'a Scope,
-    /// True if this process leads.
     pub(crate) leads: bool,
 }
 
@@ -171,16 +196,11 @@ impl DataSource {
 /// A data source that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DataSourceError {
-    /// The source is in another namespace.
     #[error(
         "spec.dataSourceRef.namespace is {namespace:?}: sources in other namespaces are not \
          supported (feature CrossNamespaceVolumeDataSource is off)"
     )]
-    OtherNamespace {
-        /// The source's namespace.
-        namespace: String,
-    },
-    /// The source has no name.
+    OtherNamespace { namespace: String },
     #[error("spec.dataSource has no name")]
     NoName,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-use super::node_selector;
+use super::{node_selector, pv};
 
 /// The scheduler sets this annotation to the node selected for a claim's volume.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -83,8 +83,7 @@ impl Scope {
             Scope::Leader => None,
             Scope::Node { name, segments } => Some((name, segments)),
         };
-        let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
-        let terms = &affinity.required.as_ref()?.node_selector_terms;
+        let terms = pv::node_terms(volume)?;
         let Some((name, segments)) = of_node else {
             return Some(false);
         };

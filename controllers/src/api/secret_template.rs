@@ -93,15 +93,26 @@ fn template<'a>(
     }
 }
 
+/// The class parameters for the name and the namespace of the secret with this key.
+pub(crate) fn parameters_of(key: &str) -> [String; 2] {
+    ["name", "namespace"].map(|end| format!("{RESERVED}{key}-{end}"))
+}
+
+/// The key of the secret that a class parameter names, if it has the form of one.
+pub(crate) fn key_of(parameter: &str) -> Option<&str> {
+    let own = parameter.strip_prefix(RESERVED)?;
+    own.strip_suffix("-name").or_else(|| own.strip_suffix("-namespace"))
+}
+
 impl<'a> Templates<'a> {
     /// Reads the name and namespace parameters, each under its current or its deprecated key.
     pub(crate) fn of(
         parameters: &'a BTreeMap<String, String>,
-        new: (&'a str, &'a str),
-        old: Option<(&'a str, &'a str)>,
+        new: &'a [String; 2],
+        old: Option<&'a [String; 2]>,
     ) -> Result<Option<Self>, TemplateError> {
-        let name = template(parameters, new.0, old.map(|old| old.0))?;
-        let namespace = template(parameters, new.1, old.map(|old| old.1))?;
+        let name = template(parameters, &new[0], old.map(|old| &*old[0]))?;
+        let namespace = template(parameters, &new[1], old.map(|old| &*old[1]))?;
         let half = |given: &str, missing: &str| TemplateError::Half {
             given: given.to_owned(),
             missing: missing.to_owned(),
@@ -109,8 +120,8 @@ impl<'a> Templates<'a> {
         match (name, namespace) {
             (None, None) => Ok(None),
             (Some(name), Some(namespace)) => Ok(Some(Templates { name, namespace })),
-            (Some((given, _)), None) => Err(half(given, new.1)),
-            (None, Some((given, _))) => Err(half(given, new.0)),
+            (Some((given, _)), None) => Err(half(given, &new[1])),
+            (None, Some((given, _))) => Err(half(given, &new[0])),
         }
     }
 
@@ -144,24 +155,19 @@ impl<'a> Templates<'a> {
 pub(crate) struct SnapshotVariables<'a> {
     /// The first part of its tokens: `volumesnapshot` or `volumegroupsnapshot`.
     pub(crate) kind: &'static str,
-    /// The content's name.
     pub(crate) content: &'a str,
-    /// The snapshot's name.
     pub(crate) name: &'a str,
-    /// The snapshot's namespace.
     pub(crate) namespace: &'a str,
 }
 
-/// The secret that a snapshot class names under `csi.storage.k8s.io/KEY-name` and `-namespace`.
+/// The secret that a snapshot class names under a key.
 pub(crate) fn of_snapshot_class(
     parameters: Option<&BTreeMap<String, String>>,
     key: &str,
     it: SnapshotVariables<'_>,
 ) -> Result<Option<SecretReference>, TemplateError> {
-    let keys = ["name", "namespace"].map(|end| format!("{RESERVED}{key}-{end}"));
-    let none = BTreeMap::new();
-    let parameters = parameters.unwrap_or(&none);
-    let templates = Templates::of(parameters, (&keys[0], &keys[1]), None)?;
+    let (keys, none) = (parameters_of(key), BTreeMap::new());
+    let templates = Templates::of(parameters.unwrap_or(&none), &keys, None)?;
     let tokens = ["content.name", ".name", ".namespace"].map(|end| format!("{}{end}", it.kind));
     let list = [
         (&*tokens[0], it.content, true),
@@ -229,8 +235,7 @@ mod tests {
 
     #[test]
     fn pairs_of_parameters() {
-        let keys = ("n", "ns");
-        let old = Some(("oldN", "oldNs"));
+        let (keys, old) = (["n", "ns"].map(str::to_owned), ["oldN", "oldNs"].map(str::to_owned));
         type Case<'a> = (&'a [(&'a str, &'a str)], Result<Option<&'a str>, &'a str>);
         let cases: &[Case<'_>] = &[
             (&[], Ok(None)),
@@ -248,7 +253,7 @@ mod tests {
             let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             let all: BTreeMap<_, _> = parameters.iter().map(owned).collect();
             let name = |pair: Templates<'_>| format!("{}/{}", pair.namespace.1, pair.name.1);
-            let found = Templates::of(&all, keys, old).map(|found| found.map(name));
+            let found = Templates::of(&all, &keys, Some(&old)).map(|found| found.map(name));
             check_result(found, expected.map(|name| name.map(str::to_owned)), parameters);
         }
     }

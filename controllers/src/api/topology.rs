@@ -19,9 +19,7 @@ pub(crate) type Segment = BTreeMap<String, String>;
 /// A node and its registration of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeTopology {
-    /// The node's name.
     pub(crate) node: String,
-    /// The node's labels.
     pub(crate) labels: BTreeMap<String, String>,
     /// True if the node has a CSINode.
     pub(crate) is_registered: bool,
@@ -58,7 +56,6 @@ pub(crate) struct TopologyRequest<'a> {
     pub(crate) claim: &'a str,
     /// The class's `allowedTopologies`.
     pub(crate) allowed: &'a [TopologySelectorTerm],
-    /// The selected node, if there is one.
     pub(crate) selected: Option<&'a str>,
     /// `--strict-topology`: require the selected node's own segment.
     pub(crate) strict: bool,
@@ -89,60 +86,30 @@ impl RequirementInputs {
 /// The reason why the requirement cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TopologyError {
-    /// The selected node does not exist.
     #[error("the selected node {node} does not exist (any more)")]
-    NoNode {
-        /// The node's name.
-        node: String,
-    },
+    NoNode { node: String },
     /// The node has no CSINode: kubelet has not registered a driver, or the node is being removed.
     #[error("the selected node {node} has no CSINode (any more)")]
-    NoCsiNode {
-        /// The node's name.
-        node: String,
-    },
-    /// The driver has registered on no node.
+    NoCsiNode { node: String },
     #[error(
         "the CSI driver has registered topology keys on no node yet: see that its pods run \
          (kubectl get csinodes -o yaml)"
     )]
     Nowhere,
-    /// The driver has registered topology keys, but no node has all the labels for them.
     #[error("no node has all the topology labels the CSI driver registered: {keys}")]
-    Unlabelled {
-        /// The sets of required labels.
-        keys: String,
-    },
-    /// The driver does not run on the node, or has not registered there.
+    Unlabelled { keys: String },
     #[error(
         "the CSI driver has registered no topology keys on node {node}: see that its pod runs \
          there and is registered (kubectl get csinode {node} -o yaml)"
     )]
-    NoKeys {
-        /// The node's name.
-        node: String,
-    },
-    /// The node lacks labels for registered topology keys.
+    NoKeys { node: String },
     #[error("node {node} has not all the topology labels the CSI driver registered: {keys}")]
-    NoLabels {
-        /// The node's name.
-        node: String,
-        /// The required labels.
-        keys: String,
-    },
-    /// The class does not allow the selected node.
+    NoLabels { node: String, keys: String },
     #[error(
         "the selected node {node} ({place}) is not in allowedTopologies of the StorageClass \
          ({allowed}): extend them, or keep the pod off this node"
     )]
-    NotAllowed {
-        /// The node's name.
-        node: String,
-        /// The node's segment.
-        place: String,
-        /// The segments that the class allows.
-        allowed: String,
-    },
+    NotAllowed { node: String, place: String, allowed: String },
 }
 
 /// Builds the requirement (`None` if nothing is required), and returns the state that it was built

@@ -6,10 +6,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::ResourceExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
+use crate::client::Resource;
 
 /// The annotation that stores the driver's node ID, for detaching after the CSINode is gone.
 pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
@@ -17,7 +18,6 @@ pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// The driver's name.
     pub driver: String,
     /// The finalizer on the driver's PVs and attachments.
     pub finalizer: String,
@@ -46,7 +46,6 @@ pub struct Seen<'a> {
 /// The action for an attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Do nothing.
     Nothing,
     /// Set the status to attached. The driver needs no call.
     MarkAttached,
@@ -61,7 +60,6 @@ pub enum Action {
 pub struct Attach {
     /// The request, without secrets.
     pub request: ControllerPublishVolumeRequest,
-    /// The reference to the secret, if any.
     pub secret: Option<SecretReference>,
     /// True if the PV lacks the finalizer.
     pub needs_volume_finalizer: bool,
@@ -74,40 +72,30 @@ pub struct Attach {
 pub struct Detach {
     /// The request, without secrets.
     pub request: ControllerUnpublishVolumeRequest,
-    /// The reference to the secret, if any.
     pub secret: Option<SecretReference>,
 }
 
 /// Why an attachment can't be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// The attachment's source is empty.
     #[error("spec.source has neither inlineVolumeSpec nor persistentVolumeName")]
     NoSource,
-    /// The attachment's source sets both fields.
     #[error("spec.source has both inlineVolumeSpec and persistentVolumeName")]
     TwoSources,
-    /// The PV does not exist.
     #[error("there is no PersistentVolume {0}")]
     NoVolume(String),
-    /// The PV is being deleted.
     #[error("PersistentVolume {0} is marked for deletion")]
     Deleting(String),
-    /// The PV or inline volume has no CSI source.
     #[error("{0} is not a CSI volume")]
     NotCsi(String),
-    /// The volume belongs to another driver.
     #[error("{volume} is a volume of CSI driver {driver}")]
     OtherDriver { volume: String, driver: String },
-    /// The access modes fit no CSI access mode.
     #[error("{volume}: {source}")]
     AccessModes {
         volume: String,
-        /// The cause.
         #[source]
         source: AccessModesError,
     },
-    /// The node has no CSINode.
     #[error("there is no CSINode {0}")]
     NoNode(String),
     /// The CSINode does not list the driver: it is absent, or has not registered yet.
@@ -119,9 +107,7 @@ pub enum Trouble {
 pub struct Source<'a> {
     /// The volume's name in messages.
     pub name: String,
-    /// The volume's specification.
     pub spec: &'a PersistentVolumeSpec,
-    /// The CSI part of the specification.
     pub csi: &'a CSIPersistentVolumeSource,
 }
 
@@ -139,8 +125,8 @@ impl Rules {
                 false => Action::MarkAttached,
             });
         }
-        if attachment.metadata.deletion_timestamp.is_some() {
-            if !seen.forced && !self.has_finalizer(attachment.finalizers()) {
+        if attachment.is_deleting() {
+            if !seen.forced && !attachment.has_finalizer(&self.finalizer) {
                 return Ok(Action::Nothing);
             }
             return Ok(Action::Detach(Box::new(self.detach(seen)?)));
@@ -156,9 +142,7 @@ impl Rules {
         let source = self.source(attachment, seen.volume)?;
         let named = attachment.spec.source.persistent_volume_name.as_ref();
         let volume = named.and(seen.volume);
-        if let Some(volume) = volume
-            && volume.metadata.deletion_timestamp.is_some()
-        {
+        if let Some(volume) = volume.filter(|volume| volume.is_deleting()) {
             return Err(Trouble::Deleting(volume.name_any()));
         }
         let capability = pv::capability(source.spec, self.multi_writer, &self.default_fstype)
@@ -177,7 +161,7 @@ impl Rules {
             request,
             secret: source.csi.controller_publish_secret_ref.clone(),
             needs_volume_finalizer: volume
-                .is_some_and(|volume| !self.has_finalizer(volume.finalizers())),
+                .is_some_and(|volume| !volume.has_finalizer(&self.finalizer)),
             prepare: self.prepare(attachment, node_id),
         })
     }
@@ -246,85 +230,36 @@ impl Rules {
     /// Adds the finalizer and the node ID where they are missing. The patch replaces the whole list
     /// of finalizers, so it is bound to the version that was read.
     fn prepare(&self, attachment: &VolumeAttachment, node_id: &str) -> Option<Value> {
-        let mut metadata = Map::new();
-        if !self.has_finalizer(attachment.finalizers()) {
+        let mut metadata = json!({});
+        if !attachment.has_finalizer(&self.finalizer) {
             let mut finalizers = attachment.finalizers().to_vec();
             finalizers.push(self.finalizer.clone());
-            metadata.insert("finalizers".to_owned(), json!(finalizers));
+            metadata["finalizers"] = json!(finalizers);
         }
         if attachment.annotations().get(NODE_ID).map(String::as_str) != Some(node_id) {
-            metadata.insert("annotations".to_owned(), json!({ NODE_ID: node_id }));
+            metadata["annotations"] = json!({ NODE_ID: node_id });
         }
-        if metadata.is_empty() {
-            return None;
-        }
-        Some(bound(attachment, metadata))
+        (metadata != json!({})).then(|| bound(attachment, metadata))
     }
 
     /// Removes the finalizer from an attachment; `None` if it has none.
     pub fn release(&self, attachment: &VolumeAttachment) -> Option<Value> {
-        if !self.has_finalizer(attachment.finalizers()) {
-            return None;
-        }
-        let rest: Vec<&String> = attachment
-            .finalizers()
-            .iter()
-            .filter(|finalizer| **finalizer != self.finalizer)
-            .collect();
-        let mut metadata = Map::new();
-        metadata.insert("finalizers".to_owned(), json!(rest));
-        Some(bound(attachment, metadata))
-    }
-
-    /// True if the driver's finalizer is in the list.
-    pub fn has_finalizer(&self, finalizers: &[String]) -> bool {
-        finalizers.contains(&self.finalizer)
+        let mut finalizers = attachment.finalizers().to_vec();
+        finalizers.retain(|finalizer| *finalizer != self.finalizer);
+        let metadata = json!({"finalizers": finalizers});
+        attachment.has_finalizer(&self.finalizer).then(|| bound(attachment, metadata))
     }
 
     /// True if a PV is being deleted and has the finalizer.
     pub fn keeps(&self, volume: &PersistentVolume) -> bool {
-        volume.metadata.deletion_timestamp.is_some() && self.has_finalizer(volume.finalizers())
-    }
-
-    /// Adds the finalizer to a PV; `None` if it has it already.
-    pub fn protect(&self, volume: &PersistentVolume) -> Option<Value> {
-        let present = volume.finalizers();
-        if self.has_finalizer(present) {
-            return None;
-        }
-        Some(if present.is_empty() {
-            let version = volume.resource_version().unwrap_or_default();
-            json!([
-                {"op": "test", "path": "/metadata/resourceVersion", "value": version},
-                {"op": "add", "path": "/metadata/finalizers", "value": [self.finalizer]},
-            ])
-        } else {
-            json!([
-                {"op": "test", "path": "/metadata/finalizers", "value": present},
-                {"op": "add", "path": "/metadata/finalizers/-", "value": self.finalizer},
-            ])
-        })
-    }
-
-    /// Removes the finalizer from a PV that is being deleted and that no attachment names.
-    pub fn unprotect(&self, volume: &PersistentVolume, named: bool) -> Option<Value> {
-        if volume.metadata.deletion_timestamp.is_none() || named {
-            return None;
-        }
-        let mut finalizers = volume.finalizers().iter();
-        let place = finalizers.position(|finalizer| *finalizer == self.finalizer)?;
-        let path = format!("/metadata/finalizers/{place}");
-        Some(json!([
-            {"op": "test", "path": path, "value": self.finalizer},
-            {"op": "remove", "path": path},
-        ]))
+        volume.is_deleting() && volume.has_finalizer(&self.finalizer)
     }
 
     /// True if a change of an attachment needs work. The attacher's own writes do not: they would
     /// bypass the backoff.
     pub fn asks(&self, old: &VolumeAttachment, new: &VolumeAttachment) -> bool {
         self.essence(old) != self.essence(new)
-            || self.has_finalizer(old.finalizers()) && !self.has_finalizer(new.finalizers())
+            || old.has_finalizer(&self.finalizer) && !new.has_finalizer(&self.finalizer)
     }
 
     fn essence(&self, attachment: &VolumeAttachment) -> VolumeAttachment {
@@ -354,10 +289,9 @@ pub fn is_attached(attachment: &VolumeAttachment) -> bool {
 }
 
 /// A metadata patch that applies only to this version of this object.
-fn bound(attachment: &VolumeAttachment, mut metadata: Map<String, Value>) -> Value {
-    metadata.insert("uid".to_owned(), json!(attachment.uid()));
-    let version = json!(attachment.resource_version());
-    metadata.insert("resourceVersion".to_owned(), version);
+fn bound(attachment: &VolumeAttachment, mut metadata: Value) -> Value {
+    metadata["uid"] = json!(attachment.uid());
+    metadata["resourceVersion"] = json!(attachment.resource_version());
     json!({ "metadata": metadata })
 }
 

@@ -14,26 +14,22 @@ use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
 use crate::api::attachment::expected_name;
 use crate::api::pv;
-use crate::client::{ApiError, unless_gone};
+use crate::client::{ApiError, Resource, unless_gone};
+use crate::controller::finalizers;
 use crate::csi::Failure;
 use crate::secrets::{self, SecretError};
 
 /// Why an attachment could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The attachment can't be handled as it is.
     #[error(transparent)]
     Trouble(#[from] Trouble),
-    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The CSI call failed.
     #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
-    /// Another process is responsible now.
     #[error("another process has taken over")]
     NotOurs,
 }
@@ -71,7 +67,7 @@ impl Attacher {
             csi_node: seen.1.as_deref(),
             forced,
         });
-        let deleting = attachment.metadata.deletion_timestamp.is_some();
+        let deleting = attachment.is_deleting();
         let done = match decided {
             Ok(Action::Nothing) => Ok(()),
             Ok(Action::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
@@ -102,7 +98,7 @@ impl Attacher {
         if !self.rules.attaches {
             return Ok((None, None));
         }
-        let deleting = attachment.metadata.deletion_timestamp.is_some();
+        let deleting = attachment.is_deleting();
         if is_attached(attachment) && !deleting && !forced {
             return Ok((None, None));
         }
@@ -131,7 +127,9 @@ impl Attacher {
         if how.needs_volume_finalizer
             && let Some(volume) = volume
         {
-            self.protect(&volume).await?;
+            self.ours()?;
+            let finalizer = &self.rules.finalizer;
+            finalizers::add(&self.kube, Some(&self.volumes), &*volume, finalizer).await?;
         }
         let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
         self.ours()?;
@@ -165,33 +163,6 @@ impl Attacher {
                 "kubelet does not look for an attachment of this name"
             );
         }
-    }
-
-    /// Adds the finalizer to a PV. Other clients also write PVs, for example to bind them, so a
-    /// conflict is retried once with the server's version.
-    async fn protect(&self, volume: &PersistentVolume) -> Result<(), PublishError> {
-        let Some(patch) = self.rules.protect(volume) else {
-            return Ok(());
-        };
-        self.ours()?;
-        let written = match self.kube.json(volume, patch).await {
-            Err(error) if error.is_conflict() => {
-                let name = volume.name_any();
-                let now: Option<PersistentVolume> = self.kube.get("", &name).await?;
-                let now = now.ok_or_else(|| Trouble::NoVolume(name.clone()))?;
-                if now.metadata.deletion_timestamp.is_some() {
-                    return Err(Trouble::Deleting(name).into());
-                }
-                let Some(patch) = self.rules.protect(&now) else {
-                    return Ok(());
-                };
-                self.ours()?;
-                self.kube.json(&now, patch).await?
-            }
-            answer => answer?,
-        };
-        self.volumes.apply_write(written);
-        Ok(())
     }
 
     /// Writes only differences, because a forced attempt often finds nothing to change.

@@ -36,7 +36,6 @@ pub struct Caches {
     /// `None` starts no watches: tests fill the stores themselves.
     client: Option<Client>,
     stop: CancellationToken,
-    /// Counts the watch events.
     metrics: Option<Arc<Metrics>>,
     /// The node that the watches are narrowed to, if any.
     node: Option<String>,
@@ -125,17 +124,6 @@ macro_rules! watches {
                     self.shared.watches.$name.get_or_init(begin).of_term(&self.term)
                 }
             )+
-
-            /// Those that have not seen everything yet.
-            pub fn unsynced(&self) -> Vec<&'static str> {
-                let (mut unsynced, watches) = (Vec::new(), &self.shared.watches);
-                $(
-                    if watches.$name.get().is_some_and(|watch| !watch.is_synced()) {
-                        unsynced.push(stringify!($name));
-                    }
-                )+
-                unsynced
-            }
 
             fn leave(&self) {
                 $(

@@ -400,7 +400,7 @@ fn named(namespace: &str, name: &str) -> Key {
 }
 
 /// Parses the `resourceVersion`: the API guarantees increasing decimal numbers within a kind.
-fn version<K: Resource>(object: &K) -> u64 {
+pub(crate) fn version<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 

@@ -4,8 +4,8 @@
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
-use parking_lot::Mutex;
+use kube::{Resource as _, ResourceExt};
+use tokio::sync::OnceCell;
 
 use crate::client::{ApiError, Kube, Resource};
 
@@ -25,71 +25,41 @@ pub(super) enum OwnerError {
 /// The owner of the objects. It is looked up only once, because a pod keeps its owner.
 #[derive(Debug)]
 pub(super) struct Owner {
-    pod: Option<Pointed>,
-    known: Mutex<Option<OwnerReference>>,
-}
-
-#[derive(Debug)]
-struct Pointed {
     namespace: String,
-    name: String,
+    pod: String,
+    /// The levels above the pod; 0 is the pod itself.
     level: u32,
+    known: OnceCell<OwnerReference>,
 }
 
 impl Owner {
-    /// No owner.
-    pub(super) fn none() -> Self {
-        Owner { pod: None, known: Mutex::default() }
-    }
-
     /// The pod, or the owner `level` levels above it.
     pub(super) fn above(namespace: &str, pod: &str, level: u32) -> Self {
-        Owner {
-            pod: Some(Pointed { namespace: namespace.to_owned(), name: pod.to_owned(), level }),
-            known: Mutex::default(),
-        }
+        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
+        Owner { namespace, pod, level, known: OnceCell::new() }
     }
 
-    /// The owner as a reference. `None` if the objects have no owner.
-    pub(super) async fn get(&self, kube: &Kube) -> Result<Option<OwnerReference>, OwnerError> {
-        let Some(pod) = &self.pod else {
-            return Ok(None);
-        };
-        let known = || self.known.lock();
-        let before = known().clone();
-        if before.is_some() {
-            return Ok(before);
-        }
-        let found = pod.look_up(kube).await?;
-        *known() = Some(found.clone());
-        Ok(Some(found))
+    /// The owner as a reference.
+    pub(super) async fn get(&self, kube: &Kube) -> Result<&OwnerReference, OwnerError> {
+        self.known.get_or_try_init(|| self.look_up(kube)).await
     }
-}
 
-impl Pointed {
     async fn look_up(&self, kube: &Kube) -> Result<OwnerReference, OwnerError> {
-        let pod: Pod = self.read(kube, "Pod", &self.name).await?;
-        let mut owner = OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: pod.name_any(),
-            uid: pod.uid().unwrap_or_default(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        };
+        let pod: Pod = self.read(kube, "Pod", &self.pod).await?;
+        let mut owner = pod.controller_owner_ref(&()).unwrap_or_default();
         let mut above = controller(&pod);
         for level in 1..=self.level {
             let (kind, name) = (owner.kind.clone(), owner.name.clone());
             owner = above.ok_or(OwnerError::NoOwner { kind, name })?;
             above = match level < self.level {
-                true => self.above(kube, &owner).await?,
+                true => self.owner_of(kube, &owner).await?,
                 false => None,
             };
         }
         Ok(owner)
     }
 
-    async fn above(
+    async fn owner_of(
         &self,
         kube: &Kube,
         of: &OwnerReference,

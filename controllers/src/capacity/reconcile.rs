@@ -16,7 +16,7 @@ use super::{Metrics, Options};
 use crate::api::pvc;
 use crate::cache::Store;
 use crate::client::kube::{ApiError, Limit};
-use crate::client::{Kube, unless_gone};
+use crate::client::{EventKind, Kube, unless_gone};
 use crate::controller::Context;
 use crate::csi::Failure;
 
@@ -46,7 +46,7 @@ pub(super) struct Pass {
     kube: Kube,
     writer: Writer,
     namespace: String,
-    owner: Owner,
+    owner: Option<Owner>,
     objects: Store<CSIStorageCapacity>,
     /// Classes that the driver refused, by UID, with the reported message.
     refused: Mutex<BTreeMap<String, String>>,
@@ -61,7 +61,7 @@ impl Pass {
         options: &Options,
         metrics: Metrics,
         namespace: String,
-        owner: Owner,
+        owner: Option<Owner>,
         objects: Store<CSIStorageCapacity>,
     ) -> Self {
         let limit = Limit::new(options.kube_api_capacity_qps, options.kube_api_capacity_burst);
@@ -140,7 +140,10 @@ impl Pass {
         let mut pools = self.context.pools.known();
         pools.sort();
         // This client has no rate limit: the owner is looked up only once.
-        let owner = self.owner.get(&self.context.kube).await?;
+        let owner = match &self.owner {
+            Some(owner) => Some(owner.get(&self.context.kube).await?.clone()),
+            None => None,
+        };
         Ok(Marks { owner, pools: (!pools.is_empty()).then(|| pools.join(",")) })
     }
 
@@ -240,7 +243,7 @@ impl Pass {
             "the CSI driver refuses the parameters of this StorageClass, so there is no room for \
              its volumes anywhere: {message}"
         );
-        self.context.events.shared_warning(class, REFUSED, said);
+        self.context.events.once(class, EventKind::Warning, REFUSED, said);
         refused.insert(uid, message);
     }
 

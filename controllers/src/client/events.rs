@@ -36,7 +36,6 @@ pub enum Kind {
 pub struct Event {
     /// The object that the event is about.
     pub about: ObjectReference,
-    /// The event's type.
     pub kind: Kind,
     /// One word for programs, such as `ProvisioningFailed`.
     pub reason: String,
@@ -81,8 +80,9 @@ impl Events {
         (events, Backlog::new(waiting_warnings, waiting, seen))
     }
 
-    /// For tests: the second value receives every event.
-    pub fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
+    /// The second value receives every event.
+    #[cfg(test)]
+    pub(crate) fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
         let (sender, waiting) = mpsc::channel(WAITING);
         let events = Events {
             normal: sender.clone(),
@@ -103,21 +103,11 @@ impl Events {
         self.emit(about.object_ref(&()), Kind::Warning, reason, message.into());
     }
 
-    /// Emits a warning that every node would find: the API server keeps only one of these events.
-    pub fn shared_warning<K: Resource>(&self, about: &K, reason: &str, message: String) {
-        self.put(Event {
-            shared: true,
-            ..new(about.object_ref(&()), Kind::Warning, reason, message)
-        });
-    }
-
-    /// Emits a normal event that a later process may emit again: the API server keeps only the
-    /// first.
-    pub fn normal_once<K: Resource>(&self, about: &K, reason: &str, message: String) {
-        self.put(Event {
-            shared: true,
-            ..new(about.object_ref(&()), Kind::Normal, reason, message)
-        });
+    /// Emits an event that every node or a later process may emit, too: the API server keeps only
+    /// the first.
+    pub fn once<K: Resource>(&self, about: &K, kind: Kind, reason: &str, message: String) {
+        let event = new(about.object_ref(&()), kind, reason, message);
+        self.put(Event { shared: true, ..event });
     }
 
     /// Emits an event about an object that is known by reference only.

@@ -111,42 +111,19 @@ pub enum ApiError {
     /// The object differs from what the call expected: a `resourceVersion`, a `test` or a
     /// precondition did not match.
     #[error("{call}: {message}")]
-    Conflict {
-        /// Which call.
-        call: String,
-        /// The API server's message.
-        message: String,
-    },
-    /// An object with this name already exists.
+    Conflict { call: String, message: String },
     #[error("{call}: exists already")]
-    AlreadyExists {
-        /// Which call.
-        call: String,
-    },
+    AlreadyExists { call: String },
     /// The API server rejects the request: a retry would fail again.
     #[error("{call}: {message}")]
-    Rejected {
-        /// Which call.
-        call: String,
-        /// The HTTP status.
-        code: u16,
-        /// The API server's message.
-        message: String,
-    },
+    Rejected { call: String, code: u16, message: String },
     /// No answer within the deadline. The server may have applied the request.
     #[error("{call}: no answer within {deadline:?}")]
-    Timeout {
-        /// Which call.
-        call: String,
-        /// The deadline of the call.
-        deadline: Duration,
-    },
+    Timeout { call: String, deadline: Duration },
     /// No answer, or a server error. The server may have applied the request.
     #[error("{call}: {source}")]
     Failed {
-        /// Which call.
         call: String,
-        /// The client's error.
         #[source]
         source: Box<kube::Error>,
     },

@@ -27,7 +27,6 @@ pub use terms::{ObservedLease, Step, step};
 /// The lease to acquire, and the identity that acquires it.
 #[derive(Clone, Debug)]
 pub struct LeaseConfig {
-    /// The namespace of the Lease.
     pub namespace: String,
     /// The name of the Lease; see [`lease_name`].
     pub name: String,
@@ -37,9 +36,7 @@ pub struct LeaseConfig {
     pub duration: Duration,
     /// How long the holder keeps leading after its last renewal.
     pub renew_deadline: Duration,
-    /// The wait between two attempts.
     pub retry_period: Duration,
-    /// The labels of the Lease.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -66,23 +63,15 @@ pub struct LeaderObservation {
     pub since: Instant,
 }
 
-/// Records whether a leader exists.
-trait See {
-    /// Records whether a leader exists now; a change sets the time.
-    fn see(&self, led: bool);
-}
-
-impl See for watch::Sender<LeaderObservation> {
-    fn see(&self, led: bool) {
-        self.send_if_modified(|sight| {
-            let changed = sight.led != led;
-            if changed {
-                let since = Instant::now();
-                *sight = LeaderObservation { led, since };
-            }
-            changed
-        });
-    }
+/// Records whether a leader exists now; a change sets the time.
+fn see(seen: &watch::Sender<LeaderObservation>, led: bool) {
+    seen.send_if_modified(|sight| {
+        let changed = sight.led != led;
+        if changed {
+            *sight = LeaderObservation { led, since: Instant::now() };
+        }
+        changed
+    });
 }
 
 /// Whether this process leads. Clones share the state.

@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     {
         let queue = queue.clone();
         self.on_change(watch, move |change| {
-            keys(change).into_iter().for_each(|key| queue.add(key));
+            queue.add_all(keys(change));
         })
     }
 
@@ -139,7 +139,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.tasks.push(Box::pin(async move {
             loop {
                 sleep(period).await;
-                keys(&shared).into_iter().for_each(|key| queue.add(key));
+                queue.add_all(keys(&shared));
             }
         }));
         self

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
+use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, Scope, node_label};
 use crate::controller::owner::Ownership;
 use crate::csi::Pools;
@@ -31,12 +32,8 @@ pub(crate) fn owner<'a>(
     if by_handle.is_some() || by_label.is_some() {
         return side(by_handle != Some(false) && by_label != Some(false));
     }
-    let mut telling = sources.into_iter().filter(|volume| {
-        let spec = volume.spec.as_ref();
-        let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
-        affinity.is_some_and(|affinity| affinity.required.is_some())
-    });
-    match telling.next() {
+    let mut placed = sources.into_iter().filter(|volume| pv::node_terms(volume).is_some());
+    match placed.next() {
         None => Ownership::Unknown,
         Some(volume) => side(scope.has_content(labels, Some(volume))),
     }

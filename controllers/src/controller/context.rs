@@ -17,15 +17,11 @@ use crate::queue::{Backoff, Queue};
 /// The context that every controller receives. Clones share it.
 #[derive(Clone)]
 pub struct Context {
-    /// The CSI driver.
     pub driver: Arc<Driver>,
-    /// The client of the API server.
     pub kube: Kube,
-    /// The caches of the API server's objects.
     pub caches: Arc<Caches>,
     /// Sends events about objects to users.
     pub events: Events,
-    /// The metrics of the process.
     pub metrics: Arc<Metrics>,
     /// The nodes that these controllers serve.
     pub scope: Scope,

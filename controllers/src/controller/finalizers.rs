@@ -1,7 +1,7 @@
 //! Adds and removes finalizers without overwriting concurrent writes of other clients.
 
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cache::Store;
 use crate::client::{ApiError, Kube, Resource};
@@ -22,14 +22,7 @@ pub(crate) async fn add<K: Resource>(
         if object.has_finalizer(finalizer) {
             return Ok(());
         }
-        let mut all = object.finalizers().to_vec();
-        all.push(finalizer.to_owned());
-        let patch = json!({"metadata": {
-            "uid": object.uid(),
-            "resourceVersion": object.resource_version(),
-            "finalizers": all,
-        }});
-        match kube.merge(&object, patch).await {
+        match kube.json(&object, addition(&object, finalizer)).await {
             Ok(written) => return note(watch, written),
             Err(error) if error.is_conflict() && tries < TRIES => {
                 object = again(kube, &object).await?.ok_or(error)?;
@@ -37,6 +30,23 @@ pub(crate) async fn add<K: Resource>(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// A patch that applies whatever else has changed. But a missing list can't be tested.
+fn addition<K: Resource>(object: &K, finalizer: &str) -> Value {
+    let uid = json!({"op": "test", "path": "/metadata/uid", "value": object.uid()});
+    match object.finalizers() {
+        [] => json!([
+            uid,
+            {"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version()},
+            {"op": "add", "path": "/metadata/finalizers", "value": [finalizer]},
+        ]),
+        present => json!([
+            uid,
+            {"op": "test", "path": "/metadata/finalizers", "value": present},
+            {"op": "add", "path": "/metadata/finalizers/-", "value": finalizer},
+        ]),
     }
 }
 
@@ -94,4 +104,42 @@ async fn again<K: Resource>(kube: &Kube, object: &K) -> Result<Option<K>, ApiErr
     let namespace = object.namespace().unwrap_or_default();
     let now = kube.get::<K>(&namespace, &object.name_any()).await?;
     Ok(now.filter(|now| now.uid() == object.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolume;
+
+    use super::*;
+    use crate::testing::{DRIVER, World, read, volume, with};
+
+    #[tokio::test]
+    async fn other_clients_may_write_meanwhile() {
+        for (seen, now, added, removed) in [
+            (&[][..], &[][..], &["f"][..], &[][..]),
+            (&["x"], &["x"], &["x", "f"], &["x"]),
+            (&["x", "f"], &["x", "f"], &["x", "f"], &["x"]),
+            (&[], &["x"], &["x", "f"], &["x"]),
+            (&["x"], &["y", "x"], &["y", "x", "f"], &["y", "x"]),
+            (&["f"], &["x", "f"], &["x", "f"], &["x"]),
+        ] {
+            let world = World::new(&[]);
+            let put = |finalizers: &[&str]| {
+                let metadata = json!({"uid": "u", "finalizers": finalizers});
+                world.api.put(with(volume("v", DRIVER, "h"), json!({ "metadata": metadata })))
+            };
+            let left = || {
+                let volume = world.api.get("persistentvolumes/v").expect("the volume");
+                let volume: PersistentVolume = read(volume);
+                volume.finalizers().to_vec()
+            };
+            let volume: PersistentVolume = read(put(seen));
+            put(now);
+            add(&world.context.kube, None, &volume, "f").await.expect("a write");
+            assert_eq!(left(), added, "{seen:?} {now:?}");
+            remove(&world.context.kube, None, &volume, "f").await.expect("a write");
+            let expected = if seen.contains(&"f") { removed } else { added };
+            assert_eq!(left(), expected, "{seen:?} {now:?}");
+        }
+    }
 }

@@ -97,12 +97,8 @@ mod tests {
             let found = owner(&here, &pools, &volume);
             assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
             assert_eq!(owner(&Scope::Cluster, &pools, &volume), Ownership::Local);
-            let placed = volume.spec.as_ref().is_some_and(|spec| {
-                let affinity = spec.node_affinity.as_ref();
-                affinity.is_some_and(|affinity| affinity.required.is_some())
-            });
             // A leader without a node owns no volume. Without an affinity the owner is unknown.
-            let expected = match placed {
+            let expected = match pv::node_terms(&volume).is_some() {
                 true => Ownership::Remote,
                 false => Ownership::Unknown,
             };

@@ -204,8 +204,6 @@ calls! {
             -> ControllerPublishVolumeResponse, "ControllerPublishVolume";
         controller_unpublish_volume(ControllerUnpublishVolumeRequest)
             -> ControllerUnpublishVolumeResponse, "ControllerUnpublishVolume";
-        validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
-            -> ValidateVolumeCapabilitiesResponse, "ValidateVolumeCapabilities";
         list_volumes(ListVolumesRequest) -> ListVolumesResponse, "ListVolumes";
         controller_list_volume_health(ControllerListVolumeHealthRequest)
             -> ControllerListVolumeHealthResponse, "ControllerListVolumeHealth";

@@ -37,10 +37,8 @@ pub struct Driver {
 /// Why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// A call failed permanently.
     #[error("asking the CSI driver what it is: {0}")]
     Call(#[from] Failure),
-    /// The process was stopped while it waited for the driver.
     #[error("stopped while waiting for the CSI driver")]
     Stopped,
 }

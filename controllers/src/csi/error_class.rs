@@ -5,10 +5,10 @@
 
 use tonic::Code;
 
-/// The RPCs, grouped by how their failures are handled.
+/// The RPCs, grouped by how their failures are handled. The others are repeated after every error
+/// until they succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// CreateVolume.
     CreateVolume {
         /// True if the volume could be created on another node: the driver has topology, and the
         /// scheduler selected a node.
@@ -20,18 +20,11 @@ pub enum Call {
     Modify,
     /// CreateSnapshot and CreateVolumeGroupSnapshot.
     Snapshot,
-    /// NodeStageVolume, NodePublishVolume and NodeExpandVolume.
-    Node,
-    /// RPCs that are repeated after every error until they succeed: DeleteVolume,
-    /// ControllerPublishVolume, ControllerUnpublishVolume, DeleteSnapshot…
-    UntilDone,
 }
 
 /// What a failure means for the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Repeat the same request.
-    Retry,
     /// The operation may still run: repeat the same request until the driver reports a different
     /// result.
     InBackground,
@@ -48,7 +41,6 @@ pub enum Class {
 /// Classifies a failure by RPC and code. UNAVAILABLE also stands for a missing answer.
 pub fn class(call: Call, code: Code) -> Class {
     match (call, code) {
-        (Call::UntilDone, _) => Class::Retry,
         (_, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted) => {
             Class::InBackground
         }
@@ -77,26 +69,25 @@ mod tests {
             Call::Expand,
             Call::Modify,
             Call::Snapshot,
-            Call::Node,
         ];
         // One row per code, one column per RPC.
-        let background = [InBackground; 6];
-        let done = [Final; 6];
+        let background = [InBackground; 5];
+        let done = [Final; 5];
         for (code, expected) in [
             (Code::Cancelled, background),
             (Code::Unknown, done),
-            (Code::InvalidArgument, [Infeasible, Infeasible, Infeasible, Infeasible, Final, Final]),
+            (Code::InvalidArgument, [Infeasible, Infeasible, Infeasible, Infeasible, Final]),
             (Code::DeadlineExceeded, background),
-            (Code::NotFound, [Final, Final, Infeasible, Final, Final, Final]),
+            (Code::NotFound, [Final, Final, Infeasible, Final, Final]),
             (Code::AlreadyExists, done),
             (Code::PermissionDenied, done),
             (
                 Code::ResourceExhausted,
-                [Reschedule, Final, InBackground, InBackground, InBackground, InBackground],
+                [Reschedule, Final, InBackground, InBackground, InBackground],
             ),
-            (Code::FailedPrecondition, [Final, Final, InUse, Final, Final, Final]),
+            (Code::FailedPrecondition, [Final, Final, InUse, Final, Final]),
             (Code::Aborted, background),
-            (Code::OutOfRange, [Final, Final, Infeasible, Final, Final, Final]),
+            (Code::OutOfRange, [Final, Final, Infeasible, Final, Final]),
             (Code::Unimplemented, done),
             (Code::Internal, done),
             (Code::Unavailable, background),
@@ -106,7 +97,6 @@ mod tests {
             for (call, expected) in calls.into_iter().zip(expected) {
                 assert_eq!(class(call, code), expected, "{call:?} {code:?}");
             }
-            assert_eq!(class(Call::UntilDone, code), Retry);
         }
     }
 }

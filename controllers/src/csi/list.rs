@@ -13,13 +13,11 @@ pub type Published = BTreeMap<String, Vec<String>>;
 /// Why a list of the driver is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// A call failed.
     #[error(transparent)]
     Call(#[from] Failure),
     /// The driver repeated a token, so the list would never end.
     #[error("{0} gave the token {1:?} twice in a row")]
     Endless(&'static str, String),
-    /// The last page did not come in time.
     #[error("{0}: not all pages within {1:?}")]
     Timeout(&'static str, Duration),
 }

@@ -10,6 +10,9 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::api::pv;
+use crate::client::Resource;
+
 /// How often a lasting condition is reported again. API servers keep an event for an hour.
 pub(super) const REPEAT: Duration = Duration::from_secs(30 * 60);
 
@@ -42,8 +45,6 @@ pub(super) struct Finding {
 pub(super) struct Condition {
     /// The PV's name; empty for storage.
     pub(super) volume: String,
-    /// The object that received the event.
-    pub(super) claim: ObjectReference,
     /// The latest findings.
     pub(super) findings: Vec<Finding>,
     /// When the condition was last reported.
@@ -67,8 +68,7 @@ impl Volume {
     pub(super) fn bound(volume: &PersistentVolume, driver: &str) -> Option<Volume> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver)?;
-        let phase = volume.status.as_ref()?.phase.as_deref()?;
-        let bound = phase == "Bound" && volume.metadata.deletion_timestamp.is_none();
+        let bound = pv::phase(volume) == Some("Bound") && !volume.is_deleting();
         let claim = spec.claim_ref.as_ref().filter(|_| bound)?;
         Some(Volume {
             uid: volume.uid()?,
@@ -139,8 +139,7 @@ pub(super) fn judge(
             changes.push((volume.claim.clone(), change));
         }
         if let Some(condition) = condition {
-            let condition =
-                Condition { volume: volume.name.clone(), claim: volume.claim.clone(), ..condition };
+            let condition = Condition { volume: volume.name.clone(), ..condition };
             known.insert(volume.uid.clone(), condition);
         }
     }
@@ -163,7 +162,6 @@ pub(super) fn judge_one(
     let reported = reported.map(|known| known.reported);
     *known = Some(Condition {
         volume: String::new(),
-        claim: ObjectReference::default(),
         findings: findings.to_vec(),
         reported: reported.unwrap_or(now),
     });

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::decide::Volume;
 use super::ticks;
 use crate::api::node::is_ready;
+use crate::api::pvc;
 use crate::client::{ApiError, EventKind};
 use crate::controller::Context;
 
@@ -130,23 +131,11 @@ fn in_use(
     volumes: impl IntoIterator<Item = Arc<PersistentVolume>>,
     driver: &str,
 ) -> Vec<ObjectReference> {
-    let used: BTreeSet<(String, String)> = pods.iter().flat_map(claims_of).collect();
+    let used: BTreeSet<(String, String)> = pods.iter().flat_map(pvc::of_pod).collect();
     let bound = volumes.into_iter().filter_map(|volume| Volume::bound(&volume, driver));
     let claims = bound.map(|volume| volume.claim);
     let name = |part: &Option<String>| part.clone().unwrap_or_default();
     claims.filter(|claim| used.contains(&(name(&claim.namespace), name(&claim.name)))).collect()
-}
-
-/// Namespace and name of the claims that a pod uses. The claim of a generic ephemeral volume is
-/// named after the pod and the volume.
-fn claims_of(pod: &Pod) -> Vec<(String, String)> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let names = volumes.filter_map(|volume| {
-        let made = volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name_any(), volume.name));
-        let named = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
-        named.or(made)
-    });
-    names.map(|name| (pod.namespace().unwrap_or_default(), name)).collect()
 }
 
 #[cfg(test)]
@@ -154,11 +143,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{DRIVER, Fault, World, read};
-
-    fn from<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
-        Arc::new(serde_json::from_value(value).unwrap())
-    }
+    use crate::testing::{self, DRIVER, Fault, World, read, with};
 
     fn seen(nodes: &[(&str, bool)]) -> BTreeMap<String, bool> {
         nodes.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
@@ -210,14 +195,12 @@ mod tests {
     }
 
     fn volume(claim: &str, driver: &str) -> Arc<PersistentVolume> {
-        from(json!({
-            "metadata": {"name": format!("pv-{claim}"), "uid": claim},
-            "spec": {
-                "csi": {"driver": driver, "volumeHandle": claim},
-                "claimRef": {"namespace": "ns", "name": claim},
-            },
+        let more = json!({
+            "metadata": {"uid": claim},
+            "spec": {"claimRef": {"namespace": "ns", "name": claim}},
             "status": {"phase": "Bound"},
-        }))
+        });
+        Arc::new(read(with(testing::volume(&format!("pv-{claim}"), driver, claim), more)))
     }
 
     fn using(name: &str) -> Value {

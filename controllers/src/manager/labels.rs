@@ -9,11 +9,10 @@ use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Kube;
+use crate::queue::Backoff;
 
-/// The wait before the second attempt to read the node; it doubles with each further one.
-const FIRST: Duration = Duration::from_secs(1);
-/// The longest wait.
-const LONGEST: Duration = Duration::from_secs(30);
+/// The waits between attempts to read the node.
+const AGAIN: Backoff = Backoff { start: Duration::from_secs(1), max: Duration::from_secs(30) };
 
 /// Receives the labels. Returns the missing keys, or an error if the process can't continue with
 /// these labels.
@@ -49,7 +48,7 @@ impl NodeLabels {
     }
 
     async fn read(&self, kube: Kube) -> Result<(), String> {
-        let (mut wait, mut warned) = (FIRST, String::new());
+        let (mut tries, mut warned) = (0, String::new());
         loop {
             let why = match kube.get::<Node>("", &self.node).await {
                 Ok(Some(node)) => {
@@ -71,8 +70,8 @@ impl NodeLabels {
                 tracing::warn!(node, why, "the topology labels of the node are not read yet");
                 warned = why;
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LONGEST);
+            tries += 1;
+            tokio::time::sleep(AGAIN.delay(tries)).await;
         }
     }
 

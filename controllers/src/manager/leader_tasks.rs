@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use crate::cli::Args;
 use crate::controller::Context;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::tasks::finish;
 use crate::roles::Role;
 use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};
 
@@ -52,7 +51,7 @@ pub(crate) async fn run(
     if picked.has(Role::Health) {
         parts.spawn(health::run_for_all(context.clone(), args.health.clone()));
     }
-    finish(parts).await;
+    parts.join_all().await;
     context.stop.cancelled().await;
     Ok(())
 }

@@ -12,7 +12,6 @@ use crate::orphaned_volumes::Inventory;
 /// The inputs of the loops.
 #[derive(Clone)]
 pub struct Setup {
-    /// The command line.
     pub args: Args,
     /// `--default-fstype` of volumes.
     pub default_fstype: String,

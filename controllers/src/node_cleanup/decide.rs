@@ -12,24 +12,17 @@ use serde_json::{Value, json};
 use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::naming::Naming;
-use crate::api::node::is_ready;
-use crate::api::{pv, pvc};
+use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-/// The taint with which an administrator declares that a node is down and will not come back as it
-/// was.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    /// The driver's name.
     pub(super) driver: String,
     /// The attacher's finalizer on attachments and volumes.
     pub(super) attached: String,
-    /// How PVs are named.
     pub(super) naming: Naming,
 }
 
@@ -164,7 +157,7 @@ impl Rules {
     ) -> Option<Action> {
         let spec = volume.spec.as_ref()?;
         let policy = spec.persistent_volume_reclaim_policy.as_deref();
-        match (policy, volume.status.as_ref()?.phase.as_deref()?) {
+        match (policy, pv::phase(volume)?) {
             (_, "Bound") => Some(Action::ReportVolume(volume.clone())),
             (Some("Delete"), "Released") if !is_attached => match volume.is_deleting() {
                 false => Some(Action::DeleteVolume(volume.clone())),
@@ -227,9 +220,7 @@ impl Rules {
 
 /// True if an administrator has set the out-of-service taint, and the node is not ready.
 pub(super) fn is_out_of_service(node: &Node) -> bool {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
-    let mut taints = taints.unwrap_or_default().iter();
-    taints.any(|taint| taint.key == OUT_OF_SERVICE) && !is_ready(node)
+    node::is_out_of_service(node) && !node::is_ready(node)
 }
 
 /// The PVs that attachments of any driver name.

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 
 use crate::api::capacity::{MANAGED_BY, managed_by};
 use crate::api::node::{node_of, registered};
+use crate::api::pv;
 use crate::api::scope::{MAX_LABEL, node_label};
 
 type Segments = BTreeMap<String, String>;
@@ -91,8 +92,7 @@ impl Places {
 
     /// Returns the node of a volume, if its affinity names exactly one node and that is missing.
     pub(super) fn of_volume(&self, volume: &PersistentVolume) -> Option<String> {
-        let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
-        let terms = &affinity.required.as_ref()?.node_selector_terms;
+        let terms = pv::node_terms(volume)?;
         let by_name = self.by_name(terms).ok()?;
         if let Some(name) = &by_name
             && self.present.contains(name)

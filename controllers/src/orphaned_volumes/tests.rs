@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
-use hostloop_proto::csi::list_volumes_response::{Entry, VolumeStatus};
-use hostloop_proto::csi::{ListVolumesResponse, Volume};
+use hostloop_proto::csi::list_volumes_response::Entry;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::advance;
@@ -10,7 +9,7 @@ use tonic::Status;
 use super::*;
 use crate::cache::Store;
 use crate::client::Resource;
-use crate::testing::{Call, DRIVER, NODE_ID, World, attachment, node_scope, options};
+use crate::testing::{Call, DRIVER, NODE_ID, World, attachment, entry, node_scope, options};
 
 const GRACE: u64 = 600;
 const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
@@ -19,7 +18,7 @@ struct Bench {
     world: World,
     scanner: Scanner,
     inventory: Arc<Mutex<Result<Vec<InventoryEntry>, String>>>,
-    listed: Vec<(String, Vec<String>)>,
+    listed: Vec<Entry>,
 }
 
 fn bench() -> Bench {
@@ -65,8 +64,7 @@ impl Bench {
         };
         change(&mut volume);
         self.known(|volumes| volumes.as_mut().expect("volumes").push(volume));
-        let nodes = published.iter().map(|node| (*node).to_owned());
-        self.listed.push((id.to_owned(), nodes.collect()));
+        self.listed.push(entry(id, published));
     }
 
     /// Adds an object to the API server alone.
@@ -97,13 +95,7 @@ impl Bench {
     /// The calls to the driver in a scan this many seconds later, and the scan's error.
     async fn after(&mut self, seconds: u64) -> Vec<String> {
         advance(Duration::from_secs(seconds)).await;
-        let entries = self.listed.iter().map(|(id, nodes)| Entry {
-            volume: Some(Volume { volume_id: id.clone(), ..Volume::default() }),
-            status: Some(VolumeStatus { published_node_ids: nodes.clone() }),
-        });
-        self.world
-            .script
-            .page(ListVolumesResponse { entries: entries.collect(), next_token: String::new() });
+        self.world.script.page(self.listed.clone(), "");
         let looked = self.scanner.scan().await;
         let calls = self.world.script.calls().into_iter();
         let mut asked: Vec<String> = calls

@@ -15,6 +15,7 @@ use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
 use super::{Candidates, Placement};
+use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};
 use crate::api::{pv, topology};
 use crate::snapshots::VolumeSnapshotContent;
@@ -160,7 +161,7 @@ impl Placement {
 
     /// The room in a node's capacity object for a class.
     pub(super) fn room(&self, node: &str, class: &str) -> Option<Room> {
-        let keeper = room::keeper(node);
+        let keeper = managed_by(Some(node));
         let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
         room::newest(&objects)
     }

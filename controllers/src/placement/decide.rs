@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, node_label};
+use crate::client::Resource;
 
 /// State of a claim and its objects.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,6 @@ pub(super) enum Todo {
     NotOurs,
     /// Do nothing, at least for now.
     Nothing,
-    /// Label the claim with this node.
     Label(String),
     /// Assign the claim to the node of its source.
     Follow(DataSource),
@@ -68,7 +68,7 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
         return Todo::NotOurs;
     }
     let labelled = || selected.map_or(Todo::Nothing, |node| label(claim, node));
-    if facts.volume.is_some() || claim.metadata.deletion_timestamp.is_some() {
+    if facts.volume.is_some() || claim.is_deleting() {
         return labelled();
     }
     let delayed = pvc::is_delayed(class);

@@ -232,9 +232,7 @@ impl Placement {
     fn add_all(&self) {
         self.reservations.lock().settle(Instant::now());
         let caches = &self.context.caches;
-        for uid in self.claims.keys() {
-            self.queues.claims.add(uid);
-        }
+        self.queues.claims.add_all(self.claims.keys());
         let driver = &self.context.driver.name;
         let ours = |volume: &Arc<_>| pv::handle(volume, driver).is_some();
         add_names(&self.queues.volumes, caches.volumes().each().filter(ours));
@@ -259,9 +257,7 @@ impl Placement {
             // Many waiting claims must not keep the process busy.
             let pause = PACE
                 .max(EACH.saturating_mul(u32::try_from(unschedulable.len()).unwrap_or(u32::MAX)));
-            for uid in unschedulable {
-                self.queues.claims.add(uid);
-            }
+            self.queues.claims.add_all(unschedulable);
             tokio::time::sleep(pause).await;
         }
     }
@@ -328,9 +324,7 @@ impl Queues {
     }
 
     fn add_claims(&self, claims: &[Arc<PersistentVolumeClaim>]) {
-        for uid in claims.iter().filter_map(|claim| claim.uid()) {
-            self.claims.add(uid);
-        }
+        self.claims.add_all(claims.iter().filter_map(|claim| claim.uid()));
     }
 }
 
@@ -354,9 +348,7 @@ fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &DataSo
 }
 
 fn add_names<K: Resource>(queue: &Queue<String>, objects: impl IntoIterator<Item = Arc<K>>) {
-    for object in objects {
-        queue.add(object.name_any());
-    }
+    queue.add_all(objects.into_iter().map(|object| object.name_any()));
 }
 
 #[cfg(test)]
@@ -364,6 +356,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{read, with};
 
     #[test]
     fn what_is_looked_at() {
@@ -372,9 +365,7 @@ mod tests {
             "spec": {"storageClassName": "now"}, "status": {"phase": "Pending"},
         });
         let claim = |change: Value| -> Arc<PersistentVolumeClaim> {
-            let mut now = was.clone();
-            json_patch::merge(&mut now, &change);
-            Arc::new(serde_json::from_value(now).expect("a claim"))
+            Arc::new(read(with(was.clone(), change)))
         };
         let status = json!({"metadata": {"resourceVersion": "2"}, "status": {"phase": "Bound"}});
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});

@@ -10,27 +10,26 @@ use kube::ResourceExt;
 use super::Placement;
 use crate::api::names::PROVISIONED_BY;
 use crate::api::naming::Naming;
-use crate::api::pvc;
-use crate::client::ApiError;
+use crate::api::{pv, pvc};
+use crate::client::{ApiError, Resource};
 
 const DELETED: &str = "VolumeOfForeignClaim";
 
 /// The claim that a volume of this driver was made for and may be bound to yet.
 ///
-/// The volume's name comes from the claim's UID. An administrator who binds a released volume to a
-/// new claim keeps its name, so that volume is never taken for one made for the new claim. The phase
-/// may be Bound: the PV controller writes it before the admission policy refuses the binding.
+/// The volume's name comes from the claim's UID. A released volume that an administrator binds to a
+/// new claim keeps its name, so it does not count as made for that claim. The phase may be Bound:
+/// the PV controller writes it before the admission policy refuses the binding.
 fn made_for<'a>(
     volume: &'a PersistentVolume,
     driver: &str,
     naming: &Naming,
 ) -> Option<&'a ObjectReference> {
     let made_by = volume.annotations().get(PROVISIONED_BY)?;
-    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
     let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
     let is_made_for = made_by == driver
-        && volume.metadata.deletion_timestamp.is_none()
-        && !matches!(phase, Some("Released" | "Failed"))
+        && !volume.is_deleting()
+        && !matches!(pv::phase(volume), Some("Released" | "Failed"))
         && volume.name_any() == naming.volume(claim.uid.as_deref()?);
     is_made_for.then_some(claim)
 }

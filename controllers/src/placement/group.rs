@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Placement;
 use super::source_location::SourceLocation;
 use crate::api::scope::{MANAGED_BY, node_label};
+use crate::client::Resource;
 use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshotter::status_of_failure;
@@ -21,7 +22,6 @@ const FAILED: &str = "GroupSnapshotCreationFailed";
 enum Todo {
     /// Do nothing: the nodes are not all known.
     Nothing,
-    /// Label the content with this node.
     Label(String),
     /// The volumes are on these different nodes: report an error.
     Spans(BTreeSet<String>),
@@ -110,7 +110,7 @@ impl Placement {
         let Some(status) = status_of_failure(known, &message, Timestamp::now()) else {
             return Outcome::Done;
         };
-        let going = content.metadata.deletion_timestamp.is_some();
+        let going = content.is_deleting();
         if going || !self.context.leader.leads() {
             return Outcome::Done;
         }

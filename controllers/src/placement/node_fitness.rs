@@ -4,50 +4,39 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 
 use crate::api::{node, quantity};
-
-/// Taint that an administrator sets on a node that is gone and would come back without its data.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+use crate::client::Resource;
 
 /// Why a node can't take a claim.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unfit {
-    /// The node is cordoned: it gets no new pods.
     #[error("is cordoned")]
     Cordoned,
     /// The condition `Ready` is not `True`: kubelet reports a problem, or no longer reports at all.
     #[error("is not ready")]
     NotReady,
-    /// The condition `DiskPressure` is `True`.
     #[error("is under disk pressure")]
     DiskPressure,
-    /// The node is being deleted.
     #[error("is being deleted")]
     Deleting,
-    /// The node has the taint `out-of-service`.
     #[error("is out of service")]
     OutOfService,
     /// The driver is not in the node's CSINode.
     #[error("does not run the CSI driver")]
     NoDriver,
-    /// The class's `allowedTopologies` exclude the node.
     #[error("is not in the class's allowedTopologies")]
     NotAllowed,
-    /// The claim's source can't be reached from the node.
     #[error("does not have the claim's source")]
     NoSource,
-    /// The node rejected this claim a moment ago, for lack of room.
     #[error("had no room for it a moment ago")]
     Refused,
     /// The node has no capacity object for the class.
     #[error("has not published its capacity")]
     CapacityUnknown,
-    /// The node has less room than the claim needs.
     #[error("{}", little(*left))]
     Little {
         /// Bytes that are left after the assignments.
         left: i64,
     },
-    /// The node makes smaller volumes only.
     #[error("makes volumes up to {}", quantity::written(*largest))]
     TooLarge {
         /// Bytes of the largest volume it makes.
@@ -72,26 +61,17 @@ pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -
 
 /// The reasons in the Node object itself, each with whether it applies.
 fn of_itself(node: &Node) -> [(bool, Unfit); 5] {
-    let spec = node.spec.as_ref();
-    let taints = spec.and_then(|spec| spec.taints.as_deref());
-    let out = taints.unwrap_or_default().iter().any(|taint| taint.key == OUT_OF_SERVICE);
-    let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
-    let unready = condition(node, "Ready").is_some_and(|is| is != "True");
-    let pressed = condition(node, "DiskPressure") == Some("True");
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    // A condition that the node never reported excludes nothing.
+    let unready = node::condition(node, "Ready").is_some_and(|is| is != "True");
+    let pressed = node::condition(node, "DiskPressure") == Some("True");
     [
-        (node.metadata.deletion_timestamp.is_some(), Unfit::Deleting),
-        (out, Unfit::OutOfService),
+        (node.is_deleting(), Unfit::Deleting),
+        (node::is_out_of_service(node), Unfit::OutOfService),
         (unready, Unfit::NotReady),
         (cordoned, Unfit::Cordoned),
         (pressed, Unfit::DiskPressure),
     ]
-}
-
-/// Status of a node condition. `None` if the node never reported it, which excludes nothing.
-fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
-    let conditions = node.status.as_ref()?.conditions.as_deref()?;
-    let found = conditions.iter().find(|one| one.type_ == kind)?;
-    Some(&found.status)
 }
 
 /// True if a change of a node is irrelevant for placement, like a heartbeat.
@@ -142,7 +122,7 @@ mod tests {
         let none = json!({});
         let is = |kind: &str, status: &str| json!([{"type": kind, "status": status}]);
         let ready = is("Ready", "True");
-        let out = json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]});
+        let out = json!({"taints": [{"key": node::OUT_OF_SERVICE, "effect": "NoExecute"}]});
         let other = json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}]});
         let ours = registered("d");
         for (what, spec, conditions, csi_node, unfit) in [

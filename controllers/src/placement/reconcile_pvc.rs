@@ -10,15 +10,16 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::Placement;
 use super::cluster_view::Publication;
 use super::decide::{Facts, Todo, decide, is_labelled};
 use super::metrics::Outcome as Count;
 use super::node_fitness::Unfit;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
-use super::{Placement, room};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::cache::store;
 use crate::client::{ApiError, EventKind};
 use crate::queue::Outcome;
 
@@ -130,7 +131,7 @@ impl Placement {
         let version = version.map_or(0, |room| room.version);
         let mut reservations = self.reservations.lock();
         match (facts.volume, pvc::selected_node(claim)) {
-            (Some(volume), _) => reservations.made(uid, room::version(volume), now),
+            (Some(volume), _) => reservations.made(uid, store::version(volume), now),
             // The claim is bound to a volume that is not in the cache yet.
             (None, _) if pvc::volume_name(claim).is_some() => {}
             (None, Some(node)) => {

@@ -1,8 +1,8 @@
 //! Space that claims will take on nodes and that the capacity objects do not show yet.
 //!
 //! A claim counts against its node as soon as the leader or the scheduler selects the node. It
-//! counts until its PersistentVolume exists *and* the node has updated its capacity object since,
-//! or for a time in which every node updates it. A claim that has no volume after [`HOPEFUL`] no
+//! counts until its PersistentVolume exists *and* the node has updated its capacity object since.
+//! It also ends after a time in which every node updates its object. A claim that has no volume after [`HOPEFUL`] no
 //! longer counts: something is wrong with it, and it must not keep other claims away.
 //!
 //! An update is newer if its resource version is higher, because API servers usually keep all kinds

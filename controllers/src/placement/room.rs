@@ -5,8 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 
-use crate::api::capacity::{MANAGED_BY, managed_by};
+use crate::api::capacity::MANAGED_BY;
 use crate::api::quantity;
+use crate::cache::store::version;
 use crate::csi::pools::ANNOTATION as POOLS;
 
 /// Room of a node for volumes of a class.
@@ -45,17 +46,6 @@ pub(super) fn is_more(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity
     let new = room(new);
     let largest = |room: Room| room.largest.unwrap_or(i64::MAX);
     new.available > old.available || largest(new) > largest(old)
-}
-
-/// An object's resource version. It grows with each write to the API server.
-pub(super) fn version(object: &impl ResourceExt) -> u64 {
-    let version = object.meta().resource_version.as_deref();
-    version.and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-/// The `managed-by` label of a node's capacity objects.
-pub(super) fn keeper(node: &str) -> String {
-    managed_by(Some(node))
 }
 
 /// The `managed-by` label of a capacity object.

@@ -27,7 +27,6 @@ pub(super) struct Candidate {
 /// A claim to place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
-    /// The claim's UID.
     pub(super) uid: &'a str,
     /// The claim's size.
     pub(super) bytes: i64,

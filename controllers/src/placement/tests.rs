@@ -103,7 +103,7 @@ impl Rig {
             "metadata": {"name": format!("{node}-{class}"), "namespace": "ns",
                 "annotations": {"hostloop.csi.dev/pools": format!("pool{node}")},
                 "labels": {"csi.storage.k8s.io/drivername": DRIVER,
-                    "csi.storage.k8s.io/managed-by": room::keeper(node)}},
+                    "csi.storage.k8s.io/managed-by": crate::api::capacity::managed_by(Some(node))}},
             "storageClassName": class, "capacity": available.to_string()});
         let watch = self.at_work.capacities.as_ref().expect("a watch");
         self.world.add(watch, object);

@@ -8,10 +8,8 @@ use hostloop_proto::csi::volume_capability::{
 /// An access mode without an equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AccessError {
-    /// The claim has no access modes.
     #[error("spec.accessModes is empty: name at least one, such as ReadWriteOnce")]
     None,
-    /// The access mode is unknown.
     #[error(
         "spec.accessModes has {0:?}: it must be ReadWriteOnce, ReadWriteOncePod, ReadOnlyMany or \
          ReadWriteMany"

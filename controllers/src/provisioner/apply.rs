@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
-use crate::client::ApiError;
+use crate::client::{ApiError, EventKind};
 use crate::controller::finalizers;
 use crate::csi::{Call, Class, Failure, class};
 use crate::queue::Outcome;
@@ -298,7 +298,7 @@ impl Provisioner {
         let has_topology = self.context.driver.has_topology();
         let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
         let state = match class(Call::CreateVolume { movable }, failure.code()) {
-            Class::Retry | Class::InBackground => State::Background,
+            Class::InBackground => State::Background,
             Class::Final | Class::InUse => State::Finished,
             Class::Reschedule => State::Reschedule,
             Class::Infeasible => State::Infeasible,
@@ -426,7 +426,7 @@ impl Provisioner {
         self.context.events.normal(&*draft.claim, SUCCEEDED, message);
         let node = self.context.scope.node();
         if let Some(message) = node.and_then(|node| one_node::message(&pending.object, node)) {
-            self.context.events.normal_once(&*draft.claim, ONE_NODE, message);
+            self.context.events.once(&*draft.claim, EventKind::Normal, ONE_NODE, message);
         }
         let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
         let took = pending.since.elapsed();

@@ -7,6 +7,7 @@ use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
+use crate::api::pv;
 use crate::client::ApiError;
 use crate::queue::Outcome;
 
@@ -138,8 +139,6 @@ impl Provisioner {
 
 impl PendingPv {
     fn volume_id(&self) -> &str {
-        let spec = self.object.spec.as_ref();
-        let csi = spec.and_then(|spec| spec.csi.as_ref());
-        csi.map(|csi| csi.volume_handle.as_str()).unwrap_or_default()
+        pv::csi(&self.object).map(|csi| csi.volume_handle.as_str()).unwrap_or_default()
     }
 }

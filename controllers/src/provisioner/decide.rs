@@ -14,13 +14,13 @@ use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 
 use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
-use crate::api::naming::Naming;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::csi::{Driver, Pools};
 
+use super::Options;
 use super::access::{self, VolumeMode};
 use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
@@ -29,8 +29,7 @@ use super::source::{self, SourceObjects, Target};
 /// Provisioning flags and capabilities that decisions depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The naming of volumes.
-    pub(crate) naming: Naming,
+    pub(crate) options: Options,
     /// `--default-fstype`.
     pub(crate) fs_type: String,
     /// `--extra-create-metadata`.
@@ -38,12 +37,6 @@ pub(crate) struct Settings {
     /// True if the driver supports topology. Otherwise its accessible topology does not go into the
     /// node affinity.
     pub(crate) has_topology: bool,
-    /// `--controller-publish-readonly`.
-    pub(crate) publish_read_only: bool,
-    /// `--prevent-volume-mode-conversion`.
-    pub(crate) prevent_mode_change: bool,
-    pub(crate) strict_topology: bool,
-    pub(crate) immediate_topology: bool,
 }
 
 /// Inputs that are the same for all claims.
@@ -67,7 +60,6 @@ impl<'a> Rules<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct ClaimFacts {
     pub(super) claim: Arc<PersistentVolumeClaim>,
-    /// True if this process leads.
     pub(super) leads: bool,
     /// The claim's class, if it exists. Not looked up for a claim that another process serves.
     pub(super) class: Option<Arc<StorageClass>>,
@@ -100,7 +92,6 @@ pub(super) enum Decision {
     Wait(Duration),
     /// Leave the claim to an external populator for sources of this kind.
     External(String),
-    /// Create its volume.
     Create(Box<Creation>),
 }
 
@@ -178,7 +169,7 @@ fn create(
         driver: &rules.driver.name,
         scope: rules.scope,
         pools: rules.pools,
-        prevent_mode_change: settings.prevent_mode_change,
+        prevent_mode_change: settings.options.prevent_volume_mode_conversion,
     };
     let found = source::content_source(target, &draft.source, &inputs.source);
     let (source, protects_source) = match (found, last) {
@@ -196,8 +187,8 @@ fn create(
                 claim: &draft.claim.name_any(),
                 allowed: allowed.unwrap_or_default(),
                 selected: selected_node(&draft, rules.scope),
-                strict: settings.strict_topology || is_node,
-                immediate: settings.immediate_topology,
+                strict: settings.options.strict_topology || is_node,
+                immediate: settings.options.immediate_topology,
                 nodes: &inputs.nodes,
             };
             let (topology, made_from) =
@@ -320,7 +311,7 @@ pub(crate) fn draft(
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),
-        name: settings.naming.volume_of(claim),
+        name: settings.options.naming.volume_of(claim),
         size,
         volume_mode,
         capabilities,
@@ -392,13 +383,7 @@ pub(crate) fn finish(
     let secrets = all_secrets(&draft, given)?;
     let mut parameters = stripped(&draft.class.name_any(), given)?;
     if settings.extra_metadata {
-        for (key, value) in [
-            ("pvc/name", draft.claim.name_any()),
-            ("pvc/namespace", draft.claim.namespace().unwrap_or_default()),
-            ("pv/name", draft.name.clone()),
-        ] {
-            parameters.insert(format!("{RESERVED}{key}"), value);
-        }
+        parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
     let request = CreateVolumeRequest {
         name: draft.name.clone(),

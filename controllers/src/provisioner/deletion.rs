@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::api::pv;
 use crate::attacher;
-use crate::client::{ApiError, Resource};
+use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::finalizers;
 use crate::controller::owner::Ownership;
 use crate::queue::Outcome;
@@ -28,13 +28,11 @@ const FAILED: &str = "VolumeFailedDelete";
 /// The action that a PersistentVolume needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// No action.
     Nothing,
     /// Add the finalizer that keeps it until its volume is deleted.
     AddFinalizer,
     /// Remove the finalizer: its volume will not be deleted.
     RemoveFinalizer,
-    /// Delete its volume.
     Delete,
 }
 
@@ -54,9 +52,8 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     }
     let spec = volume.spec.clone().unwrap_or_default();
     let kept = volume.has_finalizer(VOLUME_FINALIZER);
-    let going = volume.metadata.deletion_timestamp.is_some();
-    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    match (spec.persistent_volume_reclaim_policy.as_deref(), phase) {
+    let going = volume.is_deleting();
+    match (spec.persistent_volume_reclaim_policy.as_deref(), pv::phase(volume)) {
         (Some("Retain" | "Recycle"), _) if kept => Work::RemoveFinalizer,
         (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
         (Some("Delete"), Some("Released")) if !going || kept => Work::Delete,
@@ -137,7 +134,7 @@ impl Provisioner {
                     // Every node gets the same result. So one event is enough, and only the leader
                     // tries again.
                     Obstacle::Nowhere => {
-                        events.shared_warning(volume, FAILED, message);
+                        events.once(volume, EventKind::Warning, FAILED, message);
                         if !self.context.leader.leads() {
                             return Outcome::Done;
                         }

@@ -29,22 +29,10 @@ pub(crate) enum State {
 /// The reason why a claim has no volume.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The class does not exist.
     #[error("StorageClass {name:?} does not exist: create it, or name another in the claim")]
-    NoClass {
-        /// The class's name.
-        name: String,
-    },
-    /// The driver lacks a capability.
+    NoClass { name: String },
     #[error("the CSI driver {driver} cannot do this: it lacks {lacks}. {advice}")]
-    Unable {
-        /// The driver's name.
-        driver: String,
-        /// The capability that the driver lacks.
-        lacks: &'static str,
-        /// Advice for the user.
-        advice: &'static str,
-    },
+    Unable { driver: String, lacks: &'static str, advice: &'static str },
     /// The claim has a selector. Selectors choose among existing volumes only.
     #[error(
         "spec.selector of the claim is not supported for volumes that are made for claims: \
@@ -55,17 +43,11 @@ pub(crate) enum Error {
     #[error(
         "the StorageClass has both parameters csi.storage.k8s.io/fstype and {old}: remove {old}"
     )]
-    FsTypeTwice {
-        /// The deprecated parameter's key.
-        old: String,
-    },
-    /// The access modes are invalid.
+    FsTypeTwice { old: String },
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The volume mode is unknown.
     #[error("spec.volumeMode is {0:?}: it must be Filesystem or Block")]
     Mode(String),
-    /// The size is invalid.
     #[error(
         "spec.resources.requests.storage is {0:?}: it must be a size above 0 and below 8Ei, such \
          as 1Gi"
@@ -74,72 +56,39 @@ pub(crate) enum Error {
     /// The kind or namespace of the source is not supported.
     #[error(transparent)]
     DataSource(#[from] DataSourceError),
-    /// The source cannot be used, or cannot be used yet.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The topology requirement cannot be met.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The class's parameters name no valid secret.
     #[error(transparent)]
     Secret(#[from] TemplateError),
-    /// A secret does not exist.
     #[error(
         "secret {namespace}/{name}, named by parameters of StorageClass {class:?}, does not \
          exist: create it, or correct the class"
     )]
-    NoSecret {
-        /// The secret's namespace.
-        namespace: String,
-        /// The secret's name.
-        name: String,
-        /// The class that names the secret.
-        class: String,
-    },
-    /// A secret can't be read.
+    NoSecret { namespace: String, name: String, class: String },
     #[error(transparent)]
     SecretUnreadable(#[from] SecretError),
-    /// A reserved parameter is unknown.
     #[error(
         "StorageClass {class:?} has unknown parameters {keys}: those that begin with \
          csi.storage.k8s.io/ are for the provisioner, which does not know these; correct or \
          remove them (in a new class: parameters cannot be changed)"
     )]
-    Parameters {
-        /// The class's name.
-        class: String,
-        /// The unknown parameters.
-        keys: String,
-    },
-    /// The VolumeAttributesClass does not exist.
+    Parameters { class: String, keys: String },
     #[error(
         "VolumeAttributesClass {name:?}, named by spec.volumeAttributesClassName, does not exist: \
          create it, or name another in the claim"
     )]
-    NoAttributesClass {
-        /// The name of the VolumeAttributesClass.
-        name: String,
-    },
-    /// The VolumeAttributesClass is for another driver.
+    NoAttributesClass { name: String },
     #[error(
         "VolumeAttributesClass {name:?} is for the driver {has}, but the claim's StorageClass \
          uses {driver}: name another in spec.volumeAttributesClassName"
     )]
-    AttributesDriver {
-        /// The name of the VolumeAttributesClass.
-        name: String,
-        /// The driver that the class names.
-        has: String,
-        /// This driver's name.
-        driver: String,
-    },
-    /// A call to the API server failed.
+    AttributesDriver { name: String, has: String, driver: String },
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// CreateVolume failed.
     #[error("rpc error: code = {code:?} desc = {message}")]
     Create {
-        /// The gRPC status code.
         code: tonic::Code,
         /// The driver's message, with secrets masked.
         message: String,
@@ -148,14 +97,7 @@ pub(crate) enum Error {
     },
     /// The driver returned a volume that does not match the request.
     #[error("the CSI driver {driver} {what}; the volume was {fate}")]
-    Unusable {
-        /// The driver's name.
-        driver: String,
-        /// The defect of the volume.
-        what: String,
-        /// The outcome of the attempt to delete the volume.
-        fate: String,
-    },
+    Unusable { driver: String, what: String, fate: String },
 }
 
 impl Error {

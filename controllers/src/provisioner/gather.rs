@@ -92,7 +92,7 @@ impl Provisioner {
     async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let volumes = self.context.caches.volumes();
-        let name = self.settings.naming.volume_of(claim);
+        let name = self.settings.options.naming.volume_of(claim);
         if self.in_flight.needs_live_check(uid) {
             let found = self.kube.find(&volumes, "", &name).await?;
             return Ok(found.is_some());

@@ -33,7 +33,6 @@ pub(crate) enum PendingAttempt {
 /// A volume that still needs its PersistentVolume.
 #[derive(Debug)]
 pub(crate) struct PendingPv {
-    /// The plan of its CreateVolume call.
     pub(crate) plan: Arc<Plan>,
     /// The PersistentVolume to create.
     pub(crate) object: PersistentVolume,

@@ -1,8 +1,10 @@
-//! Tells the users of a claim that its volume is on one node, although an access mode of the claim
-//! suggests several. CSI lets a driver accept such a claim: the mode allows pods to share the
-//! volume, and the node affinity keeps them together.
+//! A message for the users of a claim with an access mode for several nodes, if its volume is on one
+//! node. CSI lets a driver accept such a claim: the mode allows pods to share the volume, and the node
+//! affinity keeps them together.
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume};
+
+use crate::api::pv;
 
 /// The access modes that allow pods on several nodes.
 const MULTI_NODE: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
@@ -14,8 +16,7 @@ pub(crate) fn message(volume: &PersistentVolume, node: &str) -> Option<String> {
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     let modes: Vec<&str> =
         modes.iter().map(String::as_str).filter(|mode| MULTI_NODE.contains(mode)).collect();
-    let required = spec.node_affinity.as_ref()?.required.as_ref()?;
-    let tied = match &required.node_selector_terms[..] {
+    let tied = match pv::node_terms(volume)? {
         [term] => names_only(term, node),
         _ => false,
     };

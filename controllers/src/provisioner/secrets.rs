@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use crate::api::names::RESERVED;
-use crate::api::secret_template::{TemplateError, Templates, Variables};
+use crate::api::secret_template::{TemplateError, Templates, Variables, key_of, parameters_of};
 
 /// A call, or a pair of calls, that takes secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,83 +37,37 @@ impl SecretPurpose {
         SecretPurpose::ControllerModify,
     ];
 
-    fn word(self) -> &'static str {
+    /// The secret's key, and the beginning of the deprecated parameters, if there are any.
+    fn keys(self) -> (&'static str, Option<&'static str>) {
         match self {
-            SecretPurpose::Provisioner => "provisioner",
-            SecretPurpose::ControllerPublish => "controller-publish",
-            SecretPurpose::NodeStage => "node-stage",
-            SecretPurpose::NodePublish => "node-publish",
-            SecretPurpose::ControllerExpand => "controller-expand",
-            SecretPurpose::NodeExpand => "node-expand",
-            SecretPurpose::ControllerModify => "controller-modify",
-        }
-    }
-
-    /// The prefix of the deprecated keys; `None` for calls that never had such keys.
-    fn old(self) -> Option<&'static str> {
-        match self {
-            SecretPurpose::Provisioner => Some("csiProvisionerSecret"),
-            SecretPurpose::ControllerPublish => Some("csiControllerPublishSecret"),
-            SecretPurpose::NodeStage => Some("csiNodeStageSecret"),
-            SecretPurpose::NodePublish => Some("csiNodePublishSecret"),
-            SecretPurpose::ControllerExpand
-            | SecretPurpose::NodeExpand
-            | SecretPurpose::ControllerModify => None,
-        }
-    }
-
-    fn keys(self) -> Keys {
-        let word = self.word();
-        Keys {
-            name: format!("{RESERVED}{word}-secret-name"),
-            namespace: format!("{RESERVED}{word}-secret-namespace"),
+            SecretPurpose::Provisioner => ("provisioner-secret", Some("csiProvisionerSecret")),
+            SecretPurpose::ControllerPublish => {
+                ("controller-publish-secret", Some("csiControllerPublishSecret"))
+            }
+            SecretPurpose::NodeStage => ("node-stage-secret", Some("csiNodeStageSecret")),
+            SecretPurpose::NodePublish => ("node-publish-secret", Some("csiNodePublishSecret")),
+            SecretPurpose::ControllerExpand => ("controller-expand-secret", None),
+            SecretPurpose::NodeExpand => ("node-expand-secret", None),
+            SecretPurpose::ControllerModify => ("controller-modify-secret", None),
         }
     }
 }
 
-/// The two parameters that name a secret.
-struct Keys {
-    name: String,
-    namespace: String,
-}
-
-impl Keys {
-    fn for_all() -> Self {
-        Keys {
-            name: format!("{RESERVED}secret-name"),
-            namespace: format!("{RESERVED}secret-namespace"),
-        }
-    }
-
-    fn old(prefix: &str) -> Self {
-        Keys { name: format!("{prefix}Name"), namespace: format!("{prefix}Namespace") }
-    }
-
-    fn pair(&self) -> (&str, &str) {
-        (&self.name, &self.namespace)
-    }
-}
+/// The key of the secret for all calls.
+const COMMON: &str = "secret";
 
 /// True if a class parameter names a secret under a current key.
-pub(crate) fn is_key(key: &str) -> bool {
-    let all = Keys::for_all();
-    let of_use = |one: SecretPurpose| {
-        let keys = one.keys();
-        key == keys.name || key == keys.namespace
-    };
-    key == all.name || key == all.namespace || SecretPurpose::ALL.into_iter().any(of_use)
+pub(crate) fn is_key(parameter: &str) -> bool {
+    let mut purposes = SecretPurpose::ALL.into_iter();
+    key_of(parameter).is_some_and(|key| key == COMMON || purposes.any(|one| one.keys().0 == key))
 }
 
 /// The objects that templates are expanded for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TemplateVars<'a> {
-    /// The volume's name.
     pub(crate) volume: &'a str,
-    /// The claim's name.
     pub(crate) claim: &'a str,
-    /// The claim's namespace.
     pub(crate) namespace: &'a str,
-    /// The claim's annotations.
     pub(crate) annotations: &'a BTreeMap<String, String>,
 }
 
@@ -125,11 +78,12 @@ pub(crate) fn reference(
     parameters: &BTreeMap<String, String>,
     about: TemplateVars<'_>,
 ) -> Result<Option<SecretReference>, TemplateError> {
-    let (new, all, old) = (of.keys(), Keys::for_all(), of.old().map(Keys::old));
-    let own = Templates::of(parameters, new.pair(), old.as_ref().map(Keys::pair))?;
-    let templates = match own {
+    let (key, old) = of.keys();
+    let (new, all) = (parameters_of(key), parameters_of(COMMON));
+    let old = old.map(|old| ["Name", "Namespace"].map(|end| format!("{old}{end}")));
+    let templates = match Templates::of(parameters, &new, old.as_ref())? {
         Some(own) => Some(own),
-        None => Templates::of(parameters, all.pair(), None)?,
+        None => Templates::of(parameters, &all, None)?,
     };
     let list = [
         ("pv.name", about.volume, true),

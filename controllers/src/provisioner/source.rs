@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::scope::{MANAGED_BY, Scope};
+use crate::client::Resource;
 use crate::controller::content_owner;
 use crate::controller::owner::{Ownership, owner};
 use crate::csi::Pools;
@@ -15,52 +16,24 @@ use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::api::{boolean, quantity};
+use crate::api::{boolean, pv, quantity};
 
 /// A source that cannot be used, or cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SourceError {
-    /// A source object does not exist.
     #[error(
         "the source of the claim, {what}, does not exist: create it, or correct spec.dataSource"
     )]
-    Missing {
-        /// The source, as a message names it.
-        what: String,
-    },
-    /// A source object does not meet the requirements.
+    Missing { what: String },
     #[error("the source of the claim, {what}, cannot be used: {why}")]
-    Unfit {
-        /// The source, as a message names it.
-        what: String,
-        /// The reason.
-        why: String,
-    },
-    /// The claim requests less than the source's size.
+    Unfit { what: String, why: String },
     #[error(
         "spec.resources.requests.storage is {requested}, but {what} needs at least {needed}: \
          make the claim's request larger"
     )]
-    Small {
-        /// The source, as a message names it.
-        what: String,
-        /// The size that the claim requests.
-        requested: String,
-        /// The minimum size.
-        needed: String,
-    },
-    /// The claim has another volume mode than the source.
+    Small { what: String, requested: String, needed: String },
     #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]
-    Mode {
-        /// The source, as a message names it.
-        what: String,
-        /// The claim's volume mode.
-        requested: String,
-        /// The source's volume mode.
-        has: String,
-        /// Advice for the user.
-        advice: &'static str,
-    },
+    Mode { what: String, requested: String, has: String, advice: &'static str },
 }
 
 impl SourceError {
@@ -88,7 +61,6 @@ pub(crate) struct Target<'a> {
     pub(crate) claim: &'a PersistentVolumeClaim,
     /// The size of its volume in bytes.
     pub(crate) size: i64,
-    /// The driver's name.
     pub(crate) driver: &'a str,
     /// The volumes that this process serves.
     pub(crate) scope: &'a Scope,
@@ -141,8 +113,8 @@ fn from_snapshot(
     let what = format!("VolumeSnapshot {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let snapshot = snapshot.ok_or_else(|| SourceError::missing(what.clone()))?;
-    let in_use = snapshot.finalizers().iter().any(|one| one == SNAPSHOT_FINALIZER);
-    if snapshot.metadata.deletion_timestamp.is_some() && !in_use {
+    let in_use = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
+    if snapshot.is_deleting() && !in_use {
         return Err(unfit("it is being deleted"));
     }
     let status = snapshot.status.clone().unwrap_or_default();
@@ -221,11 +193,10 @@ fn from_claim(
     let what = format!("PersistentVolumeClaim {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let source = source.ok_or_else(|| SourceError::missing(what.clone()))?;
-    if source.metadata.deletion_timestamp.is_some() {
+    if source.is_deleting() {
         return Err(unfit("it is being deleted"));
     }
-    let phase = source.status.as_ref().and_then(|status| status.phase.as_deref());
-    if phase != Some("Bound") {
+    if pvc::phase(source) != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));
     }
     if pvc::written_class(source).is_none() || pvc::written_class(target.claim).is_none() {
@@ -255,8 +226,7 @@ fn from_claim(
             "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
         )));
     }
-    let phase = volume.status.as_ref();
-    if phase.and_then(|status| status.phase.as_deref()) != Some("Bound") {
+    if pv::phase(volume) != Some("Bound") {
         return Err(unfit(&format!("PersistentVolume {bound} is not Bound yet")));
     }
     let requested = pvc::volume_mode(target.claim);

@@ -11,16 +11,14 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use crate::cache::{Change, Index};
-use crate::client::{ApiError, Kube, Resource};
-use crate::controller::finalizers;
-use crate::controller::{Context, Controller};
+use crate::client::{Kube, Resource};
+use crate::controller::{Context, Controller, finalizers};
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
 use crate::snapshots::VolumeSnapshot;
 
 use super::{Named, Options};
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
-use crate::api::naming::Naming;
 use crate::api::pvc::{self, DataSource};
 
 /// The wait before a snapshot's finalizer is removed. Within it, this process sees new claims for
@@ -58,7 +56,7 @@ pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
 fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     let namespace = claim.namespace().unwrap_or_default();
     let mut touched = Vec::new();
-    if claim.metadata.deletion_timestamp.is_some() && claim.has_finalizer(CLONE_FINALIZER) {
+    if claim.is_deleting() && claim.has_finalizer(CLONE_FINALIZER) {
         touched.push((namespace.clone(), claim.name_any()));
     }
     if let Ok(DataSource::Claim(source)) = pvc::data_source(claim) {
@@ -81,7 +79,7 @@ fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
 
 /// True if only the finalizer keeps a deleted claim, and no clone waits for the claim.
 fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
-    claim.metadata.deletion_timestamp.is_some() && claim.has_finalizer(CLONE_FINALIZER) && !awaited
+    claim.is_deleting() && claim.has_finalizer(CLONE_FINALIZER) && !awaited
 }
 
 /// Source protection, which uses caches of all claims and volumes.
@@ -89,7 +87,6 @@ pub(super) struct Protection {
     context: Context,
     kube: Kube,
     options: Options,
-    naming: Naming,
     /// Claims by the source that they wait for.
     awaited: Index<PersistentVolumeClaim>,
     /// Claims that are the source of a clone.
@@ -98,21 +95,15 @@ pub(super) struct Protection {
     snapshots: Queue<Named>,
 }
 
-/// Runs until `context.stop`.
-pub(super) async fn run(context: Context, options: Options) {
-    Arc::new(Protection::new(context, &options)).run().await;
-}
-
 impl Protection {
-    pub(super) fn new(context: Context, options: &Options) -> Self {
+    pub(super) fn new(context: Context, options: Options) -> Self {
         let backoff = context.common.backoff();
         Protection {
             kube: context.kube.managed_by("hostloop-provisioner"),
             awaited: context.caches.claims().index(awaited),
             clones: Queue::new(backoff),
             snapshots: Queue::new(backoff),
-            naming: options.naming.clone(),
-            options: options.clone(),
+            options,
             context,
         }
     }
@@ -122,6 +113,7 @@ impl Protection {
         driver.can(ControllerCapability::CreateDeleteSnapshot)
     }
 
+    /// Runs until `context.stop`.
     pub(super) async fn run(self: Arc<Self>) {
         let claims = self.context.caches.claims();
         let threads = self.options.cloning_protection_threads;
@@ -149,7 +141,7 @@ impl Protection {
 
     /// True if the PersistentVolume of a claim exists.
     fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
-        let name = self.naming.volume_of(claim);
+        let name = self.options.naming.volume_of(claim);
         self.context.caches.volumes().get(&name).is_some()
     }
 
@@ -195,26 +187,19 @@ impl Protection {
 
     /// Reconciles a snapshot that is a source, by its namespace and name.
     async fn restored(&self, (namespace, name): &Named) -> Outcome {
-        let snapshots = self.context.caches.snapshots();
-        let released = match snapshots.get_in(namespace, name) {
-            None => return Outcome::Done,
-            Some(snapshot) => self.remove_finalizer(&snapshot).await,
+        let Some(snapshot) = self.context.caches.snapshots().get_in(namespace, name) else {
+            return Outcome::Done;
         };
-        match released {
+        if !self.is_left_over(&snapshot) || !self.context.leader.leads() {
+            return Outcome::Done;
+        }
+        match finalizers::remove(&self.kube, None, &*snapshot, SNAPSHOT_FINALIZER).await {
             Ok(()) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(snapshot = name, namespace, %error, "cannot remove the finalizer");
                 Outcome::Failed
             }
         }
-    }
-
-    /// Removes a snapshot's finalizer if no claim waits for it.
-    async fn remove_finalizer(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
-        if !self.is_left_over(snapshot) || !self.context.leader.leads() {
-            return Ok(());
-        }
-        finalizers::remove(&self.kube, None, snapshot, SNAPSHOT_FINALIZER).await
     }
 
     fn is_left_over(&self, snapshot: &VolumeSnapshot) -> bool {
@@ -228,8 +213,7 @@ impl Protection {
     async fn sweeps(&self) {
         let caches = &self.context.caches;
         let clones = self.sweep(|| {
-            let claims = caches.claims().each();
-            claims.for_each(|claim| self.add_clones(&claim));
+            self.clones.add_all(caches.claims().each().flat_map(|claim| touched(&claim)));
         });
         let snapshots = async {
             if self.has_snapshots() {
@@ -250,12 +234,6 @@ impl Protection {
             }
             look();
             tokio::time::sleep(self.options.snapshot_orphan_sweep_interval).await;
-        }
-    }
-
-    fn add_clones(&self, claim: &PersistentVolumeClaim) {
-        for source in touched(claim) {
-            self.clones.add(source);
         }
     }
 

@@ -128,9 +128,7 @@ impl Rig {
     }
 
     fn put_secret(&self) {
-        self.world.api.put(json!({"apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": "key", "namespace": "shop"},
-            "data": {"word": "b3BlbiBzZXNhbWU="}}));
+        self.world.api.put(testing::secret("shop", "key", "word", "open sesame"));
     }
 
     /// Adds a claim to both the cache and the server.

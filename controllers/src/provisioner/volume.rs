@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::access::VolumeMode;
 use super::decide::{Plan, Settings};
@@ -69,13 +69,17 @@ pub(crate) fn object(
 ) -> PersistentVolume {
     let (draft, class) = (&plan.draft, &plan.draft.class);
     let claim_spec = draft.claim.spec.clone().unwrap_or_default();
+    let claim_ref = ObjectReference {
+        resource_version: draft.claim.resource_version(),
+        ..draft.claim.object_ref(&())
+    };
     let size = Quantity(quantity::written(volume.capacity_bytes));
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
     let spec = PersistentVolumeSpec {
         access_modes: claim_spec.access_modes.clone(),
         mount_options: class.mount_options.clone(),
         capacity: Some(BTreeMap::from([("storage".to_owned(), size)])),
-        claim_ref: Some(claim_ref(plan)),
+        claim_ref: Some(claim_ref),
         storage_class_name: pvc::class_name(&draft.claim).map(str::to_owned),
         persistent_volume_reclaim_policy: Some(policy.to_owned()),
         volume_mode: Some(pvc::volume_mode(&draft.claim).to_owned()),
@@ -95,19 +99,6 @@ pub(crate) fn object(
         ..ObjectMeta::default()
     };
     PersistentVolume { metadata, spec: Some(spec), status: None }
-}
-
-fn claim_ref(plan: &Plan) -> ObjectReference {
-    let claim = &plan.draft.claim;
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("PersistentVolumeClaim".to_owned()),
-        namespace: claim.namespace(),
-        name: Some(claim.name_any()),
-        uid: claim.uid(),
-        resource_version: claim.resource_version(),
-        ..ObjectReference::default()
-    }
 }
 
 /// Always names the deletion secret, even if there is none: the class may change before deletion.
@@ -146,7 +137,7 @@ fn csi(
         driver: driver.to_owned(),
         volume_handle: volume.volume_id.clone(),
         fs_type: fs_type.filter(|fs_type| !fs_type.is_empty()),
-        read_only: (settings.publish_read_only && only_reads).then_some(true),
+        read_only: (settings.options.controller_publish_readonly && only_reads).then_some(true),
         volume_attributes: Some(attributes),
         controller_publish_secret_ref: secrets.controller_publish,
         node_stage_secret_ref: secrets.node_stage,

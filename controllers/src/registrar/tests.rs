@@ -11,6 +11,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
+use super::health::Verdict;
 use super::*;
 use driver::{Driver, State};
 
@@ -77,7 +78,6 @@ async fn exchange(mut connection: DuplexStream, size: usize) -> [Vec<u8>; 2] {
 fn service() -> RegistrationServer<Service> {
     RegistrationServer::new(Service {
         info: PluginInfo { name: "hostloop.csi.dev".to_owned(), ..PluginInfo::default() },
-        health: Health::default(),
         refused: mpsc::channel(1).0,
     })
 }
@@ -178,10 +178,8 @@ async fn a_driver_is_registered_while_it_runs() {
             supported_versions: vec!["1.0.0".to_owned()],
         };
         assert_eq!(info, expected);
-        assert!(!run.health.is_registered());
         let good = RegistrationStatus { plugin_registered: true, error: String::new() };
         kubelet.notify_registration_status(good).await.unwrap();
-        assert!(run.health.is_registered());
 
         // Kubelet's open connection does not delay the end.
         run.stop.cancel();
@@ -228,9 +226,7 @@ async fn a_socket_that_goes_is_made_again() {
     let run = Run::new(State::Ready);
     run.is_good().await;
     fs::remove_file(run.socket()).unwrap();
-    assert!(matches!(run.health.verdict(), Verdict::NoSocket(_)));
-    assert_eq!(run.health.verdict().status(), 404);
-    assert!(run.health.check().is_err());
+    assert!(run.health.check().unwrap_err().ends_with("is not there"));
     run.is_good().await;
     run.kubelet().await.get_info(InfoRequest {}).await.unwrap();
 
@@ -247,8 +243,7 @@ async fn one_that_took_the_place_is_left_alone() {
     run.is_good().await;
     fs::remove_file(run.socket()).unwrap();
     let _other = BlockingListener::bind(run.socket()).unwrap();
-    assert_eq!(run.health.verdict().status(), 500);
-    assert!(run.health.check().is_err());
+    assert!(run.health.check().unwrap_err().ends_with("is not the socket made here"));
     let (dir, ended) = run.ended().await;
     assert!(matches!(ended, Err(Error::Socket(socket::Error::Served(_)))), "{ended:?}");
     assert_eq!(names(dir.path()), [SOCKET]);

@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition,
-    PersistentVolumeClaimStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,95 +12,83 @@ use serde_json::{Map, Value, json};
 use crate::api::{pvc, quantity};
 
 /// The name of the resource that is resized.
-pub const STORAGE: &str = "storage";
+pub(super) const STORAGE: &str = "storage";
 
 /// The controller is expanding the volume, or was when it failed.
-pub const RESIZING: &str = "Resizing";
+pub(super) const RESIZING: &str = "Resizing";
 /// Kubelet must grow the filesystem.
-pub const FILE_SYSTEM_RESIZE_PENDING: &str = "FileSystemResizePending";
+pub(super) const FILE_SYSTEM_RESIZE_PENDING: &str = "FileSystemResizePending";
 /// The controller failed with a final error.
-pub const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
+pub(super) const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
 /// Kubelet failed with a final error.
-pub const NODE_RESIZE_ERROR: &str = "NodeResizeError";
+pub(super) const NODE_RESIZE_ERROR: &str = "NodeResizeError";
 /// All condition types about resizing.
-pub const RESIZE_CONDITIONS: [&str; 4] =
+pub(super) const RESIZE_CONDITIONS: [&str; 4] =
     [RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR];
 
-/// Accessors for a claim's fields. Missing strings read as "", missing quantities as `None`.
-pub trait Claim {
-    /// The claim's status, if it has one.
-    fn state(&self) -> Option<&PersistentVolumeClaimStatus>;
-    /// The requested size.
-    fn requested(&self) -> Option<&Quantity>;
-    /// The current size, as users see it.
-    fn capacity(&self) -> Option<&Quantity>;
-    /// The target size of an expansion that was begun.
-    fn allocated(&self) -> Option<&Quantity>;
-    /// The progress of that expansion; "" if none is under way.
-    fn resize_status(&self) -> &str;
-    /// A condition of this type, if it is true.
-    fn condition(&self, kind: &str) -> Option<&PersistentVolumeClaimCondition>;
-    /// True if the claim is bound to a volume.
-    fn is_bound(&self) -> bool;
-    /// True if the PV references this claim (same namespace and UID).
-    fn is_bound_to(&self, volume: &PersistentVolume) -> bool;
+/// The requested size.
+pub(super) fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    resources.requests.as_ref()?.get(STORAGE)
 }
 
-impl Claim for PersistentVolumeClaim {
-    fn state(&self) -> Option<&PersistentVolumeClaimStatus> {
-        self.status.as_ref()
-    }
+/// The current size, as users see it.
+pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    claim.status.as_ref()?.capacity.as_ref()?.get(STORAGE)
+}
 
-    fn requested(&self) -> Option<&Quantity> {
-        let resources = self.spec.as_ref()?.resources.as_ref()?;
-        resources.requests.as_ref()?.get(STORAGE)
-    }
+/// The target size of an expansion that was begun.
+pub(super) fn allocated(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    claim.status.as_ref()?.allocated_resources.as_ref()?.get(STORAGE)
+}
 
-    fn capacity(&self) -> Option<&Quantity> {
-        self.state()?.capacity.as_ref()?.get(STORAGE)
-    }
+/// The progress of that expansion; "" if none is under way.
+pub(super) fn resize_status(claim: &PersistentVolumeClaim) -> &str {
+    let status = claim.status.as_ref();
+    let statuses = status.and_then(|status| status.allocated_resource_statuses.as_ref());
+    statuses.and_then(|statuses| statuses.get(STORAGE)).map_or("", String::as_str)
+}
 
-    fn allocated(&self) -> Option<&Quantity> {
-        self.state()?.allocated_resources.as_ref()?.get(STORAGE)
-    }
+/// True if a condition of this type holds.
+pub(super) fn holds(claim: &PersistentVolumeClaim, kind: &str) -> bool {
+    known(claim, kind).is_some_and(|condition| condition.status == "True")
+}
 
-    fn resize_status(&self) -> &str {
-        let statuses = (self.state()).and_then(|state| state.allocated_resource_statuses.as_ref());
-        let status = statuses.and_then(|statuses| statuses.get(STORAGE));
-        status.map_or("", String::as_str)
-    }
+/// A condition of this type, true or not.
+fn known<'a>(
+    claim: &'a PersistentVolumeClaim,
+    kind: &str,
+) -> Option<&'a PersistentVolumeClaimCondition> {
+    let conditions = claim.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
 
-    fn condition(&self, kind: &str) -> Option<&PersistentVolumeClaimCondition> {
-        let conditions = self.state()?.conditions.as_ref()?;
-        conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")
-    }
+/// True if the claim is bound to a volume.
+pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    pvc::phase(claim) == Some("Bound") && pvc::volume_name(claim).is_some()
+}
 
-    fn is_bound(&self) -> bool {
-        let phase = self.state().and_then(|state| state.phase.as_deref());
-        phase == Some("Bound") && pvc::volume_name(self).is_some()
-    }
-
-    fn is_bound_to(&self, volume: &PersistentVolume) -> bool {
-        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-        reference.is_some_and(|reference| {
-            reference.namespace == self.namespace() && reference.uid == self.uid()
-        })
-    }
+/// True if the PV references this claim (same namespace and UID).
+pub(super) fn is_bound_to(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    reference.is_some_and(|reference| {
+        reference.namespace == claim.namespace() && reference.uid == claim.uid()
+    })
 }
 
 /// The size of a PV.
-pub fn volume_capacity(volume: &PersistentVolume) -> Option<&Quantity> {
+pub(super) fn volume_capacity(volume: &PersistentVolume) -> Option<&Quantity> {
     volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)
 }
 
 /// A size in bytes. A missing quantity is 0, and an unreadable one is `i64::MAX`.
-pub fn size(quantity: Option<&Quantity>) -> i64 {
+pub(super) fn size(quantity: Option<&Quantity>) -> i64 {
     quantity.map_or(0, |quantity| quantity::bytes(&quantity.0).unwrap_or(i64::MAX))
 }
 
 /// A patch of a claim's status. It omits fields that already have their value. If nothing would
 /// change, there is no patch.
-pub struct StatusPatch<'a> {
+pub(super) struct StatusPatch<'a> {
     claim: &'a PersistentVolumeClaim,
     annotations: Map<String, Value>,
     status: Map<String, Value>,
@@ -111,19 +98,24 @@ pub struct StatusPatch<'a> {
 
 impl<'a> StatusPatch<'a> {
     /// Creates an empty patch.
-    pub fn of(claim: &'a PersistentVolumeClaim, now: Timestamp) -> Self {
+    pub(super) fn of(claim: &'a PersistentVolumeClaim) -> Self {
         StatusPatch {
             claim,
             annotations: Map::new(),
             status: Map::new(),
             conditions: Vec::new(),
-            now,
+            now: Timestamp::now(),
         }
     }
 
     /// Sets a condition to true, with this reason and message.
-    pub fn hold(&mut self, kind: &str, reason: Option<&str>, message: Option<&str>) -> &mut Self {
-        let known = self.known(kind);
+    pub(super) fn hold(
+        &mut self,
+        kind: &str,
+        reason: Option<&str>,
+        message: Option<&str>,
+    ) -> &mut Self {
+        let known = known(self.claim, kind);
         if let Some(known) = known
             && known.status == "True"
             && known.reason.as_deref() == reason
@@ -153,9 +145,9 @@ impl<'a> StatusPatch<'a> {
     }
 
     /// Removes conditions.
-    pub fn drop(&mut self, kinds: &[&str]) -> &mut Self {
+    pub(super) fn drop(&mut self, kinds: &[&str]) -> &mut Self {
         for kind in kinds {
-            if self.known(kind).is_some() {
+            if known(self.claim, kind).is_some() {
                 self.conditions.push(json!({"$patch": "delete", "type": kind}));
             }
         }
@@ -163,31 +155,31 @@ impl<'a> StatusPatch<'a> {
     }
 
     /// Sets the progress of the expansion.
-    pub fn resize_status(&mut self, status: Option<&str>) -> &mut Self {
-        if self.claim.resize_status() != status.unwrap_or_default() {
+    pub(super) fn resize_status(&mut self, status: Option<&str>) -> &mut Self {
+        if resize_status(self.claim) != status.unwrap_or_default() {
             self.set("allocatedResourceStatuses", json!({ STORAGE: status }));
         }
         self
     }
 
     /// Sets the target size of the expansion.
-    pub fn allocated(&mut self, quantity: &Quantity) -> &mut Self {
-        if self.claim.allocated() != Some(quantity) {
+    pub(super) fn allocated(&mut self, quantity: &Quantity) -> &mut Self {
+        if allocated(self.claim) != Some(quantity) {
             self.set("allocatedResources", json!({ STORAGE: quantity }));
         }
         self
     }
 
     /// Sets the current size.
-    pub fn capacity(&mut self, quantity: &Quantity) -> &mut Self {
-        if self.claim.capacity() != Some(quantity) {
+    pub(super) fn capacity(&mut self, quantity: &Quantity) -> &mut Self {
+        if capacity(self.claim) != Some(quantity) {
             self.set("capacity", json!({ STORAGE: quantity }));
         }
         self
     }
 
     /// Sets or removes an annotation.
-    pub fn annotation(&mut self, key: &str, value: Option<&str>) -> &mut Self {
+    pub(super) fn annotation(&mut self, key: &str, value: Option<&str>) -> &mut Self {
         if self.claim.annotations().get(key).map(String::as_str) != value {
             self.annotations.insert(key.to_owned(), json!(value));
         }
@@ -195,14 +187,14 @@ impl<'a> StatusPatch<'a> {
     }
 
     /// Sets any field of the status.
-    pub fn set(&mut self, field: &str, value: Value) -> &mut Self {
+    pub(super) fn set(&mut self, field: &str, value: Value) -> &mut Self {
         self.status.insert(field.to_owned(), value);
         self
     }
 
     /// Returns the patch, bound to the claim's UID. With `versioned`, it is also bound to the
     /// version that was read.
-    pub fn finish(&mut self, versioned: bool) -> Option<Value> {
+    pub(super) fn finish(&mut self, versioned: bool) -> Option<Value> {
         if !self.conditions.is_empty() {
             let conditions = std::mem::take(&mut self.conditions);
             self.set("conditions", json!(conditions));
@@ -218,11 +210,6 @@ impl<'a> StatusPatch<'a> {
             metadata["annotations"] = json!(self.annotations);
         }
         Some(json!({"metadata": metadata, "status": self.status}))
-    }
-
-    fn known(&self, kind: &str) -> Option<&'a PersistentVolumeClaimCondition> {
-        let conditions = self.claim.status.as_ref()?.conditions.as_ref()?;
-        conditions.iter().find(|condition| condition.type_ == kind)
     }
 }
 

@@ -10,13 +10,14 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::claim::{
-    CONTROLLER_RESIZE_ERROR, Claim, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR,
-    RESIZE_CONDITIONS, RESIZING, STORAGE, StatusPatch, size, volume_capacity,
+    CONTROLLER_RESIZE_ERROR, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR, RESIZE_CONDITIONS,
+    RESIZING, STORAGE, StatusPatch, allocated, capacity, is_bound, requested, resize_status, size,
+    volume_capacity,
 };
 use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
-use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
+use super::{Key, ResizeError, Resizer, Users, outcome_of, too_early};
 use crate::api::{pv, quantity};
 use crate::csi::{Call, Class, Failure, class};
 use crate::queue::Outcome;
@@ -36,11 +37,11 @@ struct Expanded {
 /// writes do not.
 pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     let ours = [CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING];
-    let status = new.resize_status();
-    size(old.requested()) != size(new.requested())
-        || size(new.capacity()) != size(old.capacity())
-        || old.resize_status() != status && !ours.contains(&status)
-        || !old.is_bound() && new.is_bound()
+    let status = resize_status(new);
+    size(requested(old)) != size(requested(new))
+        || size(capacity(new)) != size(capacity(old))
+        || resize_status(old) != status && !ours.contains(&status)
+        || !is_bound(old) && is_bound(new)
 }
 
 impl Resizer {
@@ -70,7 +71,7 @@ impl Resizer {
         let Some(target) = sizes.and_then(|sizes| sizes.target()) else {
             return Ok(Outcome::Done);
         };
-        let begun = claim.allocated();
+        let begun = allocated(&claim);
         let same = begun.is_some() && size(begun) == size(Some(target));
         if same && let Some(left) = too_early(memory.expand_after) {
             return Ok(Outcome::RequeueAfter(left));
@@ -105,7 +106,7 @@ impl Resizer {
         volume: &PersistentVolume,
     ) -> Result<(), ResizeError> {
         let recorded = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
-        if !recorded || size(claim.capacity()) < size(volume_capacity(volume)) {
+        if !recorded || size(capacity(claim)) < size(volume_capacity(volume)) {
             return Ok(());
         }
         let patch = json!({"metadata": {
@@ -174,7 +175,7 @@ impl Resizer {
         let recorded = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
         let records = expanded.node_too && !recorded;
         if records {
-            let before = claim.capacity().map_or("0", |before| before.0.as_str());
+            let before = capacity(&claim).map_or("0", |before| before.0.as_str());
             metadata["annotations"] = json!({ PRE_RESIZE_CAPACITY: before });
         }
         if records || volume_capacity(volume) != Some(&expanded.capacity) {
@@ -248,7 +249,7 @@ fn begin_patch(
     target: &Quantity,
     same: bool,
 ) -> Option<serde_json::Value> {
-    let mut patch = StatusPatch::of(claim, now());
+    let mut patch = StatusPatch::of(claim);
     patch
         .hold(RESIZING, None, None)
         .annotation(NODE_EXPANSION_NOT_REQUIRED, None)
@@ -262,7 +263,7 @@ fn begin_patch(
 
 /// The patch after a successful call.
 fn end_patch(claim: &PersistentVolumeClaim, expanded: &Expanded) -> Option<serde_json::Value> {
-    let mut patch = StatusPatch::of(claim, now());
+    let mut patch = StatusPatch::of(claim);
     if expanded.node_too {
         let message = "Waiting for the node to grow the filesystem, when a pod uses the volume.";
         patch
@@ -285,7 +286,7 @@ fn failure_patch(
     message: &str,
     infeasible: bool,
 ) -> Option<serde_json::Value> {
-    let mut patch = StatusPatch::of(claim, now());
+    let mut patch = StatusPatch::of(claim);
     patch.hold(CONTROLLER_RESIZE_ERROR, None, Some(message));
     if infeasible {
         patch.resize_status(Some(CONTROLLER_INFEASIBLE));

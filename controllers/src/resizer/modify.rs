@@ -13,20 +13,19 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::claim::{Claim, StatusPatch};
-use super::now;
+use super::claim::{StatusPatch, holds, is_bound};
 use crate::api::names::{MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE};
-use crate::api::pv;
+use crate::api::{pv, pvc};
 use crate::csi::{Call, Class, Failure, class};
 
 mod apply;
 
 /// The modification is running, or will be tried again.
-pub const IN_PROGRESS: &str = "InProgress";
+const IN_PROGRESS: &str = "InProgress";
 /// The class does not exist yet.
-pub const PENDING: &str = "Pending";
+const PENDING: &str = "Pending";
 /// The driver can never do this modification.
-pub const INFEASIBLE: &str = "Infeasible";
+const INFEASIBLE: &str = "Infeasible";
 
 /// A modification is running.
 const MODIFYING: &str = "ModifyingVolume";
@@ -35,7 +34,7 @@ const MODIFY_ERROR: &str = "ModifyVolumeError";
 
 /// The next step for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+enum Step {
     Nothing,
     /// The user withdrew the request: record that.
     Cancel,
@@ -47,8 +46,8 @@ pub enum Step {
 
 /// Decides the next step for a claim. `uncertain`: it is unknown whether the last attempt is
 /// running.
-pub fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
-    if !claim.is_bound() {
+fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
+    if !is_bound(claim) {
         return Step::Nothing;
     }
     let wished = wished(claim);
@@ -59,10 +58,8 @@ pub fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
     let in_progress = status.filter(|status| status.status == IN_PROGRESS);
     let target = in_progress.and_then(|status| status.target_volume_attributes_class_name.clone());
     match (wished, target) {
-        ("", None) => match claim.condition(MODIFYING) {
-            Some(_) => Step::Cancel,
-            None => Step::Nothing,
-        },
+        ("", None) if holds(claim, MODIFYING) => Step::Cancel,
+        ("", None) => Step::Nothing,
         ("", Some(target)) => Step::Continue(target),
         (_, Some(target)) if uncertain => Step::Continue(target),
         (wished, _) => Step::Begin(wished.to_owned()),
@@ -70,29 +67,27 @@ pub fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
 }
 
 /// True if the request equals the last target, so that an infeasible one is still infeasible.
-pub fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
+fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
     let target = status(claim).and_then(|s| s.target_volume_attributes_class_name.as_deref());
     !wished(claim).is_empty() && target == Some(wished(claim))
 }
 
 /// True if the claim records an attempt without a result.
-pub fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
+fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
     status(claim).is_some_and(|status| status.status == IN_PROGRESS)
 }
 
 /// True if a change of a claim needs work. Of the resizer's own writes, only completion does,
 /// because the user may have changed the request meanwhile.
-pub fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     wished(old) != wished(new)
         || status(old).is_some() && status(new).is_none()
-        || !old.is_bound() && new.is_bound()
+        || !is_bound(old) && is_bound(new)
 }
 
 /// The class that the claim requests; "" for none.
-pub fn wished(claim: &PersistentVolumeClaim) -> &str {
-    let spec = claim.spec.as_ref();
-    let name = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
-    name.unwrap_or_default()
+fn wished(claim: &PersistentVolumeClaim) -> &str {
+    pvc::attributes_class(claim).unwrap_or_default()
 }
 
 fn current(claim: &PersistentVolumeClaim) -> &str {
@@ -106,7 +101,7 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
 }
 
 /// The secret for modifying a volume.
-pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
+fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
     let annotation = |key| {
         let value = volume.annotations().get(key).cloned();
         value.filter(|value| !value.is_empty())
@@ -120,8 +115,8 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
 }
 
 /// The patch for a class that does not exist: it only records that.
-pub fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
-    let mut patch = StatusPatch::of(claim, now());
+fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim);
     if status(claim).is_none_or(|status| status.status != PENDING) {
         patch.set("modifyVolumeStatus", json!({"status": PENDING}));
     }
@@ -129,8 +124,8 @@ pub fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
 }
 
 /// The patch before the first call with this class.
-pub fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
-    let mut patch = StatusPatch::of(claim, now());
+fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim);
     set_status(&mut patch, claim, IN_PROGRESS, target);
     let message = format!("Modifying the volume to {target:?} is in progress.");
     patch.hold(MODIFYING, None, Some(&message));
@@ -138,13 +133,9 @@ pub fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value>
 }
 
 /// The patch after a failed call.
-pub fn failure_patch(
-    claim: &PersistentVolumeClaim,
-    target: &str,
-    failure: &Failure,
-) -> Option<Value> {
+fn failure_patch(claim: &PersistentVolumeClaim, target: &str, failure: &Failure) -> Option<Value> {
     let class = meaning(failure);
-    let mut patch = StatusPatch::of(claim, now());
+    let mut patch = StatusPatch::of(claim);
     let status = match class {
         Class::Infeasible => INFEASIBLE,
         _ => IN_PROGRESS,
@@ -161,12 +152,8 @@ pub fn failure_patch(
 }
 
 /// Marks a target as infeasible because this driver can never reach it; `message` says why.
-pub fn infeasible_patch(
-    claim: &PersistentVolumeClaim,
-    target: &str,
-    message: &str,
-) -> Option<Value> {
-    let mut patch = StatusPatch::of(claim, now());
+fn infeasible_patch(claim: &PersistentVolumeClaim, target: &str, message: &str) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim);
     set_status(&mut patch, claim, INFEASIBLE, target);
     let modifying = format!("The volume cannot be modified to {target:?}.");
     patch.hold(MODIFYING, None, Some(&modifying));
@@ -176,8 +163,8 @@ pub fn infeasible_patch(
 }
 
 /// The patch after a successful call. It stays true whatever else was written meanwhile.
-pub fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
-    let mut patch = StatusPatch::of(claim, now());
+fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim);
     if status(claim).is_some() {
         patch.set("modifyVolumeStatus", Value::Null);
     }
@@ -188,8 +175,8 @@ pub fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
 }
 
 /// The patch after the user withdrew the request.
-pub fn cancel_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
-    let mut patch = StatusPatch::of(claim, now());
+fn cancel_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim);
     patch.drop(&[MODIFYING]).finish(false)
 }
 
@@ -210,7 +197,7 @@ fn set_status(
 }
 
 /// Classifies a failed call.
-pub fn meaning(failure: &Failure) -> Class {
+fn meaning(failure: &Failure) -> Class {
     class(Call::Modify, failure.code())
 }
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 
 use super::Key;
+use crate::api::pvc;
 use crate::cache::{Change, Index, Store};
 
 /// Pods, indexed by the claims they use.
@@ -50,16 +50,7 @@ fn claims(pod: &Pod) -> BTreeSet<Key> {
     if matches!(phase, Some("Failed" | "Succeeded")) {
         return BTreeSet::new();
     }
-    let namespace = pod.namespace().unwrap_or_default();
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
-    let named = volumes.unwrap_or_default().iter().filter_map(|volume| {
-        let named = volume.persistent_volume_claim.as_ref();
-        let name = named.map(|source| source.claim_name.clone());
-        // A generic ephemeral volume has its own claim with this name.
-        let own = || format!("{}-{}", pod.name_any(), volume.name);
-        name.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
-    });
-    named.map(|name| (namespace.clone(), name)).collect()
+    pvc::of_pod(pod).collect()
 }
 
 #[cfg(test)]

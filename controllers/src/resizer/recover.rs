@@ -5,41 +5,44 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::claim::{Claim, FILE_SYSTEM_RESIZE_PENDING, size, volume_capacity};
+use super::claim::{
+    FILE_SYSTEM_RESIZE_PENDING, allocated, capacity, holds, is_bound, requested, resize_status,
+    size, volume_capacity,
+};
 
 /// The driver is expanding, or it is unknown whether it is.
-pub const CONTROLLER_IN_PROGRESS: &str = "ControllerResizeInProgress";
+pub(super) const CONTROLLER_IN_PROGRESS: &str = "ControllerResizeInProgress";
 /// The driver can never do this expansion.
-pub const CONTROLLER_INFEASIBLE: &str = "ControllerResizeInfeasible";
+pub(super) const CONTROLLER_INFEASIBLE: &str = "ControllerResizeInfeasible";
 /// Kubelet must expand next.
-pub const NODE_PENDING: &str = "NodeResizePending";
+pub(super) const NODE_PENDING: &str = "NodeResizePending";
 /// Kubelet is expanding.
-pub const NODE_IN_PROGRESS: &str = "NodeResizeInProgress";
+pub(super) const NODE_IN_PROGRESS: &str = "NodeResizeInProgress";
 /// Kubelet can never do this expansion.
-pub const NODE_INFEASIBLE: &str = "NodeResizeInfeasible";
+pub(super) const NODE_INFEASIBLE: &str = "NodeResizeInfeasible";
 
 /// The inputs of the decision.
 #[derive(Clone, Debug)]
-pub struct Sizes<'a> {
+pub(super) struct Sizes<'a> {
     /// The size that the user requests.
-    pub requested: &'a Quantity,
+    pub(super) requested: &'a Quantity,
     /// The capacity of the PV.
-    pub volume: Option<&'a Quantity>,
+    pub(super) volume: Option<&'a Quantity>,
     /// The target of the expansion that was begun.
-    pub allocated: Option<&'a Quantity>,
+    pub(super) allocated: Option<&'a Quantity>,
     /// The progress of that expansion.
-    pub status: &'a str,
+    pub(super) status: &'a str,
     /// True if the driver's last error was final, so that no expansion is running.
-    pub final_error: bool,
+    pub(super) final_error: bool,
     /// True if the condition FileSystemResizePending holds.
-    pub node_pending: bool,
+    pub(super) node_pending: bool,
     /// True if the driver expands in its controller, not only on the node.
-    pub controller_expands: bool,
+    pub(super) controller_expands: bool,
 }
 
 impl<'a> Sizes<'a> {
     /// Reads the sizes of a claim and its PV; `None` if the claim requests no more than it has.
-    pub fn of(
+    pub(super) fn of(
         claim: &'a PersistentVolumeClaim,
         volume: &'a PersistentVolume,
         final_error: bool,
@@ -49,18 +52,18 @@ impl<'a> Sizes<'a> {
             return None;
         }
         Some(Sizes {
-            requested: claim.requested()?,
+            requested: requested(claim)?,
             volume: volume_capacity(volume),
-            allocated: claim.allocated(),
-            status: claim.resize_status(),
+            allocated: allocated(claim),
+            status: resize_status(claim),
             final_error,
-            node_pending: claim.condition(FILE_SYSTEM_RESIZE_PENDING).is_some(),
+            node_pending: holds(claim, FILE_SYSTEM_RESIZE_PENDING),
             controller_expands,
         })
     }
 
     /// The size to expand to; `None` if there is nothing to do here.
-    pub fn target(&self) -> Option<&'a Quantity> {
+    pub(super) fn target(&self) -> Option<&'a Quantity> {
         let begun = self.allocated.unwrap_or(self.requested);
         let reached = |quantity| size(self.volume) >= size(Some(quantity));
         if !reached(self.requested) {
@@ -84,8 +87,8 @@ impl<'a> Sizes<'a> {
 }
 
 /// True if a claim requests more than it has.
-pub fn is_wanted(claim: &PersistentVolumeClaim) -> bool {
-    claim.is_bound() && size(claim.requested()) > size(claim.capacity())
+pub(super) fn is_wanted(claim: &PersistentVolumeClaim) -> bool {
+    is_bound(claim) && size(requested(claim)) > size(capacity(claim))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Key, Options, Resizer};
 use crate::csi::driver::ControllerCapability;
-use crate::testing::{Call, DRIVER, World};
+use crate::testing::{Call, DRIVER, World, secret, with};
 
 pub(super) struct Rig {
     pub(super) world: World,
@@ -38,28 +38,22 @@ impl Rig {
     ) -> Self {
         let world = World::new(capabilities);
         let resizer = Arc::new(Resizer::new(world.context.clone(), options()));
-        let mut claim = json!({
+        let claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": "data", "namespace": "ns", "uid": "c"},
             "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
         });
-        for patch in claim_patches {
-            json_patch::merge(&mut claim, &patch);
-        }
-        let mut volume = json!({
+        let claim = claim_patches.into_iter().fold(claim, with);
+        let volume = json!({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv", "uid": "v"},
             "spec": {
                 "claimRef": {"namespace": "ns", "name": "data", "uid": "c"},
                 "csi": {"driver": DRIVER, "volumeHandle": "h"},
             },
         });
-        json_patch::merge(&mut volume, &volume_patch);
         world.add(&resizer.claims, claim);
-        world.add(&resizer.volumes, volume);
-        world.api.put(json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": "s", "namespace": "ns"}, "data": {"key": "aHVzaA=="},
-        }));
+        world.add(&resizer.volumes, with(volume, volume_patch));
+        world.api.put(secret("ns", "s", "key", "hush"));
         Rig { world, resizer }
     }
 
@@ -75,16 +69,12 @@ impl Rig {
 
     /// Changes the claim, as its user does.
     pub(super) fn change_claim(&self, patch: Value) {
-        let mut claim = self.claim();
-        json_patch::merge(&mut claim, &patch);
-        self.world.add(&self.resizer.claims, claim);
+        self.world.add(&self.resizer.claims, with(self.claim(), patch));
     }
 
     /// Changes the volume.
     pub(super) fn change_volume(&self, patch: Value) {
-        let mut volume = self.volume();
-        json_patch::merge(&mut volume, &patch);
-        self.world.add(&self.resizer.volumes, volume);
+        self.world.add(&self.resizer.volumes, with(self.volume(), patch));
     }
 
     /// The types of the claim's conditions.

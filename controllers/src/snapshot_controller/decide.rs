@@ -12,9 +12,9 @@ use kube::{Resource, ResourceExt};
 use super::kind::{self, Kind};
 use super::names::{self, BindState};
 use super::status::StatusChange;
-use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
+use crate::api::{pv, pvc};
 use crate::client::Resource as _;
 use crate::snapshots::content::{Class, Content};
 
@@ -23,7 +23,6 @@ pub(super) struct Facts<K: Kind> {
     pub(super) snapshot: Arc<K::Snapshot>,
     /// The content that the snapshot names or would get, if it exists.
     pub(super) content: Option<Arc<K::Content>>,
-    /// All classes.
     pub(super) classes: Vec<Arc<K::Class>>,
     /// All nodes, if contents are labelled with their node.
     pub(super) nodes: Option<Vec<Arc<Node>>>,
@@ -61,7 +60,6 @@ pub(super) enum Step<K: Kind> {
 /// The failure of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// The event's reason.
     pub(super) reason: &'static str,
     /// The message of the event and the status.
     pub(super) message: String,
@@ -194,9 +192,7 @@ pub(super) fn volume_of<'a>(
     volume: Option<&'a PersistentVolume>,
 ) -> Result<&'a PersistentVolume, String> {
     let name = claim.name_any();
-    let status = claim.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if phase != Some("Bound") {
+    if pvc::phase(claim) != Some("Bound") {
         return Err(format!("claim {name} is not bound to a volume yet"));
     }
     let volume = volume.ok_or_else(|| format!("the volume of claim {name} does not exist"))?;

@@ -9,6 +9,7 @@ use super::decide::Facts;
 use super::kind::Kind;
 use super::names;
 use crate::api::names::SNAPSHOT_GROUP;
+use crate::api::pvc;
 use crate::cache::{Caches, Index, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{
@@ -146,14 +147,11 @@ async fn find<K: Resource>(
     name: Option<String>,
     must: bool,
 ) -> Result<Option<Arc<K>>, ApiError> {
-    let Some(name) = name.filter(|name| !name.is_empty()) else {
-        return Ok(None);
-    };
-    let known = watch.get(&name);
-    if known.is_some() || !must {
-        return Ok(known);
+    match name.filter(|name| !name.is_empty()) {
+        None => Ok(None),
+        Some(name) if must => kube.find_live(watch, "", &name).await,
+        Some(name) => Ok(watch.get(&name)),
     }
-    Ok(kube.get("", &name).await?.map(Arc::new))
 }
 
 /// The only key of [`Watches::protected`].
@@ -166,9 +164,7 @@ fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
 
 /// The snapshots that a claim is being restored from.
 fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let status = claim.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    let Some(spec) = claim.spec.as_ref().filter(|_| phase == Some("Pending")) else {
+    let Some(spec) = claim.spec.as_ref().filter(|_| pvc::phase(claim) == Some("Pending")) else {
         return Vec::new();
     };
     let own = claim.namespace().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::decide::{self, Failure, Step};
 use super::gather::Watches;
@@ -172,7 +172,7 @@ impl Kind for Groups {
     }
 
     fn copy_status(facts: &Facts, content: &Self::Content) -> Step<Self> {
-        let change = status::change::<Self>(&facts.snapshot, content, Map::new());
+        let change = status::change::<Self>(&facts.snapshot, content, json!({}));
         change.map_or(Step::Done, Step::Status)
     }
 

@@ -28,9 +28,7 @@ pub(super) enum Operation {
 /// The kind of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Of {
-    /// A VolumeSnapshot.
     Snapshot,
-    /// A VolumeGroupSnapshot.
     Group,
 }
 

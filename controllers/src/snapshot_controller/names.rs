@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
-use sha2::{Digest, Sha256};
+use kube::{Resource, ResourceExt};
 
+use crate::api::naming::sha256;
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
 /// Finalizer that keeps a snapshot until its content is gone.
@@ -40,8 +40,7 @@ pub(super) fn group_content_name(group_uid: &str) -> String {
 
 /// The names of a group's member for a volume: first the snapshot, then its content.
 pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, String) {
-    let digest = Sha256::digest(format!("{group_uid}{volume_handle}"));
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = sha256(&[group_uid, volume_handle]);
     (format!("snapshot-{hex}"), format!("snapcontent-{hex}"))
 }
 
@@ -56,13 +55,7 @@ pub(super) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerReference>
 
 /// The owner reference from a member to its group.
 pub(super) fn owner(group: &VolumeGroupSnapshot) -> OwnerReference {
-    OwnerReference {
-        api_version: format!("{GROUP_API}/v1"),
-        kind: "VolumeGroupSnapshot".to_owned(),
-        name: group.name_any(),
-        uid: group.uid().unwrap_or_default(),
-        ..OwnerReference::default()
-    }
+    group.owner_ref(&()).unwrap_or_default()
 }
 
 /// `namespace/name`, for messages and indexes.

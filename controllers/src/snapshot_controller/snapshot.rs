@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
-use serde_json::{Map, json};
+use serde_json::json;
 
 use super::decide::{self, Failure, Step};
 use super::gather::{self, Watches};
@@ -327,21 +327,21 @@ fn status_change(
 ) -> Option<status::StatusChange> {
     let none = VolumeSnapshotStatus::default();
     let old = snapshot.status.as_ref().unwrap_or(&none);
-    let mut fields = Map::new();
+    let mut patch = json!({});
     let size = content.status.as_ref().and_then(|new| new.restore_size);
     let known = old.restore_size.as_deref();
     let is_unknown = matches!(known, Some("" | "0"));
     if let Some(size) = size.filter(|size| *size >= 0)
         && (known.is_none() || (is_unknown && size > 0))
     {
-        status::set(&mut fields, "restoreSize", json!(quantity::written(size)));
+        patch["restoreSize"] = json!(quantity::written(size));
     }
     if old.volume_group_snapshot_name.is_none()
         && let Some(group) = group
     {
-        status::set(&mut fields, "volumeGroupSnapshotName", json!(group));
+        patch["volumeGroupSnapshotName"] = json!(group);
     }
-    status::change::<Snapshots>(snapshot, content, fields)
+    status::change::<Snapshots>(snapshot, content, patch)
 }
 
 /// The source claim of a snapshot, and the volume that it is bound to.

@@ -1,7 +1,7 @@
 //! Copies a content's status to its snapshot.
 
 use kube::ResourceExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::kind::Kind;
 use crate::snapshots::content::Content;
@@ -16,37 +16,29 @@ pub(super) struct StatusChange {
     pub(super) ready: bool,
 }
 
-/// The fields of a content's status that its snapshot lacks, added to `fields`.
+/// The fields of a content's status that its snapshot lacks, added to `patch`.
 pub(super) fn change<K: Kind>(
     snapshot: &K::Snapshot,
     content: &K::Content,
-    mut fields: Map<String, Value>,
+    mut patch: Value,
 ) -> Option<StatusChange> {
     let (old, new) = (K::view(snapshot), content.view());
     if old.bound.is_none() {
-        set(&mut fields, K::NAMES.bound_field, json!(content.name_any()));
+        patch[K::NAMES.bound_field] = json!(content.name_any());
     }
     let taken = old.created.is_none() && new.created.is_some();
     if taken {
-        set(&mut fields, "creationTime", json!(new.created));
+        patch["creationTime"] = json!(new.created);
     }
     let ready = new.ready.unwrap_or(false);
     if old.ready != Some(ready) {
-        set(&mut fields, "readyToUse", json!(ready));
+        patch["readyToUse"] = json!(ready);
     }
     // Comparing JSON ignores fractions of seconds, which the API does not store.
     let (error, new_error) = (json!(old.error), json!(new.error));
     if error != new_error {
-        set(&mut fields, "error", new_error);
+        patch["error"] = new_error;
     }
-    (!fields.is_empty()).then(|| StatusChange {
-        patch: Value::Object(fields),
-        taken,
-        ready: ready && !old.is_ready(),
-    })
-}
-
-/// Adds a field to a patch.
-pub(super) fn set(fields: &mut Map<String, Value>, name: &str, value: Value) {
-    fields.insert(name.to_owned(), value);
+    let ready = ready && !old.is_ready();
+    (patch != json!({})).then_some(StatusChange { patch, taken, ready })
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_proto::csi;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -18,7 +17,6 @@ use crate::client::{ApiError, Kube, Resource};
 use crate::controller::owner::Ownership;
 use crate::controller::{Context, content_owner, finalizers};
 use crate::csi::Failure;
-use crate::csi::driver::ControllerCapability;
 use crate::queue::Outcome;
 use crate::secrets::{SecretError, TemplateError};
 use crate::snapshots::content::Content;
@@ -35,57 +33,34 @@ pub(super) enum WorkError {
     /// call.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The parameters or annotations are invalid.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    /// The class names no valid secret.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// A secret that the class or the content names cannot be used.
     #[error(transparent)]
     Secret(SecretError),
     /// The driver returned an error. The message shows only the code and text, since the rest
     /// differs from call to call.
     #[error("{}: {:?}: {}", .0.call, .0.code(), .0.status.message())]
     Call(Failure),
-    /// The driver's answer has no snapshot.
     #[error("{call}: the answer is empty")]
-    Empty {
-        /// The name of the CSI call.
-        call: &'static str,
-    },
-    /// The class does not exist.
+    Empty { call: &'static str },
     #[error("there is no {kind} {name}")]
     NoClass {
         /// `VolumeSnapshotClass` or `VolumeGroupSnapshotClass`.
         kind: String,
-        /// The class's name.
         name: String,
     },
-    /// The content names no class, but a new snapshot needs one.
     #[error("{content} names no class to take a snapshot by")]
-    Classless {
-        /// The content, as a message names it.
-        content: String,
-    },
+    Classless { content: String },
     /// The content has no UID of a VolumeSnapshot.
     #[error("{content} is not bound to anything a snapshot could be taken for")]
-    Unbound {
-        /// The content, as a message names it.
-        content: String,
-    },
-    /// The driver does not know the snapshot.
+    Unbound { content: String },
     #[error("the driver knows no snapshot {handle}")]
-    NoSnapshot {
-        /// The snapshot's ID.
-        handle: String,
-    },
+    NoSnapshot { handle: String },
     /// The group has no members, but the CSI call requires their IDs.
     #[error("{content} names no member of its group snapshot")]
-    NoMembers {
-        /// The content, as a message names it.
-        content: String,
-    },
+    NoMembers { content: String },
 }
 
 impl From<SecretError> for WorkError {
@@ -126,7 +101,6 @@ pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) kube: Kube,
     pub(super) options: Arc<Options>,
-    /// The deadline of one CSI call.
     pub(super) timeout: Duration,
 }
 
@@ -354,18 +328,5 @@ impl Shared {
         let message = format!("{message}: {error}");
         self.context.events.warning(content, reason, message);
         Outcome::Failed
-    }
-}
-
-impl Shared {
-    /// True if the driver confirms that it has a volume of this ID.
-    pub(super) async fn has_volume(&self, volume: &str) -> bool {
-        let driver = &self.context.driver;
-        if !driver.can(ControllerCapability::GetVolume) {
-            return false;
-        }
-        let request = csi::ControllerGetVolumeRequest { volume_id: volume.to_owned() };
-        let answer = driver.csi.controller_get_volume(request, self.timeout).await;
-        answer.is_ok_and(|answer| answer.volume.is_some())
     }
 }

@@ -92,7 +92,6 @@ pub(super) struct Wanted<'a> {
 
 /// The driver's answer about one snapshot.
 pub(super) enum Answer<T> {
-    /// The driver has the snapshot.
     Found(T),
     /// The driver has no snapshot of that ID.
     Nothing,
@@ -214,7 +213,8 @@ impl<K: Kind> Reconciler<K> {
     /// True if the driver confirms that it has all of these volumes.
     async fn has_all(&self, volumes: &[String]) -> bool {
         for volume in volumes {
-            if !self.shared.has_volume(volume).await {
+            let has = self.shared.context.driver_has(volume, self.shared.timeout).await;
+            if !matches!(has, Ok(Some(true))) {
                 return false;
             }
         }

@@ -10,23 +10,19 @@ use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent};
 /// The next step for a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// No step.
     Rest,
     /// Ask the driver for the snapshot, by its name, until it is ready.
     Create,
     /// Ask the driver about a snapshot that was not taken for this content.
     Check {
-        /// The snapshot's ID.
         handle: String,
     },
     /// It is ready: remove the annotation for its creation.
     Settle,
     /// Delete the snapshot, then remove the content's finalizer.
     Delete {
-        /// The snapshot's ID.
         handle: String,
     },
-    /// Remove the content's finalizer.
     Release,
 }
 

@@ -1,15 +1,14 @@
-//! Inputs of CSI calls: the names of new snapshots, and the parameters of a class, of which some are
-//! for the driver and some name secrets.
+//! The parameters of a class: some are for the driver, and some name secrets.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
 use crate::api::names::RESERVED;
+use crate::api::secret_template::key_of;
 use crate::snapshots::content::ContentKeys;
 
-/// The keys of secrets that the snapshotter reads, without [`RESERVED`] and without `-name` and
-/// `-namespace`.
+/// The keys of secrets that the snapshotter reads.
 const SECRETS: [&str; 4] =
     ["snapshotter-secret", LIST_SECRET, "group-snapshotter-secret", GROUP_GET_SECRET];
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
@@ -22,18 +21,10 @@ pub(super) const GROUP_GET_SECRET: &str = "group-snapshotter-get-secret";
 /// An invalid class parameter or annotation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParameterError {
-    /// An unknown key with the reserved prefix.
     #[error("the class's parameter {key} is not known, and {RESERVED} is reserved")]
-    Unknown {
-        /// The parameter's key.
-        key: String,
-    },
-    /// A reference to a secret that lacks its name or namespace.
+    Unknown { key: String },
     #[error("{what}: both a name and a namespace must be given")]
-    Half {
-        /// The annotation's key.
-        what: String,
-    },
+    Half { what: String },
 }
 
 /// Returns the parameters for the driver. Fails on unknown keys with the reserved prefix.
@@ -42,12 +33,9 @@ pub(super) fn for_driver(
 ) -> Result<BTreeMap<String, String>, ParameterError> {
     let mut kept = BTreeMap::new();
     for (key, value) in parameters.into_iter().flatten() {
-        let Some(own) = key.strip_prefix(RESERVED) else {
+        if !key.starts_with(RESERVED) {
             kept.insert(key.clone(), value.clone());
-            continue;
-        };
-        let known = own.strip_suffix("-namespace").or_else(|| own.strip_suffix("-name"));
-        if !known.is_some_and(|known| SECRETS.contains(&known)) {
+        } else if !key_of(key).is_some_and(|known| SECRETS.contains(&known)) {
             return Err(ParameterError::Unknown { key: key.clone() });
         }
     }
@@ -69,18 +57,6 @@ pub(super) fn secret_by_annotations(
         return Err(ParameterError::Half { what });
     }
     Ok(Some(SecretReference { namespace: Some(namespace.clone()), name: Some(name.clone()) }))
-}
-
-/// The name for a new snapshot: the prefix and the UID of the user's object. With a positive
-/// length, the name has only that many characters of the UID, without its dashes.
-pub(super) fn snapshot_name(prefix: &str, uid: &str, length: i32) -> String {
-    match usize::try_from(length) {
-        Err(_) => format!("{prefix}-{uid}"),
-        Ok(length) => {
-            let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
-            format!("{prefix}-{short}")
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
 use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
-use super::parameters::{LIST_SECRET, snapshot_name};
+use super::parameters::LIST_SECRET;
 use super::{Options, status};
+use crate::api::naming;
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
@@ -53,7 +54,7 @@ impl Kind for Singles {
         let length = options.snapshot_name_uuid_length;
         Some(csi::CreateSnapshotRequest {
             source_volume_id: content.spec.source.volume_handle.clone()?,
-            name: snapshot_name(prefix, wanted.uid, length),
+            name: naming::name(prefix, wanted.uid, length),
             secrets: wanted.secrets,
             parameters: wanted.parameters,
             ..csi::CreateSnapshotRequest::default()

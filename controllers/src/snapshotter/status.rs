@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::snapshots::{
     SnapshotError, VolumeGroupSnapshotContentStatus, VolumeSnapshotContentStatus,
@@ -17,23 +17,23 @@ pub(super) fn of_snapshot(
 ) -> Option<Value> {
     let none = VolumeSnapshotContentStatus::default();
     let old = old.unwrap_or(&none);
-    let mut new = Map::new();
+    let mut new = json!({});
     if old.snapshot_handle.is_none() {
-        new.insert("snapshotHandle".to_owned(), json!(reported.snapshot_id));
+        new["snapshotHandle"] = json!(reported.snapshot_id);
     }
     if old.creation_time.is_none() {
         let taken = nanoseconds(reported.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
-        new.insert("creationTime".to_owned(), json!(taken));
+        new["creationTime"] = json!(taken);
     }
     if old.restore_size.is_none() && reported.size_bytes > 0 {
-        new.insert("restoreSize".to_owned(), json!(reported.size_bytes));
+        new["restoreSize"] = json!(reported.size_bytes);
     }
     let group = &reported.group_snapshot_id;
     if old.volume_group_snapshot_handle.is_none() && !group.is_empty() {
-        new.insert("volumeGroupSnapshotHandle".to_owned(), json!(group));
+        new["volumeGroupSnapshotHandle"] = json!(group);
     }
     readiness(old.ready_to_use, old.error.as_ref(), reported.ready_to_use, &mut new);
-    (!new.is_empty()).then_some(Value::Object(new))
+    (new != json!({})).then_some(new)
 }
 
 /// The changes in the driver's report of a group snapshot. Its members are written once; `members`
@@ -45,23 +45,21 @@ pub(super) fn of_group(
 ) -> Option<Value> {
     let none = VolumeGroupSnapshotContentStatus::default();
     let old = old.unwrap_or(&none);
-    let mut new = Map::new();
+    let mut new = json!({});
     if old.volume_group_snapshot_handle.is_none() {
-        let handle = json!(reported.group_snapshot_id);
-        new.insert("volumeGroupSnapshotHandle".to_owned(), handle);
+        new["volumeGroupSnapshotHandle"] = json!(reported.group_snapshot_id);
     }
     if old.creation_time.is_none() {
         let taken = nanoseconds(reported.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
         let taken = Timestamp::from_nanosecond(i128::from(taken)).unwrap_or_default();
-        new.insert("creationTime".to_owned(), json!(Time(taken)));
+        new["creationTime"] = json!(Time(taken));
     }
     let known = old.volume_snapshot_info_list.as_deref().unwrap_or_default();
     if known.is_empty() && !members.is_empty() {
-        let infos: Vec<Value> = members.iter().map(member).collect();
-        new.insert("volumeSnapshotInfoList".to_owned(), json!(infos));
+        new["volumeSnapshotInfoList"] = members.iter().map(member).collect();
     }
     readiness(old.ready_to_use, old.error.as_ref(), reported.ready_to_use, &mut new);
-    (!new.is_empty()).then_some(Value::Object(new))
+    (new != json!({})).then_some(new)
 }
 
 /// An error and `readyToUse: false`; `None` if the status already has an error with this message.
@@ -91,33 +89,27 @@ pub(super) fn cleared_group() -> Value {
     })
 }
 
-fn readiness(
-    old: Option<bool>,
-    error: Option<&SnapshotError>,
-    ready: bool,
-    new: &mut Map<String, Value>,
-) {
+fn readiness(old: Option<bool>, error: Option<&SnapshotError>, ready: bool, new: &mut Value) {
     if old != Some(ready) {
-        new.insert("readyToUse".to_owned(), json!(ready));
+        new["readyToUse"] = json!(ready);
         if ready && error.is_some() {
-            new.insert("error".to_owned(), Value::Null);
+            new["error"] = Value::Null;
         }
     }
 }
 
 fn member(reported: &csi::Snapshot) -> Value {
-    let mut info = Map::new();
-    info.insert("volumeHandle".to_owned(), json!(reported.source_volume_id));
-    info.insert("snapshotHandle".to_owned(), json!(reported.snapshot_id));
+    let mut info = json!({
+        "volumeHandle": reported.source_volume_id, "snapshotHandle": reported.snapshot_id,
+        "readyToUse": reported.ready_to_use,
+    });
     if let Some(at) = &reported.creation_time {
-        let taken = nanoseconds(Some((at.seconds, at.nanos)));
-        info.insert("creationTime".to_owned(), json!(taken));
+        info["creationTime"] = json!(nanoseconds(Some((at.seconds, at.nanos))));
     }
-    info.insert("readyToUse".to_owned(), json!(reported.ready_to_use));
     if reported.size_bytes > 0 {
-        info.insert("restoreSize".to_owned(), json!(reported.size_bytes));
+        info["restoreSize"] = json!(reported.size_bytes);
     }
-    Value::Object(info)
+    info
 }
 
 /// Nanoseconds since 1970. Without a time from the driver this is 0, as in other implementations.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hostloop_memory_driver::{Handlers, Rpc};
+use hostloop_proto::csi::list_volumes_response::{Entry, VolumeStatus};
 use hostloop_proto::csi::*;
 use parking_lot::Mutex;
 use tonic::Status;
@@ -23,6 +24,15 @@ pub(crate) enum Call {
     Expand(ControllerExpandVolumeRequest),
     Modify(ControllerModifyVolumeRequest),
     Delete(DeleteVolumeRequest),
+}
+
+/// A volume that is published on these nodes, in the answer to ListVolumes.
+pub(crate) fn entry(id: &str, nodes: &[&str]) -> Entry {
+    let published_node_ids = nodes.iter().map(|node| (*node).to_owned()).collect();
+    Entry {
+        volume: Some(Volume { volume_id: id.to_owned(), ..Volume::default() }),
+        status: Some(VolumeStatus { published_node_ids }),
+    }
 }
 
 /// Connects to a driver with these handlers.
@@ -87,8 +97,9 @@ impl Script {
     }
 
     /// Sets the next page of ListVolumes.
-    pub(crate) fn page(&self, page: ListVolumesResponse) {
-        self.state.lock().pages.push_back(page);
+    pub(crate) fn page(&self, entries: Vec<Entry>, next_token: &str) {
+        let next_token = next_token.to_owned();
+        self.state.lock().pages.push_back(ListVolumesResponse { entries, next_token });
     }
 
     /// Sets the answer to ControllerExpandVolume.

@@ -1,7 +1,9 @@
 //! Objects for tests, with the fields that all of their kind need, and comparisons.
 
+use std::borrow::Borrow;
 use std::fmt::{Debug, Display};
 
+use k8s_openapi::ByteString;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -27,8 +29,8 @@ pub(crate) fn check_result<T: Debug + PartialEq>(
 }
 
 /// Merges `change` into `object`.
-pub(crate) fn with(mut object: Value, change: Value) -> Value {
-    json_patch::merge(&mut object, &change);
+pub(crate) fn with(mut object: Value, change: impl Borrow<Value>) -> Value {
+    json_patch::merge(&mut object, change.borrow());
     object
 }
 
@@ -48,6 +50,14 @@ pub(crate) fn csi_node(name: &str, driver: &str, key: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
         "spec": {"drivers": [{"name": driver, "nodeID": name, "topologyKeys": [key]}]},
+    })
+}
+
+/// A secret with one entry.
+pub(crate) fn secret(namespace: &str, name: &str, key: &str, value: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace},
+        "data": {key: ByteString(value.into())},
     })
 }
 

@@ -10,9 +10,8 @@ use kube::ResourceExt;
 use kube::api::PartialObjectMeta;
 use serde_json::json;
 
-use crate::api::pv;
-use crate::api::pvc::is_assigned;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::api::{pv, pvc};
 use crate::cache::store::fraction;
 use crate::cache::{Store, WatchScope};
 use crate::client::{ApiError, Kube, Resource};
@@ -78,7 +77,8 @@ impl Search<'_> {
             let view = content.view();
             view.driver == self.context.driver.name && self.is_own(view.handles())
         };
-        self.labelled(MANAGED_BY, watch, own).await
+        let own = self.unlabelled(MANAGED_BY, own).await?;
+        self.label(MANAGED_BY, watch, own).await
     }
 
     fn log(&self, what: &str, result: Result<(), ApiError>) {
@@ -138,7 +138,7 @@ impl Search<'_> {
         let take = |found: PartialObjectMeta<PersistentVolumeClaim>| {
             let claim = PersistentVolumeClaim { metadata: found.metadata, ..Default::default() };
             let is_bound = claim.uid().is_some_and(|uid| bound.contains(&uid));
-            if is_bound || is_assigned(&claim, driver, self.node) {
+            if is_bound || pvc::is_assigned(&claim, driver, self.node) {
                 names.push((claim.namespace().unwrap_or_default(), claim.name_any()));
             }
         };
@@ -148,23 +148,11 @@ impl Search<'_> {
         for (namespace, name) in names {
             let claim = self.kube.get::<PersistentVolumeClaim>(&namespace, &name).await?;
             own.extend(claim.filter(|claim| {
-                let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-                let volume = name.and_then(|name| volumes.get(name));
+                let volume = pvc::volume_name(claim).and_then(|name| volumes.get(name));
                 owns_claim(self.context, self.node, claim, volume)
             }));
         }
         self.label(NODE_LABEL, &self.context.caches.claims(), own).await
-    }
-
-    /// Labels this node's objects of a kind.
-    async fn labelled<K: Resource>(
-        &self,
-        key: &str,
-        watch: &Store<K>,
-        is_own: impl Fn(&K) -> bool,
-    ) -> Result<(), ApiError> {
-        let own = self.unlabelled(key, is_own).await?;
-        self.label(key, watch, own).await
     }
 
     /// Returns unlabelled objects that `is_own` accepts.
@@ -224,12 +212,7 @@ fn note_limit<K: Resource>(all: bool) {
     }
 }
 
-/// True if a volume certainly belongs to this driver and this node.
-fn owns_volume(context: &Context, volume: &PersistentVolume) -> bool {
-    pv::handle(volume, &context.driver.name).is_some() && context.owner(volume) == Ownership::Local
-}
-
-/// True if a claim has a volume of this node, or is to get one.
+/// True if a claim certainly has a volume of this driver and node, or is to get one.
 fn owns_claim(
     context: &Context,
     node: &str,
@@ -238,12 +221,11 @@ fn owns_claim(
 ) -> bool {
     match volume {
         Some(volume) => {
-            let spec = volume.spec.as_ref();
-            let bound = spec.and_then(|spec| spec.claim_ref.as_ref());
-            let back = bound.is_some_and(|bound| bound.uid == claim.uid());
-            back && owns_volume(context, &volume)
+            pv::claim_uid(&volume) == claim.uid().as_deref()
+                && pv::handle(&volume, &context.driver.name).is_some()
+                && context.owner(&volume) == Ownership::Local
         }
-        None => is_assigned(claim, &context.driver.name, node),
+        None => pvc::is_assigned(claim, &context.driver.name, node),
     }
 }
 

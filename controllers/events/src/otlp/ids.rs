@@ -36,11 +36,7 @@ pub(super) fn span_id(boot: &str, number: Number) -> [u8; 8] {
 
 /// The first bytes of a hash over all parts.
 fn hash<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(part);
-    }
-    let hash = hash.finalize();
+    let hash = Sha256::digest(parts.concat());
     std::array::from_fn(|at| hash[at])
 }
 

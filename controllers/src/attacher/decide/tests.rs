@@ -204,40 +204,8 @@ fn an_inline_volume_has_no_finalizer_and_no_name() {
 }
 
 #[test]
-fn finalizers_come_and_go() {
+fn the_finalizer_of_an_attachment_goes() {
     let rules = rules();
-    let first = json!([
-        {"op": "test", "path": "/metadata/resourceVersion", "value": "3"},
-        {"op": "add", "path": "/metadata/finalizers", "value": [FINALIZER]},
-    ]);
-    let second = json!([
-        {"op": "test", "path": "/metadata/finalizers", "value": ["x"]},
-        {"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER},
-    ]);
-    for (finalizers, expected) in
-        [(json!(null), Some(first)), (json!(["x"]), Some(second)), (json!(["x", FINALIZER]), None)]
-    {
-        let volume = volume(json!({"metadata": {"finalizers": finalizers}}));
-        assert_eq!(rules.protect(&volume), expected);
-    }
-    for (finalizers, deleted, named, place) in [
-        (json!(["x", FINALIZER]), Some(DELETED), false, Some(1)),
-        (json!([FINALIZER]), Some(DELETED), false, Some(0)),
-        (json!([FINALIZER]), Some(DELETED), true, None),
-        (json!([FINALIZER]), None, false, None),
-        (json!(["x"]), Some(DELETED), false, None),
-    ] {
-        let metadata = json!({"finalizers": finalizers, "deletionTimestamp": deleted});
-        let volume = volume(json!({ "metadata": metadata }));
-        let expected = place.map(|place| {
-            let path = format!("/metadata/finalizers/{place}");
-            json!([
-                {"op": "test", "path": path, "value": FINALIZER},
-                {"op": "remove", "path": path},
-            ])
-        });
-        assert_eq!(rules.unprotect(&volume, named), expected);
-    }
     let both = attachment(json!({"metadata": {"finalizers": [FINALIZER, "x"]}}));
     let bound = json!({"finalizers": ["x"], "uid": "u", "resourceVersion": "7"});
     assert_eq!(rules.release(&both), Some(json!({ "metadata": bound })));

@@ -7,7 +7,7 @@ use crate::api::scope::{NODE_LABEL, Scope};
 use crate::cache::store::Selector;
 use crate::csi::driver::ControllerCapability::{self, *};
 use crate::queue::Outcome;
-use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, volume, with};
+use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, secret, volume, with};
 
 const FINALIZER: &str = "external-attacher/csi-example";
 
@@ -39,10 +39,7 @@ fn of_world(world: World) -> Setup {
     });
     world.add(&attacher.volumes, with(volume("pv", DRIVER, "h"), more));
     world.add(&attacher.csi_nodes, csi_node("n1", DRIVER, "t/node"));
-    world.api.put(json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": "s", "namespace": "ns"}, "data": {"key": "aHVzaA=="},
-    }));
+    world.api.put(secret("ns", "s", "key", "hush"));
     Setup { world, attacher }
 }
 

@@ -1,21 +1,9 @@
-use hostloop_proto::csi::list_volumes_response::{Entry, VolumeStatus};
-use hostloop_proto::csi::{ListVolumesResponse, Volume};
 use serde_json::json;
 use tonic::Status;
 
 use super::*;
 use crate::csi::driver::ControllerCapability::*;
-use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, volume, with};
-
-fn page(entries: &[(&str, &[&str])], next_token: &str) -> ListVolumesResponse {
-    let entries = entries.iter().map(|(volume, nodes)| Entry {
-        volume: Some(Volume { volume_id: (*volume).to_owned(), ..Volume::default() }),
-        status: Some(VolumeStatus {
-            published_node_ids: nodes.iter().map(|node| (*node).to_owned()).collect(),
-        }),
-    });
-    ListVolumesResponse { entries: entries.collect(), next_token: next_token.to_owned() }
-}
+use crate::testing::{Call, DRIVER, World, attachment, csi_node, entry, node_scope, volume, with};
 
 fn world() -> (World, Attacher) {
     let world = World::new(&[PublishUnpublishVolume, ListVolumes, ListVolumesPublishedNodes]);
@@ -38,8 +26,8 @@ fn world() -> (World, Attacher) {
 async fn attachments_that_differ_are_queued() {
     let (world, attacher) = world();
     // The driver agrees on a and d. It contradicts b (attached) and c (on another node).
-    world.script.page(page(&[("a", &["n0", "n1"]), ("b", &["n1"])], "2"));
-    world.script.page(page(&[("c", &["n2"]), ("d", &[])], ""));
+    world.script.page(vec![entry("a", &["n0", "n1"]), entry("b", &["n1"])], "2");
+    world.script.page(vec![entry("c", &["n2"]), entry("d", &[])], "");
     attacher.compare(2).await;
     let forced: Vec<String> = attacher.forced.lock().iter().cloned().collect();
     assert_eq!(forced, ["va-b", "va-c"]);
@@ -70,7 +58,7 @@ async fn volumes_outside_the_watch_are_compared_if_they_are_of_this_node() {
         let unseen = attachment("unseen", "unseen", "n1");
         let unseen = with(unseen, json!({"status": {"attached": true}}));
         world.add(&attacher.attachments, unseen);
-        world.script.page(page(&[], ""));
+        world.script.page(vec![], "");
         attacher.compare(0).await;
         let all: Vec<String> = attacher.forced.lock().iter().cloned().collect();
         assert_eq!(all.contains(&"unseen".to_owned()), forced, "{all:?}");
@@ -82,8 +70,8 @@ async fn an_incomplete_list_changes_nothing() {
     let (world, attacher) = world();
     world.script.fail(Status::aborted("token"));
     attacher.compare(0).await;
-    world.script.page(page(&[], "1"));
-    world.script.page(page(&[], "1"));
+    world.script.page(vec![], "1");
+    world.script.page(vec![], "1");
     attacher.compare(0).await;
     assert_eq!(attacher.queue.depth(), 0);
 }

@@ -67,9 +67,7 @@ impl Selector {
 /// The selectors for each watch scope.
 #[derive(Clone, Debug, Default)]
 pub struct Selectors {
-    /// At [`WatchScope::Whole`].
     pub whole: Selector,
-    /// At [`WatchScope::Narrow`].
     pub narrow: Selector,
 }
 

@@ -21,19 +21,15 @@ type Answer = Response<hyper::body::Incoming>;
 /// Why no client could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig cannot be used.
     #[error("kubeconfig {path}: {source}")]
     Kubeconfig {
-        /// The path of the kubeconfig.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: kube::config::KubeconfigError,
     },
     /// There is neither a kubeconfig nor a service account.
     #[error("no cluster to work in: {0}")]
     Nowhere(#[from] kube::config::InferConfigError),
-    /// The configuration does not produce a client.
     #[error("a client of the API server: {0}")]
     Client(#[from] kube::Error),
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::terms::{ObservedLease, Step, step};
-use super::{LeaderObservation, Leadership, LeaseConfig, See, Until, is_refused};
+use super::{LeaderObservation, Leadership, LeaseConfig, Until, is_refused, see};
 use crate::metrics::Metrics;
 
 /// Starts a task that acquires and renews a lease until `stop`, and then releases it. The client
@@ -60,7 +60,7 @@ impl Holder {
                 () = stop.cancelled() => break,
             };
             if let Some(led) = tried.as_ref().ok().and_then(is_led) {
-                self.sight.see(led);
+                see(&self.sight, led);
             }
             match tried {
                 Ok(Ok(true)) => self.publish(Some(asked + self.terms.renew_deadline)),
@@ -111,12 +111,8 @@ impl Holder {
         let written = match (step, lease) {
             (Step::Wait, _) => return Ok(false),
             (Step::Create, _) | (_, None) => self.api.create(&params, &self.fresh()).await,
-            (Step::Renew, Some(lease)) => {
-                let lease = self.ours(lease, false);
-                self.api.replace(&self.terms.name, &params, &lease).await
-            }
-            (Step::Take, Some(lease)) => {
-                let lease = self.ours(lease, true);
+            (Step::Renew | Step::Take, Some(lease)) => {
+                let lease = self.ours(lease, step == Step::Take);
                 self.api.replace(&self.terms.name, &params, &lease).await
             }
         };
@@ -134,15 +130,13 @@ impl Holder {
             namespace: Some(self.terms.namespace.clone()),
             ..ObjectMeta::default()
         };
-        let lease = Lease { metadata, spec: None };
-        self.ours(lease, true)
+        self.ours(Lease { metadata, spec: None }, true)
     }
 
     /// The lease object as its holder writes it. It keeps its `resourceVersion`.
     fn ours(&self, mut lease: Lease, taken: bool) -> Lease {
         let now = Some(MicroTime(Timestamp::now()));
-        let labels = self.terms.labels.clone();
-        lease.labels_mut().extend(labels);
+        lease.labels_mut().extend(self.terms.labels.clone());
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         if taken {
             let before = spec.lease_transitions;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::terms::{ObservedLease, Step, step};
-use super::{Leadership, LeaseConfig, See, is_refused};
+use super::{Leadership, LeaseConfig, is_refused, see};
 
 /// Reads a lease periodically until `stop`, with the verb `get` alone. This process never takes the
 /// lease; it only sees whether another one leads ([`Leadership::sight`]).
@@ -31,14 +31,14 @@ pub fn observe(
                         Instant::now(),
                     );
                     seen = held;
-                    sight.see(matches!(step, Step::Wait | Step::Renew));
+                    see(&sight, matches!(step, Step::Wait | Step::Renew));
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %terms.name, %error, "the lease cannot be read");
                     // Without permission to read the lease, assume that no leader exists. An API
                     // server that does not answer proves nothing about the leader.
                     if is_refused(&error) {
-                        sight.see(false);
+                        see(&sight, false);
                     }
                 }
                 Err(_) => tracing::warn!(lease = %terms.name, "the lease was not read in time"),

@@ -3,18 +3,19 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::names::PROVISIONER;
 use crate::api::scope::SELECTED_NODE;
+use crate::testing::{read, with};
 
 const NOW: &str = "Immediate";
 const LATE: &str = "WaitForFirstConsumer";
 
 fn class(driver: &str, mode: &str) -> StorageClass {
-    crate::testing::read(json!({
+    read(json!({
         "metadata": {"name": "fast"}, "provisioner": driver, "volumeBindingMode": mode,
     }))
 }
 
 fn volume(driver: &str) -> PersistentVolume {
-    crate::testing::read(json!({"metadata": {"name": "v"},
+    read(json!({"metadata": {"name": "v"},
         "spec": {"csi": {"driver": driver, "volumeHandle": "h"}}}))
 }
 
@@ -24,12 +25,9 @@ fn terms() -> Terms<'static> {
 
 /// A claim with these patches.
 fn claim(patches: &[&Value]) -> PersistentVolumeClaim {
-    let mut claim = json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}},
+    let claim = json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}},
         "spec": {"storageClassName": "fast"}});
-    for patch in patches {
-        json_patch::merge(&mut claim, patch);
-    }
-    serde_json::from_value(claim).expect("a claim")
+    read(patches.iter().copied().fold(claim, with))
 }
 
 fn source(kind: &str) -> Value {

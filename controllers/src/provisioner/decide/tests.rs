@@ -13,14 +13,10 @@ mod decisions;
 
 pub(crate) fn settings() -> Settings {
     Settings {
-        naming: crate::testing::options(),
+        options: crate::testing::options(),
         fs_type: String::new(),
         extra_metadata: false,
         has_topology: true,
-        publish_read_only: false,
-        prevent_mode_change: true,
-        strict_topology: false,
-        immediate_topology: true,
     }
 }
 

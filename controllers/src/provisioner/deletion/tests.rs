@@ -1,16 +1,16 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::{read, with};
 
 fn volume(policy: &str, phase: &str, change: &Value) -> PersistentVolume {
-    let mut value = json!({
+    let value = json!({
         "metadata": {"name": "pv", "finalizers": [VOLUME_FINALIZER]},
         "spec": {"persistentVolumeReclaimPolicy": policy,
                  "csi": {"driver": "d", "volumeHandle": "h"}},
         "status": {"phase": phase},
     });
-    json_patch::merge(&mut value, change);
-    serde_json::from_value(value).expect("a volume")
+    read(with(value, change))
 }
 
 #[test]

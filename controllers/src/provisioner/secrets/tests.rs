@@ -55,9 +55,9 @@ fn every_form() {
 fn every_use_has_its_keys() {
     let none = BTreeMap::new();
     for one in SecretPurpose::ALL {
-        let keys = one.keys();
-        assert!(is_key(&keys.name) && is_key(&keys.namespace), "{one:?}");
-        let parameters = map(&[(&keys.name, "s"), (&keys.namespace, "n")]);
+        let [name, namespace] = parameters_of(one.keys().0);
+        assert!(is_key(&name) && is_key(&namespace), "{one:?}");
+        let parameters = map(&[(&name, "s"), (&namespace, "n")]);
         for other in SecretPurpose::ALL {
             let found = reference(other, &parameters, about(&none)).expect("good");
             assert_eq!(found.is_some(), one == other, "{one:?} {other:?}");

@@ -84,7 +84,8 @@ async fn without_topology_there_is_no_affinity() {
 
 #[tokio::test]
 async fn read_only_volumes() {
-    let marking = Settings { publish_read_only: true, ..settings() };
+    let mut marking = settings();
+    marking.options.controller_publish_readonly = true;
     for (modes, settings, expected) in [
         (json!(["ReadOnlyMany"]), &marking, Some(true)),
         (json!(["ReadOnlyMany"]), &settings(), None),

@@ -7,6 +7,7 @@ use tonic::Status;
 use super::*;
 use crate::csi::driver::ControllerCapability::{self, *};
 use crate::resizer::testing::{Rig, key, options};
+use crate::testing::{read, with};
 
 const NONE: [&str; 0] = [];
 
@@ -211,9 +212,7 @@ async fn a_write_to_a_changed_claim_fails() {
         json!({"metadata": {"uid": "another"}}),
     ] {
         let rig = rig(4);
-        let mut claim = rig.claim();
-        json_patch::merge(&mut claim, &change);
-        rig.world.api.put(claim);
+        rig.world.api.put(with(rig.claim(), &change));
         assert_eq!(rig.expand().await, Outcome::Failed, "{change}");
         assert_eq!(rig.calls(), NONE);
         assert_eq!(rig.resize_status(), Value::Null);
@@ -257,10 +256,9 @@ fn changes_that_need_work() {
         (status(pending), status("NodeResizeInfeasible"), true),
         (status(pending), bound(), true),
     ] {
-        let claim = |patch: &Value| {
-            let mut base = json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {}});
-            json_patch::merge(&mut base, patch);
-            serde_json::from_value::<PersistentVolumeClaim>(base).unwrap()
+        let claim = |patch: &Value| -> PersistentVolumeClaim {
+            let base = json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {}});
+            read(with(base, patch))
         };
         assert_eq!(asks(&claim(&old), &claim(&new)), expected, "{old} -> {new}");
     }

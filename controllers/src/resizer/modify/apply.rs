@@ -1,6 +1,5 @@
 //! Modifying: the writes before and after ControllerModifyVolume.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
 };
-use crate::api::pv;
+use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
 use crate::csi::{Class, Failure};
@@ -97,9 +96,9 @@ impl Resizer {
         let key = match key {
             ModifyKey::Claim(key) => key,
             ModifyKey::Class(class) => {
-                for claim in self.classes().claims.get(&class) {
-                    self.modify_queue.add(ModifyKey::Claim(key_of(&claim)));
-                }
+                let claims = self.classes().claims.get(&class);
+                let keys = claims.iter().map(|claim| ModifyKey::Claim(key_of(claim)));
+                self.modify_queue.add_all(keys);
                 return Outcome::Done;
             }
         };
@@ -215,7 +214,7 @@ impl Resizer {
         let handle = pv::csi(volume).map(|csi| csi.volume_handle.clone());
         let mut parameters = class.parameters.clone().unwrap_or_default();
         if self.options.extra_modify_metadata {
-            parameters.extend(names(claim, volume));
+            parameters.extend(pvc::names(claim, &volume.name_any()));
         }
         let secret = secret_of(volume);
         let secrets = crate::secrets::read(&self.kube, secret.as_ref()).await?;
@@ -308,17 +307,6 @@ impl Resizer {
     fn warn_of_modify(&self, claim: &PersistentVolumeClaim, message: String) {
         self.context.events.warning(claim, "VolumeModifyFailed", message);
     }
-}
-
-/// The parameters that `--extra-modify-metadata` adds.
-fn names(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> BTreeMap<String, String> {
-    [
-        ("csi.storage.k8s.io/pvc/name", claim.name_any()),
-        ("csi.storage.k8s.io/pvc/namespace", claim.namespace().unwrap_or_default()),
-        ("csi.storage.k8s.io/pv/name", volume.name_any()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
 }
 
 #[cfg(test)]

@@ -7,17 +7,12 @@ use serde_json::{Value, json};
 use super::super::group::{self, Groups};
 use super::super::snapshot::{self, Snapshots};
 use super::*;
+use crate::testing::{read, with};
 
 pub(crate) const DELETED: &str = "2026-01-01T00:00:00Z";
 
 pub(crate) fn of<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
-    Arc::new(serde_json::from_value(value).unwrap())
-}
-
-/// Returns the object with these changes merged.
-pub(crate) fn with(mut object: Value, changes: &Value) -> Value {
-    json_patch::merge(&mut object, changes);
-    object
+    Arc::new(read(value))
 }
 
 /// A class of the driver, with these changes merged.
@@ -153,8 +148,8 @@ impl Sample for Groups {
 /// the next step.
 #[track_caller]
 fn run<K: Sample>(snapshot: &Value, content: Option<&Value>, expected: &str) {
-    let mut facts = K::facts(with(K::snapshot(), &K::value(snapshot)));
-    facts.content = content.map(|content| of(with(K::content(), &K::value(content))));
+    let mut facts = K::facts(with(K::snapshot(), K::value(snapshot)));
+    facts.content = content.map(|content| of(with(K::content(), K::value(content))));
     K::expect(&facts, &K::translate(expected));
 }
 
@@ -186,7 +181,7 @@ fn with_a_content<K: Sample>() {
     let (new, bound) = (json!({}), json!({"status": status(false)}));
     let ready = json!({"status": status(true)});
     // A missing class does not block a snapshot that has its content.
-    let unclassed = with(bound.clone(), &json!({"spec": {"volumeSnapshotClassName": "gone"}}));
+    let unclassed = with(bound.clone(), json!({"spec": {"volumeSnapshotClassName": "gone"}}));
     let mismatch = json!({"spec": {"source": K::handles()}});
     let first = format!("status {}", status(false));
     for (snapshot, content, expected) in [
@@ -214,7 +209,7 @@ fn with_a_content_made_beforehand<K: Sample>() {
     for (_, handle) in mismatch["source"].as_object_mut().unwrap() {
         *handle = Value::Null;
     }
-    let mismatch = with(mismatch, &json!({"source": of_volumes}));
+    let mismatch = with(mismatch, json!({"source": of_volumes}));
     let reference = |changes: Value| json!({"volumeSnapshotRef": changes});
     for (class, changes, expected) in [
         (json!("fast"), json!({}), "bind fast"),

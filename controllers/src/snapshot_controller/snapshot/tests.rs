@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 
 use super::decide::decide;
-use super::decide::tests::{DELETED, class, of, with};
+use super::decide::tests::{DELETED, class, of};
 use super::*;
-use crate::testing::{self, DRIVER};
+use crate::testing::{self, DRIVER, with};
 
 mod deletion;
 mod status;

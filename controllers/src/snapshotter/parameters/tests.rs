@@ -52,15 +52,3 @@ fn secrets_by_annotations() {
         }
     }
 }
-
-#[test]
-fn names_of_snapshots() {
-    for (prefix, length, name) in [
-        ("snapshot", -1, "snapshot-0a1b-2c3d"),
-        ("s", 6, "s-0a1b2c"),
-        ("s", 8, "s-0a1b2c3d"),
-        ("s", 99, "s-0a1b2c3d"),
-    ] {
-        assert_eq!(snapshot_name(prefix, "0a1b-2c3d", length), name);
-    }
-}

@@ -19,7 +19,7 @@ use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Driver, Pools};
 use crate::queue::Outcome;
 use crate::snapshots::content::Content;
-use crate::testing::{DRIVER, FakeApi, World, connect};
+use crate::testing::{self, DRIVER, FakeApi, World, connect};
 
 /// A kind of contents with a sample.
 pub(super) trait Sample: Kind {
@@ -77,12 +77,6 @@ pub(super) fn deleted<K: Sample>() -> Value {
 pub(super) fn class(parameters: &Value) -> Value {
     json!({"apiVersion": Singles::API, "kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
         "driver": DRIVER, "deletionPolicy": "Delete", "parameters": parameters})
-}
-
-/// The secret in a content's annotations, with the content `pass=open`.
-pub(super) fn secret() -> Value {
-    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "namespace": "safe"},
-        "data": {"pass": "b3Blbg=="}})
 }
 
 /// What differs between snapshotters.
@@ -205,7 +199,7 @@ pub(super) fn world(can: &[ControllerCapability]) -> (World, Answers) {
         can,
         &[GroupCapability::CreateDeleteGetVolumeGroupSnapshot],
     ));
-    world.api.put(secret());
+    world.api.put(testing::secret("safe", "key", "pass", "open"));
     (world, answers)
 }
 

@@ -60,9 +60,9 @@ async fn a_shared_event_is_created_once() {
         let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
             crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}));
         let lost = send(&api, CancellationToken::new(), |events| {
-            events.shared_warning(&claim, "Refused", "no such pool".to_owned());
-            events.shared_warning(&claim, "Refused", format!("other {}", node / 2));
-            events.normal_once(&claim, "AllPodsOnOneNode", "n1".to_owned());
+            events.once(&claim, Kind::Warning, "Refused", "no such pool".to_owned());
+            events.once(&claim, Kind::Warning, "Refused", format!("other {}", node / 2));
+            events.once(&claim, Kind::Normal, "AllPodsOnOneNode", "n1".to_owned());
         });
         assert_eq!(lost.await, 0);
     }

@@ -38,8 +38,10 @@ async fn decisions() {
     type Changes = Vec<(&'static str, Value)>;
     let driver = able_driver();
     let pools = Pools::default();
-    let [lenient, strict] =
-        [false, true].map(|strict_topology| Settings { strict_topology, ..settings() });
+    let [lenient, strict] = [false, true].map(|strict_topology| Settings {
+        options: Options { strict_topology, ..crate::testing::options() },
+        ..settings()
+    });
     let (all, n1) = (Scope::Cluster, node("n1"));
     let annotated = |annotations: Value| vec![("/metadata/annotations", annotations)];
     let of = |driver: &str| annotated(json!({PROVISIONER: driver}));
