@@ -264,7 +264,7 @@ build_last_release() {
 
 # Prints all loop devices and mounts, to compare before and after.
 kernel_state() {
-  losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | sort
+  losetup --list --raw --noheadings --output NAME,BACK-FILE 2>/dev/null | sort
   # Mounts of loop devices, and those of other mounts the driver makes.
   awk '$1 ~ /^\/dev\/loop/ || $2 ~ /hostloop/ {print $1, $2}' /proc/self/mounts | sort
 }

@@ -30,12 +30,14 @@ mod shared_table;
 pub(crate) mod under_way;
 
 pub use error::{Error, Result};
+pub(crate) use loop_device::loop_names;
 pub use loop_device::{
     Detached, FileId, KnownLoops, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable,
     file_id, loop_path,
 };
 pub use mkfs_options::check_mkfs_options;
 pub use mount_flags::{BindFlags, safe_options};
+pub(crate) use mount_flags::{is_discard, mounts_read_only};
 pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use shared_table::{Keyed, SharedTable};
@@ -45,6 +47,11 @@ pub use shared_table::{Keyed, SharedTable};
 /// Volumes have this block size from the first mkfs on. A reflinked file on XFS requires 4096-byte
 /// direct I/O, and a filesystem made for 512-byte sectors would no longer mount.
 pub const BLOCK_SIZE: u32 = 4096;
+
+/// The bytes of the whole blocks among these.
+pub(crate) fn whole_blocks(bytes: u64) -> u64 {
+    bytes - bytes % u64::from(BLOCK_SIZE)
+}
 
 /// Read-ahead of a loop device for a volume without its own setting, in KiB: the kernel's default.
 /// The driver sets it at every attach, because a device keeps the value of its last user.

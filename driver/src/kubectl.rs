@@ -49,6 +49,9 @@ const COMPLETER: &str = "kubectl_complete-hostloop";
 /// The label of every object that `install` applies.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
 
+/// The lease that all snapshot controllers share: its namespace and its name.
+const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", "snapshot-controller-leader");
+
 /// The command line of the client.
 #[derive(Debug, Parser)]
 #[command(
@@ -59,7 +62,6 @@ const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
     about = "Install, check and look into hostloop in a Kubernetes cluster"
 )]
 pub struct Cli {
-    /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
 

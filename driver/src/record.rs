@@ -98,6 +98,14 @@ impl Access {
             Access::Block => None,
         }
     }
+
+    /// The options of a mount; none for a raw block device.
+    pub fn flags(&self) -> &[String] {
+        match self {
+            Access::Mount { flags, .. } => flags,
+            Access::Block => &[],
+        }
+    }
 }
 
 /// CSI's access modes.

@@ -160,8 +160,8 @@ pub struct Pools {
 
 impl Pools {
     /// The kernel the pools act on.
-    pub fn kernel(&self) -> &Arc<dyn Kernel> {
-        &self.kernel
+    pub fn kernel(&self) -> &dyn Kernel {
+        &*self.kernel
     }
 
     /// The options that apply to all pools.

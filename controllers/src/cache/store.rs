@@ -183,7 +183,7 @@ impl<K: Resource> Store<K> {
 
     /// Returns an object in a namespace.
     pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let kept = self.lock().kept(&named(namespace, name));
+        let kept = self.lock().objects.get(&named(namespace, name)).cloned();
         kept.map(|kept| kept.get())
     }
 
@@ -308,7 +308,7 @@ impl<K: Resource> Store<K> {
                 let key = key(&object);
                 // An object with the same name may already be in the store: its writer adds it
                 // before the watch reports this deletion.
-                let known = state.kept(&key).map(|known| known.get().uid());
+                let known = state.objects.get(&key).map(|known| known.get().uid());
                 if known.is_some_and(|uid| is_same(uid.as_deref(), object.uid().as_deref())) {
                     state.delete(&key);
                 }
@@ -342,16 +342,11 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> State<K> {
-    fn kept(&self, key: &Key) -> Option<StoredObject<K>> {
-        let recent = self.form.recent(key).map(StoredObject::Open);
-        recent.or_else(|| self.objects.get(key).cloned())
-    }
-
     fn apply(&mut self, key: Key, mut object: K) {
         // Managed fields are never read, and they are often half of an object.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
-        let mut old = self.kept(&key).map(|old| old.get());
+        let mut old = self.objects.get(&key).map(StoredObject::get);
         if let Some(gone) = &old
             && !is_same(gone.uid().as_deref(), new.uid().as_deref())
         {
@@ -359,8 +354,10 @@ impl<K: Resource> State<K> {
             self.delete(&key);
             old = None;
         }
-        let kept = self.form.keep(&key, &new);
-        self.objects.insert(key.clone(), kept);
+        self.objects.insert(key.clone(), StoredObject::Open(new.clone()));
+        if let Some(object) = self.form.note(&key).and_then(|key| self.objects.get_mut(&key)) {
+            self.form.pack(object);
+        }
         let mut texts = Vec::new();
         for index in &mut self.indexes {
             if let Some(old) = &old {
@@ -372,10 +369,9 @@ impl<K: Resource> State<K> {
     }
 
     fn delete(&mut self, key: &Key) {
-        let Some(old) = self.kept(key).map(|old| old.get()) else {
+        let Some(old) = self.objects.remove(key).map(|old| old.get()) else {
             return;
         };
-        self.objects.remove(key);
         self.form.forget(key);
         for index in &mut self.indexes {
             index.remove(key, &old);

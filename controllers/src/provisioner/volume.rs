@@ -90,7 +90,8 @@ pub(crate) fn object(
     let metadata = ObjectMeta {
         name: Some(draft.name.clone()),
         annotations: Some(annotations(plan, driver)),
-        finalizers: Some(vec![VOLUME_FINALIZER.to_owned()]),
+        // A retained volume outlives its PersistentVolume.
+        finalizers: (policy == "Delete").then(|| vec![VOLUME_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
     PersistentVolume { metadata, spec: Some(spec), status: None }

@@ -213,6 +213,9 @@ async fn nothing_is_registered_before_the_driver_is_ready() {
         assert!(names(run.dir.path()).is_empty());
         run.driver.set(State::Ready);
         run.is_good().await;
+        // A registrar that goes on would create its directory again.
+        run.stop.cancel();
+        run.ended().await.1.unwrap();
     }
     let run = Run::new(State::Hanging);
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,7 +1,7 @@
 //! Calculates the size of a volume. Pure; every error is OUT_OF_RANGE.
 
 use crate::csi::validate::Range;
-use crate::kernel::BLOCK_SIZE;
+use crate::kernel::{BLOCK_SIZE, whole_blocks};
 
 /// The default size of a volume, in bytes.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -38,8 +38,7 @@ pub(super) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
         return Ok(least);
     }
     let most = range.limit.unwrap_or(u64::MAX).min(largest);
-    let block = u64::from(BLOCK_SIZE);
-    Ok(DEFAULT_BYTES.min(most - most % block).max(least))
+    Ok(DEFAULT_BYTES.min(whole_blocks(most)).max(least))
 }
 
 fn unsatisfiable(range: Range, bounds: Bounds) -> String {

@@ -5,7 +5,7 @@ use hostloop_proto::csi;
 use super::capability::of_volume;
 use super::{Controller, Error, Result, capacity_range, to_proto};
 use crate::csi::validate::{self, Range, invalid};
-use crate::storage::Access;
+use crate::kernel::FsType;
 
 impl Controller {
     /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, because
@@ -28,12 +28,10 @@ impl Controller {
         }
         let largest = self.pools.options().max_volume_bytes;
         let now = record.capacity_bytes;
-        let grown = record.capabilities.iter().find_map(|c| match c.access {
-            Access::Mount { fs, .. } => Some(fs.minimum_grown_bytes()),
-            Access::Block => None,
-        });
-        let bytes = capacity_range::expand(range, now, grown.unwrap_or(0), largest)
-            .map_err(Error::OutOfRange)?;
+        let fs = record.capabilities.iter().find_map(|c| c.access.fs());
+        let grown = fs.map_or(0, FsType::minimum_grown_bytes);
+        let bytes =
+            capacity_range::expand(range, now, grown, largest).map_err(Error::OutOfRange)?;
         let record = match bytes > now {
             true => self.pools.expand_volume(&record.id, bytes)?,
             false => record,

@@ -4,6 +4,7 @@
 //! previous page, so it stays valid when objects are created or deleted between two pages.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use hostloop_proto::csi;
 use prost::Message;
@@ -12,7 +13,7 @@ use uuid::Uuid;
 use super::{Controller, Error, Result, lookup, to_proto};
 use crate::csi::validate::invalid;
 use crate::record::id::NotAnId;
-use crate::storage::{self, SnapshotId, VolumeHandle, VolumeId};
+use crate::storage::{self, SnapshotId, SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
 
 /// Maximum size of a page's entries in bytes. By default, gRPC clients refuse messages over 4 MiB,
 /// and a client that can't receive a page can't get the next page either.
@@ -86,7 +87,7 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
         let volumes = self.pools.volumes().into_iter();
         let here = self.here()?;
-        let entry = |v: std::sync::Arc<storage::VolumeRecord>| Entry {
+        let entry = |v: Arc<VolumeRecord>| Entry {
             volume: Some(to_proto::volume(&v, &here)),
             status: self
                 .config
@@ -109,19 +110,14 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, SnapshotId::uuid)?;
         let found = self.snapshots_matching(&req.snapshot_id, &req.source_volume_id)?;
         let here = self.here()?;
-        let entry = |s: std::sync::Arc<storage::SnapshotRecord>| Entry {
-            snapshot: Some(to_proto::snapshot(&s, &here)),
-        };
+        let entry =
+            |s: Arc<SnapshotRecord>| Entry { snapshot: Some(to_proto::snapshot(&s, &here)) };
         let rest = found.into_iter().filter(|s| page.reaches(s.id.uuid()));
         let (entries, next_token) = page.fill(rest.map(|s| (s.id, entry(s))));
         Ok(csi::ListSnapshotsResponse { entries, next_token })
     }
 
-    fn snapshots_matching(
-        &self,
-        id: &str,
-        source: &str,
-    ) -> Result<Vec<std::sync::Arc<storage::SnapshotRecord>>> {
+    fn snapshots_matching(&self, id: &str, source: &str) -> Result<Vec<Arc<SnapshotRecord>>> {
         let mut found = match id {
             "" => self.pools.snapshots(),
             id => match id.parse() {

@@ -6,8 +6,8 @@ use hostloop_proto::csi;
 use super::parameters::{self, Changes};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
-use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry};
-use crate::storage::{self, Access, Provisioning, Settings, VolumeRecord};
+use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
+use crate::storage::{self, Provisioning, Settings, VolumeRecord};
 
 /// The changes to a volume that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +32,12 @@ fn live(changes: &Changes, settings: &Settings, record: &VolumeRecord) -> Live {
 /// True if a staged volume must be mounted with `discard`. `None` if it is not mounted or if the
 /// user's mount flags decide. Thick volumes never discard.
 fn mount_discards(settings: &Settings, record: &VolumeRecord) -> Option<bool> {
-    let Access::Mount { flags, .. } = &record.stage.as_ref()?.capability.access else {
-        return None;
-    };
-    let says = |flag: &String| flag == "nodiscard" || flag.split('=').next() == Some("discard");
+    let access = &record.stage.as_ref()?.capability.access;
+    access.fs()?;
+    let mut flags = access.flags().iter().flat_map(|flag| flag.split(','));
     match settings.provisioning {
         Provisioning::Thick => Some(false),
-        Provisioning::Thin if flags.iter().any(says) => None,
+        Provisioning::Thin if flags.any(is_discard) => None,
         Provisioning::Thin => Some(settings.discard),
     }
 }
@@ -145,7 +144,7 @@ impl<'a> InUse<'a> {
         };
         let mut mounts = Vec::new();
         for device in loops {
-            mounts.extend(kernel::mounts_of_loop(&**kernel, device.minor)?);
+            mounts.extend(kernel::mounts_of_loop(kernel, device.minor)?);
         }
         let Some(mount) = mounts.first().filter(|mount| is_discarding(mount) != on) else {
             return Ok(false);

@@ -104,11 +104,7 @@ pub(crate) fn many_targets(mode: AccessMode) -> bool {
 pub(crate) fn compatible(present: &Capability, asked: &Capability) -> bool {
     let modes =
         present.mode == asked.mode || many_targets(present.mode) && many_targets(asked.mode);
-    let flags = |access: &Access| match access {
-        Access::Mount { flags, .. } => flags.clone(),
-        Access::Block => Vec::new(),
-    };
     same_use(&present.access, &asked.access)
         && modes
-        && flags(&present.access) == flags(&asked.access)
+        && present.access.flags() == asked.access.flags()
 }

@@ -55,11 +55,10 @@ impl Lane {
         context: &BTreeMap<String, String>,
     ) -> Lane {
         let inline = matches!(id.parse(), Ok(VolumeHandle::Inline(_)));
-        let named = |name: &String| pools.slots().iter().position(|s| s.spec.name == *name);
         let new = || match context.get(POOL) {
             _ if !inline => None,
-            Some(name) => named(name),
-            None => named(pools.inline_pools().first()?),
+            Some(name) => slot_named(pools, name),
+            None => slot_named(pools, pools.inline_pools().first()?),
         };
         Lane::of(slot_of_id(pools, id).or_else(new))
     }
@@ -80,8 +79,12 @@ impl Lane {
 fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option<usize> {
     match parameters.get(POOL) {
         None => Some(0),
-        Some(name) => pools.slots().iter().position(|s| s.spec.name == *name),
+        Some(name) => slot_named(pools, name),
     }
+}
+
+fn slot_named(pools: &Pools, name: &str) -> Option<usize> {
+    pools.slots().iter().position(|slot| slot.spec.name == name)
 }
 
 fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {

@@ -1,13 +1,12 @@
 //! Gathers facts about volumes and pools from disk and kernel.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 
 use super::{Condition, VolumeFacts, of_volume};
 use crate::diagnose::pool::PoolFacts;
 use crate::diagnose::volume::{Image, Issue, judge};
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, FileId, FsType, Kernel};
+use crate::kernel::{self, FileId, FsType, Kernel, file};
 use crate::storage::{self, About, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord};
 
 impl PoolFacts {
@@ -48,7 +47,7 @@ pub struct View {
 impl View {
     /// Reads the pools and the kernel's tables.
     pub fn take(pools: &Pools) -> View {
-        let kernel = KernelState::read(&**pools.kernel());
+        let kernel = KernelState::read(pools.kernel());
         View { kernel: kernel.map(Some).map_err(|e| e.to_string()), ..View::of_one(pools) }
     }
 
@@ -95,7 +94,7 @@ impl View {
         let state = match &self.kernel {
             Ok(Some(kernel)) => Ok(VolumeState::of(kernel, identity)),
             Ok(None) => {
-                VolumeState::look(&**pools.kernel(), &identity, &[]).map_err(|e| e.to_string())
+                VolumeState::look(pools.kernel(), &identity, &[]).map_err(|e| e.to_string())
             }
             Err(why) => Err(why.clone()),
         };
@@ -107,7 +106,7 @@ impl View {
             }
         };
         facts.issues = judge(record, &image, &state);
-        facts.errors = filesystem_errors(&**pools.kernel(), &state, record);
+        facts.errors = filesystem_errors(pools.kernel(), &state, record);
         facts
     }
 }
@@ -118,15 +117,11 @@ fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>
         Err(storage::Error::ImageMissing { .. }) => return (Image::Missing, None),
         Err(e) => return (Image::Unreadable(e.to_string()), None),
     };
-    match (file.metadata(), kernel::file_id(&file)) {
-        (Ok(metadata), Ok(id)) => {
-            let image =
-                Image::Present { bytes: metadata.len(), allocated: metadata.blocks() * 512 };
-            (image, Some(id))
-        }
-        (Err(e), _) => (Image::Unreadable(e.to_string()), None),
-        (_, Err(e)) => (Image::Unreadable(e.to_string()), None),
-    }
+    let look = || -> kernel::Result<_> {
+        let (bytes, allocated) = (file::length(&file)?, file::allocated_bytes(&file)?);
+        Ok((Image::Present { bytes, allocated }, Some(kernel::file_id(&file)?)))
+    };
+    look().unwrap_or_else(|e| (Image::Unreadable(e.to_string()), None))
 }
 
 /// Errors that the mounted filesystem reports. A failed query does not count: the mount may

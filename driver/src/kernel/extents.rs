@@ -7,11 +7,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
-
 use super::Result;
-use super::file::{length, on_file};
+use super::file::{length, next_data, on_file};
 
 mod compare;
 mod fiemap;
@@ -108,19 +105,28 @@ pub fn extents(file: &File) -> Result<Vec<Extent>> {
 /// Number of bytes in blocks that other files share, after writing the file back. A write to the
 /// whole file would allocate this many bytes.
 pub fn shared_bytes(file: &File) -> Result<u64> {
+    let mut shared = 0;
+    each_batch(file, |found| {
+        let extents = found.iter().filter(|e| e.flags & fiemap::SHARED != 0);
+        shared += extents.map(|e| e.length).sum::<u64>();
+        true
+    })?;
+    Ok(shared)
+}
+
+/// Calls `visit` with the extents of a file in order, some at a time, until it returns false.
+fn each_batch(file: &File, mut visit: impl FnMut(&[fiemap::RawExtent]) -> bool) -> Result<()> {
     let len = length(file)?;
-    let (mut at, mut shared) = (0, 0);
+    let mut at = 0;
     while at < len {
         let found = fiemap::fiemap(file.as_fd(), at, len - at).map_err(on_file("FIEMAP", file))?;
         let Some(last) = found.last() else { break };
-        shared +=
-            found.iter().filter(|e| e.flags & fiemap::SHARED != 0).map(|e| e.length).sum::<u64>();
-        if last.flags & fiemap::LAST != 0 {
+        if !visit(&found) || last.flags & fiemap::LAST != 0 {
             break;
         }
         at = last.logical.saturating_add(last.length).max(at + 1);
     }
-    Ok(shared)
+    Ok(())
 }
 
 /// Calls `emit` with every written range in `span`, in order, until it returns false.
@@ -310,18 +316,8 @@ fn cannot_map(e: &io::Error) -> bool {
 /// Like [`window`], but with SEEK_DATA and SEEK_HOLE, for a filesystem without FIEMAP: one extent,
 /// without an address.
 fn seek_window(file: &File, from: u64, until: u64) -> Result<Window> {
-    let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
-        Ok(start) => start.min(until),
-        Err(Errno::NXIO) => until,
-        Err(e) => return Err(on_file("SEEK_DATA", file)(e)),
-    };
-    if start == until {
+    let Some((start, end)) = next_data(file, from, until)? else {
         return Ok(Window { extents: Vec::new(), end: until });
-    }
-    let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
-        Ok(end) => end.min(until),
-        Err(Errno::NXIO) => until,
-        Err(e) => return Err(on_file("SEEK_HOLE", file)(e)),
     };
     let extent = Extent { logical: start, physical: 0, length: end - start, addressed: false };
     Ok(Window { extents: vec![extent], end })

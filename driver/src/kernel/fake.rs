@@ -238,10 +238,9 @@ impl Model {
         if let Some(hook) = hook {
             hook(path)?;
         }
-        let failure = |errno| Error::io(op, path, std::io::Error::from_raw_os_error(errno));
         match fault {
-            Some((errno, false)) => Err(failure(errno)),
-            Some((errno, true)) => Ok(Some(failure(errno))),
+            Some((errno, false)) => Err(Error::errno(op, path, errno)),
+            Some((errno, true)) => Ok(Some(Error::errno(op, path, errno))),
             None => Ok(None),
         }
     }

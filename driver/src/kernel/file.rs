@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags,
+};
 use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
@@ -77,8 +77,8 @@ pub fn clone(from: &File, to: &File) -> Result<()> {
 /// number of copied bytes.
 pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u64> {
     let began = Instant::now();
-    let len = from.metadata().map_err(on_file("fstat", from))?.len();
-    if to.metadata().map_err(on_file("fstat", to))?.len() != len {
+    let len = length(from)?;
+    if length(to)? != len {
         set_len(to, len)?;
     }
     effect("file.copy").map_err(on_file("copy", to))?;
@@ -111,7 +111,7 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
 /// Number of bytes that [`copy_sparse`] would copy. Space that is allocated but never written to is
 /// not copied.
 pub fn data_bytes(file: &File) -> Result<u64> {
-    let len = file.metadata().map_err(on_file("fstat", file))?.len();
+    let len = length(file)?;
     let (mut at, mut bytes) = (0, 0);
     while let Some((start, end)) = next_data(file, at, len)? {
         bytes += end - start;
@@ -225,20 +225,11 @@ pub fn sync(file: &File, what: &Path) -> Result<()> {
     effect("file.sync").and_then(|()| file.sync_all()).map_err(|e| Error::io("fsync", what, e))
 }
 
-/// Calls fsync like [`sync`], on another thread, while this one does `work`. Returns when both are
-/// done.
-pub fn sync_during(file: &File, what: &Path, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name("hostloop-sync".to_owned());
-        let syncing = thread.spawn_scoped(scope, || sync(file, what));
-        let done = work();
-        let synced = match syncing {
-            Ok(syncing) => syncing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            // There are too many threads.
-            Err(_) => sync(file, what),
-        };
-        synced.and(done)
-    })
+/// Starts to write a file to the disk without waiting for it. Errors are left to the fsync that
+/// follows.
+pub fn start_sync(file: &File) {
+    // Linux starts to write what it is to forget.
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }
 
 /// Calls fsync on a directory.

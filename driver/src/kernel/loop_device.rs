@@ -61,6 +61,12 @@ pub fn loop_path(minor: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{minor}"))
 }
 
+/// The nodes of loop devices, for messages.
+pub(crate) fn loop_names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
+    let names: Vec<_> = loops.into_iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
+    names.join(", ")
+}
+
 /// An attached loop device, as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoopInfo {
@@ -92,6 +98,9 @@ pub struct LoopInfo {
     /// Direct I/O on the backing file is active.
     pub direct_io: bool,
 }
+
+/// What the kernel adds to the path of a deleted file.
+const DELETED: &str = " (deleted)";
 
 /// What a [`LoopTable`] finds devices by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -255,8 +264,13 @@ impl LoopInfo {
             return false;
         }
         let path = self.backing_path.as_str();
-        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        let path = path.strip_suffix(DELETED).unwrap_or(path);
         Path::new(path).iter().any(|word| word == name)
+    }
+
+    /// True if the backing file was deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.backing_path.ends_with(DELETED)
     }
 
     /// True if `other` shows the same attachment at another time.

@@ -76,6 +76,16 @@ pub(crate) fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
     })
 }
 
+/// True if these options make a filesystem, and so every bind of it, read-only.
+pub(crate) fn mounts_read_only(options: &[String]) -> bool {
+    flags_and_data(false, options).0 & libc::MS_RDONLY != 0
+}
+
+/// True for options that turn discards on or off.
+pub(crate) fn is_discard(option: &str) -> bool {
+    option == "nodiscard" || option == "discard" || option.starts_with("discard=")
+}
+
 /// True for options that matter to readers of fstab but not to the kernel.
 pub(crate) fn is_for_others(option: &str) -> bool {
     matches!(

@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -13,27 +14,41 @@ mod error;
 mod objects;
 
 pub use error::ApiError;
-pub(super) use error::{Call, error_chain};
+pub(super) use error::{Call, error_chain, resource};
 pub(super) use objects::Objects;
 
 /// The deadline of a request.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
+/// The number of requests at the same time.
+pub(super) const AT_ONCE: usize = 8;
 /// The number of objects in one page of a list.
 const PAGE: u32 = 500;
 
-/// Lists all objects of a kind that match, in pages.
-pub(super) async fn list<K>(api: &Api<K>, params: &ListParams) -> Result<Vec<K>, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+/// A kind of objects that can be read.
+pub(super) trait Kind:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug
 {
-    pages(api, params.clone().limit(PAGE), &Call::of("list", api, "")).await
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug> Kind for K {}
+
+/// A kind of objects in namespaces.
+pub(super) trait Namespaced: Kind + Resource<Scope = NamespaceResourceScope> {}
+
+impl<K: Kind + Resource<Scope = NamespaceResourceScope>> Namespaced for K {}
+
+/// Lists the objects of a kind that match, in pages.
+pub(super) async fn list<K: Kind>(api: &Api<K>, params: ListParams) -> Result<Vec<K>, ApiError> {
+    pages(api, params.limit(PAGE), &Call::of("list", api, "")).await
+}
+
+/// Lists all objects of a kind.
+pub(super) async fn list_all<K: Kind>(api: &Api<K>) -> Result<Vec<K>, ApiError> {
+    list(api, ListParams::default()).await
 }
 
 /// Reads an object; `None` if it does not exist.
-pub(super) async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
+pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
     timely(Call::of("get", api, name), api.get_opt(name)).await
 }
 

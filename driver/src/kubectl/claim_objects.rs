@@ -1,19 +1,16 @@
 //! The objects of one claim, snapshot or pod, read by name where that is possible.
 
-use std::fmt::Debug;
-
-use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use hostloop_controllers::snapshots::VolumeSnapshot;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
-use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, ResourceExt};
 
-use super::api::{self, ApiError};
+use super::api::{self, ApiError, Namespaced};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
-use super::volume_objects::{Objects, bound_volume, content_name, inline_volumes, namespaced};
+use super::volume_objects::{Objects, bound_volume, content_name, inline_volumes};
 
 /// The namespace of events about objects without one.
 const EVENTS_OF_CLUSTER: &str = "default";
@@ -26,7 +23,7 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, Api
     if objects.claims.is_empty() {
         return Ok(objects);
     }
-    let snapshots = everything(namespaced(cluster, Some(&cluster.namespace))).await;
+    let snapshots = api::list_all(&beside(cluster)).await;
     objects.snapshots = objects.noted_if_served(snapshots);
     let is_of_claim = |snapshot: &VolumeSnapshot| {
         snapshot.spec.source.persistent_volume_claim_name.as_deref() == Some(name)
@@ -40,12 +37,8 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<Objects, Api
 /// snapshot, the result has no objects.
 pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
     let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
-    let snapshots: Api<VolumeSnapshot> = namespaced(cluster, Some(&cluster.namespace));
-    let snapshot = match api::get(&snapshots, name).await {
-        Err(error) if !error.is_about_one_kind() => return Err(error),
-        snapshot => objects.noted(snapshot.map(Vec::from_iter)),
-    };
-    objects.snapshots = snapshot;
+    let snapshot = api::get(&beside(cluster), name).await;
+    objects.snapshots = objects.noted_if_about_one_kind(snapshot.map(Vec::from_iter))?;
     let Some(snapshot) = objects.snapshots.first() else { return Ok(objects) };
     if let Some(claim) = snapshot.spec.source.persistent_volume_claim_name.clone() {
         read_claim(cluster, &claim, &mut objects).await?;
@@ -57,37 +50,34 @@ pub(super) async fn gather_snapshot(cluster: &Cluster, name: &str) -> Result<Obj
 /// Reads a pod of the namespace. Without it, the result has no objects.
 pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<Objects, ApiError> {
     let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
-    let pods: Api<Pod> = namespaced(cluster, Some(&cluster.namespace));
-    objects.pods = match api::get(&pods, name).await {
-        Err(error) if !error.is_about_one_kind() => return Err(error),
-        pod => objects.noted(pod.map(Vec::from_iter)),
-    };
+    let pod = api::get(&beside(cluster), name).await;
+    objects.pods = objects.noted_if_about_one_kind(pod.map(Vec::from_iter))?;
     Ok(objects)
 }
 
 /// Reads a claim and its volume.
 async fn read_claim(cluster: &Cluster, name: &str, objects: &mut Objects) -> Result<(), ApiError> {
-    let claims: Api<PersistentVolumeClaim> = namespaced(cluster, Some(&cluster.namespace));
-    objects.claims = match api::get(&claims, name).await {
-        Err(error) if !error.is_about_one_kind() => return Err(error),
-        claim => objects.noted(claim.map(Vec::from_iter)),
-    };
+    let claim = api::get(&beside(cluster), name).await;
+    objects.claims = objects.noted_if_about_one_kind(claim.map(Vec::from_iter))?;
     if let Some(volume) = objects.claims.first().and_then(bound_volume) {
-        let volumes: Api<PersistentVolume> = Api::all(cluster.client.clone());
-        let volume = api::get(&volumes, volume).await;
+        let volume = api::get(&cluster.all(), volume).await;
         objects.has_all_volumes = volume.is_ok();
         objects.volumes = objects.noted(volume.map(Vec::from_iter));
     }
     Ok(())
 }
 
+/// The objects of a kind in the namespace of the claim.
+fn beside<K: Namespaced>(cluster: &Cluster) -> Api<K> {
+    cluster.namespaced(Some(&cluster.namespace))
+}
+
 /// Reads the contents of the snapshots.
 async fn read_contents(cluster: &Cluster, objects: &mut Objects) {
-    let contents: Api<VolumeSnapshotContent> = Api::all(cluster.client.clone());
     let names: Vec<String> =
         objects.snapshots.iter().filter_map(content_name).map(str::to_owned).collect();
     for name in names {
-        let content = api::get(&contents, &name).await;
+        let content = api::get(&cluster.all(), &name).await;
         let refused = content.is_err();
         let content = objects.noted(content.map(Vec::from_iter));
         objects.contents.extend(content);
@@ -103,13 +93,11 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut Objects) {
     let Some(claim) = objects.claims.first().cloned() else { return };
     let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
     if let Some(class) = class.filter(|class| !class.is_empty()) {
-        let classes: Api<StorageClass> = Api::all(cluster.client.clone());
-        let class = api::get(&classes, class).await;
+        let class = api::get(&cluster.all(), class).await;
         objects.classes = objects.noted(class.map(Vec::from_iter));
     }
-    let pods: Api<Pod> = namespaced(cluster, Some(&cluster.namespace));
-    let attachments: Api<VolumeAttachment> = Api::all(cluster.client.clone());
-    let (pods, attachments) = tokio::join!(everything(pods), everything(attachments));
+    let (pods, attachments) = (beside(cluster), cluster.all());
+    let (pods, attachments) = tokio::join!(api::list_all(&pods), api::list_all(&attachments));
     objects.pods = objects.noted(pods);
     objects.attachments = objects.noted(attachments);
     keep_related(objects, &claim);
@@ -118,7 +106,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut Objects) {
 
 /// Reads the events about the objects.
 pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
-    let events = everything(namespaced::<Event>(cluster, Some(&cluster.namespace))).await;
+    let events = api::list_all(&beside(cluster)).await;
     objects.events = objects.noted(events);
     if cluster.namespace != EVENTS_OF_CLUSTER {
         let volumes = objects.volumes.iter().filter_map(ResourceExt::uid);
@@ -126,8 +114,8 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
         let uids: Vec<String> = volumes.chain(contents).collect();
         for uid in uids {
             let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
-            let events: Api<Event> = namespaced(cluster, Some(EVENTS_OF_CLUSTER));
-            match api::list(&events, &about).await {
+            let events: Api<Event> = cluster.namespaced(Some(EVENTS_OF_CLUSTER));
+            match api::list(&events, about).await {
                 Ok(events) => {
                     let own = events.into_iter().filter(|event| is_about(event, Some(&uid)));
                     objects.events.extend(own);
@@ -150,13 +138,6 @@ pub(super) async fn read_events(cluster: &Cluster, objects: &mut Objects) {
     objects
         .events
         .retain(|event| event.involved_object.uid.as_ref().is_some_and(|uid| uids.contains(uid)));
-}
-
-async fn everything<K>(api: Api<K>) -> Result<Vec<K>, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
-    api::list(&api, &ListParams::default()).await
 }
 
 /// Drops the pods and attachments of other claims.

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config};
+use kube::{Api, Client, Config};
 
+use super::api::{Kind, Namespaced};
 use crate::cli::DRIVER_NAME;
 
 /// Flags about the cluster, with kubectl's names.
@@ -89,5 +90,23 @@ impl Cluster {
             system_namespace: args.system_namespace.clone(),
             driver_name: args.driver_name.clone(),
         })
+    }
+
+    /// The objects of a kind in the whole cluster.
+    pub(super) fn all<K: Kind>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    /// The objects of a kind in a namespace, or in all.
+    pub(super) fn namespaced<K: Namespaced>(&self, namespace: Option<&str>) -> Api<K> {
+        match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => self.all(),
+        }
+    }
+
+    /// The objects of a kind in the namespace of hostloop's pods.
+    pub(super) fn system<K: Namespaced>(&self) -> Api<K> {
+        self.namespaced(Some(&self.system_namespace))
     }
 }

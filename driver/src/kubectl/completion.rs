@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::{PLUGIN, Program, command_line};
+use super::{PLUGIN, Program, command_line, output};
 use crate::cli;
 
 mod words;
@@ -29,14 +29,11 @@ pub struct Args {
 pub(super) fn run(args: &Args, program: Program) -> ExitCode {
     let mut out = io::stdout();
     let script = script(args.shell, program);
-    match out.write_all(script.as_bytes()).and_then(|()| out.flush()) {
-        // A reader that closed the pipe has all it wants.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("can't write the script: {error}");
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    let written = out.write_all(script.as_bytes()).and_then(|()| out.flush());
+    output::end(written).unwrap_or_else(|error| {
+        eprintln!("can't write the script: {error}");
+        ExitCode::FAILURE
+    })
 }
 
 fn script(shell: Shell, program: Program) -> String {

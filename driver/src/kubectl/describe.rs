@@ -36,9 +36,7 @@ pub struct Args {
 /// What is described.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
-    /// A claim of this name.
     Claim(String),
-    /// A snapshot of this name.
     Snapshot(String),
     /// The inline volumes of a pod of this name, or one of them.
     Inline(String, Option<String>),

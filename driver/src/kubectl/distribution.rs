@@ -6,6 +6,9 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
+/// Kubelet's usual root directory.
+pub(super) const KUBELET_DIR: &str = "/var/lib/kubelet";
+
 /// A distribution of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Distribution {
@@ -71,12 +74,12 @@ impl Distribution {
         most.map_or(Distribution::Other, |(distribution, _)| distribution)
     }
 
-    /// Kubelet's root directory, if the distribution is known to have one of its own.
+    /// Kubelet's root directory: the usual one, unless the distribution is known to have its own.
     pub(super) fn kubelet_dir(self) -> &'static str {
         match self {
             Distribution::K0s => "/var/lib/k0s/kubelet",
             Distribution::MicroK8s => "/var/snap/microk8s/common/var/lib/kubelet",
-            _ => "/var/lib/kubelet",
+            _ => KUBELET_DIR,
         }
     }
 
@@ -110,11 +113,7 @@ mod tests {
         let node = json!({
             "metadata": {"name": "n", "labels": {label: "x"}, "annotations": {annotation: "x"}},
             "spec": {"providerID": provider},
-            "status": {"nodeInfo": {
-                "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "containerd://2",
-                "kernelVersion": "6.1", "kubeProxyVersion": "", "kubeletVersion": kubelet,
-                "machineID": "", "operatingSystem": "linux", "osImage": os, "systemUUID": "",
-            }},
+            "status": {"nodeInfo": {"kubeletVersion": kubelet, "osImage": os}},
         });
         serde_json::from_value(node).unwrap()
     }

@@ -75,15 +75,10 @@ fn last_of<K: Resource<DynamicType = ()>>(
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    fn event(value: Value) -> Event {
-        let mut value = value;
-        value["metadata"] = json!({"name": "e"});
-        serde_json::from_value(value).unwrap()
-    }
+    use crate::kubectl::test_objects::read;
 
     #[test]
     fn times() {
@@ -103,16 +98,14 @@ mod tests {
                 seconds(micro),
             ),
         ] {
-            let mut value = times.clone();
-            value["involvedObject"] = json!({});
-            assert_eq!(at_ns(&event(value)), at, "{times}");
+            assert_eq!(at_ns(&read(times.clone())), at, "{times}");
         }
     }
 
     #[test]
     fn the_last_warning_about_an_object() {
         let about = |uid: &str, kind: &str, second: u32, reason: &str| {
-            event(json!({
+            read::<Event>(json!({
                 "involvedObject": {"uid": uid}, "type": kind, "reason": reason, "message": "why",
                 "lastTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
             }))
@@ -124,10 +117,8 @@ mod tests {
             about("a", "Normal", 4, "Normal"),
             about("b", "Warning", 5, "Other"),
         ];
-        let claim = |uid: Option<&str>| {
-            let value = json!({"metadata": {"name": "c", "uid": uid}});
-            serde_json::from_value::<PersistentVolumeClaim>(value).unwrap()
-        };
+        let claim =
+            |uid: Option<&str>| read::<PersistentVolumeClaim>(json!({"metadata": {"uid": uid}}));
         for (uid, text) in [
             (Some("a"), Some("Last: why")),
             (Some("b"), Some("Other: why")),
@@ -141,8 +132,7 @@ mod tests {
 
     #[test]
     fn warnings_about_the_volumes_of_a_pod() {
-        let pod: Pod =
-            serde_json::from_value(json!({"metadata": {"name": "p", "uid": "p"}})).unwrap();
+        let pod: Pod = read(json!({"metadata": {"uid": "p"}}));
         for (reason, counts) in [
             ("FailedMount", true),
             ("FailedScheduling", true),
@@ -151,7 +141,7 @@ mod tests {
             ("BackOff", false),
             ("Unhealthy", false),
         ] {
-            let event = event(json!({
+            let event: Event = read(json!({
                 "involvedObject": {"uid": "p"}, "type": "Warning", "reason": reason,
             }));
             assert_eq!(last_warning_about_volumes(&[event], &pod).is_some(), counts, "{reason}");

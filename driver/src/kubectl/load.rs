@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ListParams};
 
 use super::Cluster;
 use super::api::{self, ApiError};
@@ -45,11 +44,7 @@ pub enum Error {
         "archive {}: {source}; make one with scripts/image, or name another",
         .archive.display()
     )]
-    Archive {
-        archive: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Archive { archive: PathBuf, source: io::Error },
     /// The cluster is neither kind nor minikube.
     #[error(
         "this cluster is {distribution}, not kind or minikube. On each node, run: {command} <ARCHIVE"
@@ -73,11 +68,7 @@ pub enum Error {
     NoProgram(Vec<&'static str>),
     /// A program can't be started.
     #[error("starting {program}: {source}")]
-    Start {
-        program: String,
-        /// Why.
-        source: io::Error,
-    },
+    Start { program: String, source: io::Error },
     /// A program fails. It has said why itself.
     #[error("`{command}` failed ({status}); its message is above")]
     Failed {
@@ -90,8 +81,7 @@ pub enum Error {
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     check_archive(&args.archive)?;
-    let api: Api<Node> = Api::all(cluster.client.clone());
-    let nodes = api::list(&api, &ListParams::default()).await?;
+    let nodes: Vec<Node> = api::list_all(&cluster.all()).await?;
     let distribution = Distribution::of_most(&nodes);
     let steps = steps::steps(distribution, &nodes, args, is_on_path)?;
     for step in &steps {

@@ -25,7 +25,6 @@ pub(super) use settings::{
 /// The field manager of what `install` applies.
 pub(super) const MANAGER: &str = "kubectl-hostloop";
 
-/// The base.
 const BASE: &str = include_str!("../../../deploy/hostloop.yaml");
 
 /// Identifies an object: what a request needs, and what messages name.
@@ -40,13 +39,23 @@ pub(super) struct ObjectKey {
 }
 
 impl ObjectKey {
+    pub(super) fn new(version: &str, kind: &str, namespace: &str, name: &str) -> Self {
+        ObjectKey {
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
     pub(super) fn of(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
         ObjectKey {
             version: text(&object["apiVersion"]),
             kind: text(&object["kind"]),
-            namespace: text(&object["metadata"]["namespace"]),
-            name: text(&object["metadata"]["name"]),
+            namespace: text(&metadata["namespace"]),
+            name: text(&metadata["name"]),
         }
     }
 }

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kube::Api;
-use kube::api::{AttachParams, ListParams};
-use serde::Serialize;
+use kube::api::{AttachParams, AttachedProcess, ListParams};
+use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::api::{self, ApiError, Call};
+use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
 use crate::inspect::status::{ImageMap, Report};
 
@@ -29,8 +28,6 @@ const PROGRAM: &str = "hostloop";
 
 /// How long a command in a pod may take.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The number of pods that are asked at the same time.
-const AT_ONCE: usize = 8;
 /// The largest output that is read. A report has about a kilobyte for each volume.
 const MAX_OUTPUT: u64 = 64 << 20;
 /// The size of the buffer between connection and reader.
@@ -94,19 +91,10 @@ pub(super) struct NodeReport {
     pub(super) took: Duration,
 }
 
-/// The output of a command that succeeded.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Output {
-    /// Standard output.
-    pub(super) stdout: String,
-    /// Standard error.
-    pub(super) stderr: String,
-}
-
 /// Lists the node pods, by node.
 pub(super) async fn node_pods(cluster: &Cluster) -> Result<Vec<NodePod>, ApiError> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let found = api::list(&pods, &ListParams::default().labels(NODE_PODS)).await?;
+    let found: Vec<Pod> =
+        api::list(&cluster.system(), ListParams::default().labels(NODE_PODS)).await?;
     let mut found: Vec<NodePod> = found.iter().filter_map(NodePod::of).collect();
     found.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
     Ok(found)
@@ -140,43 +128,28 @@ async fn maps_of(
     pod: &NodePod,
     ids: &[String],
 ) -> Result<Vec<ImageMap>, NodeError> {
-    let output = run(cluster, pod, &pod.extents_command(ids)?).await?;
-    let unreadable = |error| NodeError::Unreadable(pod.name.clone(), error);
-    serde_json::from_str(&output.stdout).map_err(unreadable)
+    ask(cluster, pod, &pod.extents_command(ids)?).await
 }
 
 /// Reads the report of one pod.
 pub(super) async fn report(cluster: &Cluster, pod: &NodePod) -> Result<Report, NodeError> {
-    let command = pod.status.clone()?;
-    let output = run(cluster, pod, &command).await?;
-    let unreadable = |error| NodeError::Unreadable(pod.name.clone(), error);
-    serde_json::from_str(&output.stdout).map_err(unreadable)
+    ask(cluster, pod, &pod.status.clone()?).await
 }
 
-/// Runs a command in a node pod, and returns its output if it succeeds.
-pub(super) async fn run(
+/// Runs a command in a node pod, and reads the JSON that it prints if it succeeds.
+pub(super) async fn ask<T: DeserializeOwned>(
     cluster: &Cluster,
     pod: &NodePod,
     command: &[String],
-) -> Result<Output, NodeError> {
-    if let Some(why) = &pod.not_running {
-        return Err(NodeError::NotRunning(pod.name.clone(), why.clone()));
-    }
+) -> Result<T, NodeError> {
     let late = |_| NodeError::Late(pod.name.clone());
-    timeout(DEADLINE, exec(cluster, pod, command)).await.map_err(late)?
+    let printed = timeout(DEADLINE, output(cluster, pod, command)).await.map_err(late)??;
+    serde_json::from_str(&printed).map_err(|error| NodeError::Unreadable(pod.name.clone(), error))
 }
 
-async fn exec(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<Output, NodeError> {
-    let namespace = &cluster.system_namespace;
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let params = AttachParams::default()
-        .container(pod.container.clone())
-        .stdin(false)
-        .max_stdout_buf_size(BUFFER);
-    let started = pods.exec(&pod.name, command.iter().cloned(), &params).await;
-    let call = Call::new("create", "pods/exec", Some(namespace), &pod.name);
-    let mut process = started.map_err(|error| ApiError::new(call, error))?;
-
+/// The standard output of a command that succeeds.
+async fn output(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<String, NodeError> {
+    let mut process = pod.exec(cluster, command, false).await?;
     let read_error =
         |error: &dyn std::fmt::Display| NodeError::Read(pod.name.clone(), error.to_string());
     let status = process.take_status();
@@ -190,9 +163,7 @@ async fn exec(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<Ou
     let stderr = stderr.map_err(|error| read_error(&error))?;
     match status {
         None => Err(read_error(&"the connection ended before the command")),
-        Some(status) if status.status.as_deref() == Some("Success") => {
-            Ok(Output { stdout, stderr })
-        }
+        Some(status) if status.status.as_deref() == Some("Success") => Ok(stdout),
         Some(status) => {
             let printed = stderr.trim();
             let message = match printed {
@@ -226,6 +197,26 @@ impl NodePod {
             not_running: not_running(pod, container),
             status: status_command(pod, container),
         })
+    }
+
+    /// Starts a command in the container.
+    async fn exec(
+        &self,
+        cluster: &Cluster,
+        command: &[String],
+        has_input: bool,
+    ) -> Result<AttachedProcess, NodeError> {
+        if let Some(why) = &self.not_running {
+            return Err(NodeError::NotRunning(self.name.clone(), why.clone()));
+        }
+        let params = AttachParams::default()
+            .container(self.container.clone())
+            .stdin(has_input)
+            .max_stdout_buf_size(BUFFER);
+        let started = cluster.system::<Pod>().exec(&self.name, command, &params).await;
+        let namespace = Some(cluster.system_namespace.as_str());
+        let call = Call::new("create", "pods/exec", namespace, &self.name);
+        Ok(started.map_err(|error| ApiError::new(call, error))?)
     }
 
     /// The command that reports where the blocks of these images are.

@@ -65,6 +65,19 @@ pub(super) fn printable(text: &str) -> String {
     })
 }
 
+/// At most five names, and how many more there are.
+pub(super) fn names<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
+    const SHOWN: usize = 5;
+    let mut names = names.into_iter();
+    let shown: Vec<N> = names.by_ref().take(SHOWN).collect();
+    let shown: Vec<&str> = shown.iter().map(AsRef::as_ref).collect();
+    let shown = shown.join(", ");
+    match names.count() {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// The printable text on one line.
 pub(super) fn one_line(text: &str) -> String {
     printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -105,6 +118,18 @@ mod tests {
             assert_eq!(one_line(text), line);
         }
         assert_eq!(printable("a\tb  c\u{7}"), "a\tb  c\\u{7}");
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        for (all, text) in [
+            ("", ""),
+            ("a b", "a, b"),
+            ("a b c d e", "a, b, c, d, e"),
+            ("a b c d e f g", "a, b, c, d, e and 2 more"),
+        ] {
+            assert_eq!(names(all.split_whitespace()), text);
+        }
     }
 
     #[test]

@@ -6,23 +6,22 @@ use std::time::Duration;
 use futures::{AsyncBufRead, AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
+use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 use tokio::time::timeout;
 
-use super::api::{self, ApiError, Call};
+use super::NAME_LABEL;
+use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
 use super::log_line::LogLine;
 use super::subject::Subject;
 
 /// The labels of the pods of the DaemonSet and of the Deployment.
 pub(super) const PODS: &str = "app.kubernetes.io/name in (hostloop,hostloop-controller)";
-/// The label's key, and its value for the Deployment.
-const NAME: (&str, &str) = ("app.kubernetes.io/name", "hostloop-controller");
+/// The value of the pods' label for the Deployment.
+pub(super) const CONTROLLER: &str = "hostloop-controller";
 /// How long reading the log of one pod may take.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The number of logs that are read at the same time.
-const AT_ONCE: usize = 8;
 
 /// A pod with a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,7 +68,7 @@ struct PodLog {
 
 /// Lists the pods with a log: those of the nodes by name, then the controller's.
 pub(super) async fn log_pods(cluster: &Cluster) -> Result<Vec<LogPod>, ApiError> {
-    let pods = api::list(&pods(cluster), &ListParams::default().labels(PODS)).await?;
+    let pods: Vec<Pod> = api::list(&cluster.system(), ListParams::default().labels(PODS)).await?;
     let mut found: Vec<(bool, LogPod)> = pods.iter().filter_map(LogPod::of).collect();
     found.sort_by(|(a_leads, a), (b_leads, b)| {
         (a_leads, &a.source, &a.name).cmp(&(b_leads, &b.source, &b.name))
@@ -116,12 +115,12 @@ async fn read_pod(
     if pod.restarted {
         let params = LogParams { previous: true, ..params.clone() };
         // Kubelet may have removed the earlier log.
-        if let Ok(stream) = pods(cluster).log_stream(&pod.name, &params).await {
+        if let Ok(stream) = cluster.system::<Pod>().log_stream(&pod.name, &params).await {
             earlier = collect(stream, pod, subject).await.unwrap_or_default();
         }
     }
     let failed = |error| ApiError::new(call(cluster, &pod.name), error);
-    let stream = pods(cluster).log_stream(&pod.name, &params).await.map_err(failed)?;
+    let stream = cluster.system::<Pod>().log_stream(&pod.name, &params).await.map_err(failed)?;
     let log = collect(stream, pod, subject).await;
     let mut log = log.map_err(|error| failed(kube::Error::ReadEvents(error)))?;
     log.entries.splice(0..0, earlier.entries);
@@ -156,7 +155,7 @@ pub(super) async fn follow(
 ) -> Result<(), ApiError> {
     let params = LogParams { follow: true, since_time: from, ..pod.params(None) };
     let failed = |error| ApiError::new(call(cluster, &pod.name), error);
-    let stream = pods(cluster).log_stream(&pod.name, &params).await.map_err(failed)?;
+    let stream = cluster.system::<Pod>().log_stream(&pod.name, &params).await.map_err(failed)?;
     let mut selector = Selector::new(subject);
     let mut lines = stream.lines();
     let broken = |error| failed(kube::Error::ReadEvents(error));
@@ -172,10 +171,6 @@ pub(super) async fn follow(
     Ok(())
 }
 
-fn pods(cluster: &Cluster) -> Api<Pod> {
-    Api::namespaced(cluster.client.clone(), &cluster.system_namespace)
-}
-
 fn call(cluster: &Cluster, pod: &str) -> Call {
     Call::new("get", "pods/log", Some(&cluster.system_namespace), pod)
 }
@@ -185,11 +180,11 @@ impl LogPod {
     fn of(pod: &Pod) -> Option<(bool, LogPod)> {
         let spec = pod.spec.as_ref()?;
         let status = pod.status.as_ref()?;
-        let name = pod.metadata.labels.as_ref()?.get(NAME.0)?;
+        let name = pod.labels().get(NAME_LABEL.0)?;
         let container = spec.containers.iter().find(|container| container.name == *name);
         let container = &container.or(spec.containers.first())?.name;
         let started = status.container_statuses.iter().flatten().find(|c| c.name == *container)?;
-        let is_controller = name == NAME.1;
+        let is_controller = name == CONTROLLER;
         let source = match is_controller {
             true => "controller".to_owned(),
             false => spec.node_name.clone().unwrap_or_default(),

@@ -21,7 +21,8 @@ mod report;
 mod watch;
 
 pub(super) use join::{Inputs, join};
-pub(super) use report::{ClusterReport, SnapshotRow, Stuck, VolumeRow};
+pub(super) use render::{not_known, reason};
+pub(super) use report::{ClusterReport, SnapshotRow, VolumeRow};
 
 /// Arguments of `status`.
 #[derive(Clone, Debug, Default, clap::Args)]

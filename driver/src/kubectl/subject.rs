@@ -110,14 +110,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kubectl::test_objects::read;
 
     const UID: &str = "9b1f3c52-4d0e-4c57-9d3f-0a6b1c2d3e4f";
 
     fn subject() -> Subject {
-        let claim = json!({
-            "metadata": {"name": "data", "namespace": "demo", "uid": UID},
-            "spec": {"volumeName": "pv-1"},
-        });
+        let claim = json!({"metadata": {"uid": UID}, "spec": {"volumeName": "pv-1"}});
         let volume = json!({
             "metadata": {"name": "pv-1"},
             "spec": {"csi": {"driver": "d", "volumeHandle": "vol-a-b"}},
@@ -127,9 +125,9 @@ mod tests {
             "spec": {"source": {}},
         });
         Subject::named("demo", "data")
-            .with_claim(&serde_json::from_value(claim).unwrap())
-            .with_volume(&serde_json::from_value(volume).unwrap(), "d")
-            .with_snapshot(&serde_json::from_value(snapshot).unwrap(), None)
+            .with_claim(&read(claim))
+            .with_volume(&read(volume), "d")
+            .with_snapshot(&read(snapshot), None)
     }
 
     #[test]

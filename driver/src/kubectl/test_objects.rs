@@ -62,8 +62,7 @@ pub(super) fn pod(label: &str, name: &str, node: &str) -> Value {
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": label}},
         "spec": {"nodeName": node, "containers": [{"name": label, "args": ["run"]}]},
         "status": {"phase": "Running", "containerStatuses": [{
-            "name": label, "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
-            "state": {"running": {}},
+            "name": label, "ready": true, "state": {"running": {}},
         }]},
     })
 }
@@ -71,6 +70,11 @@ pub(super) fn pod(label: &str, name: &str, node: &str) -> Value {
 /// A running pod of the DaemonSet.
 pub(super) fn node_pod(name: &str, node: &str) -> Value {
     pod("hostloop", name, node)
+}
+
+/// The lines without their styles.
+pub(super) fn plain(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
 }
 
 /// Checks that a text contains all of these parts.

@@ -26,7 +26,6 @@ mod history;
 mod kinds;
 mod message;
 mod metrics;
-mod page;
 mod pods;
 mod problems;
 mod recording;
@@ -43,6 +42,13 @@ use message::Subject;
 use problems::Problems;
 use reports::{LocalPools, Nodes};
 use server::{Served, Token};
+
+/// The page: one HTML file with its scripts and styles; `None` if this build has none.
+#[cfg(feature = "ui")]
+const PAGE: Option<&str> =
+    Some(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/ui/dist/index.html")));
+#[cfg(not(feature = "ui"))]
+const PAGE: Option<&str> = None;
 
 /// The size of all messages that are kept, in bytes.
 const HISTORY: usize = 64 << 20;
@@ -189,7 +195,7 @@ fn page(args: &Args) -> Result<String, Error> {
         Some(file) => {
             std::fs::read_to_string(file).map_err(|error| Error::Page(file.clone(), error))
         }
-        None => page::page().map(str::to_owned).ok_or(Error::NoPage),
+        None => PAGE.map(str::to_owned).ok_or(Error::NoPage),
     }
 }
 

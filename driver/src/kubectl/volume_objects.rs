@@ -1,17 +1,14 @@
 //! The objects that the API server has about the driver's volumes.
 
-use std::fmt::Debug;
-
 use hostloop_controllers::api::names::{PROVISIONER, PROVISIONER_BETA};
 use hostloop_controllers::api::quantity;
 use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
+};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::ListParams;
-use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use super::api::{self, ApiError};
@@ -41,29 +38,23 @@ impl Objects {
         namespace: Option<&str>,
     ) -> Result<Objects, ApiError> {
         let mut objects = Objects { has_all_volumes: true, ..Objects::default() };
-        let everything = ListParams::default();
-        let claims: Api<PersistentVolumeClaim> = namespaced(cluster, namespace);
-        let claims = api::list(&claims, &everything).await;
         // Without an answer to this request, the others would only wait, too.
-        match claims {
-            Err(error) if !error.is_about_one_kind() => return Err(error),
-            claims => objects.claims = objects.noted(claims),
-        }
+        let claims = api::list_all(&cluster.namespaced(namespace)).await;
+        objects.claims = objects.noted_if_about_one_kind(claims)?;
 
-        let client = &cluster.client;
-        let (volumes, classes) = (Api::all(client.clone()), Api::all(client.clone()));
-        let (attachments, contents) = (Api::all(client.clone()), Api::all(client.clone()));
-        let pods = namespaced(cluster, namespace);
-        let events = namespaced(cluster, namespace);
-        let snapshots = namespaced(cluster, namespace);
+        let (volumes, classes) = (cluster.all(), cluster.all());
+        let (attachments, contents) = (cluster.all(), cluster.all());
+        let pods = cluster.namespaced(namespace);
+        let events = cluster.namespaced(namespace);
+        let snapshots = cluster.namespaced(namespace);
         let (volumes, classes, attachments, contents, pods, events, snapshots) = tokio::join!(
-            api::list(&volumes, &everything),
-            api::list(&classes, &everything),
-            api::list(&attachments, &everything),
-            api::list(&contents, &everything),
-            api::list(&pods, &everything),
-            api::list(&events, &everything),
-            api::list(&snapshots, &everything),
+            api::list_all(&volumes),
+            api::list_all(&classes),
+            api::list_all(&attachments),
+            api::list_all(&contents),
+            api::list_all(&pods),
+            api::list_all(&events),
+            api::list_all(&snapshots),
         );
         objects.has_all_volumes = volumes.is_ok();
         objects.volumes = objects.noted(volumes);
@@ -82,6 +73,17 @@ impl Objects {
             self.missing.push(error.to_string());
             Vec::new()
         })
+    }
+
+    /// The list, or nothing and a note if requests for other kinds may succeed.
+    pub(super) fn noted_if_about_one_kind<T>(
+        &mut self,
+        list: Result<Vec<T>, ApiError>,
+    ) -> Result<Vec<T>, ApiError> {
+        match list {
+            Err(error) if !error.is_about_one_kind() => Err(error),
+            list => Ok(self.noted(list)),
+        }
     }
 
     /// The list, or nothing. A cluster without the kind has no objects of it.
@@ -107,9 +109,7 @@ impl Objects {
         if let Some(volume) = self.volume_of(claim) {
             return handle(volume, driver).is_some();
         }
-        let annotations = claim.annotations();
-        let provisioner = annotations.get(PROVISIONER).or(annotations.get(PROVISIONER_BETA));
-        match provisioner {
+        match provisioner(claim) {
             Some(provisioner) => provisioner == driver,
             None => self.class_of(claim).is_some_and(|class| class.provisioner == driver),
         }
@@ -128,18 +128,20 @@ impl Objects {
     }
 }
 
-/// An API of all namespaces, or of one.
-pub(super) fn namespaced<K>(cluster: &Cluster, namespace: Option<&str>) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + Debug,
-{
-    match namespace {
-        Some(namespace) => Api::namespaced(cluster.client.clone(), namespace),
-        None => Api::all(cluster.client.clone()),
+/// An object's name, after its namespace if it has one, as `NAMESPACE/NAME`.
+pub(super) fn title(meta: &ObjectMeta) -> String {
+    let name = meta.name.as_deref().unwrap_or_default();
+    match &meta.namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
     }
+}
+
+/// The driver that the cluster has handed a claim to.
+pub(super) fn provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let annotations = claim.annotations();
+    let provisioner = annotations.get(PROVISIONER).or(annotations.get(PROVISIONER_BETA));
+    provisioner.map(String::as_str)
 }
 
 /// The handle of a volume; `None` if it is another driver's.
@@ -175,6 +177,16 @@ pub(super) fn has_ended(pod: &Pod) -> bool {
 pub(super) fn phase(pod: &Pod) -> &str {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase.unwrap_or("Unknown")
+}
+
+/// The condition of this type, if it has this status.
+pub(super) fn condition<'p>(pod: &'p Pod, kind: &str, status: &str) -> Option<&'p PodCondition> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == kind && condition.status == status)
+}
+
+pub(super) fn is_of_daemon_set(pod: &Pod) -> bool {
+    pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet")
 }
 
 /// The inline volumes of a pod that the driver serves: the volume's name in the pod, and the handle

@@ -10,13 +10,12 @@ use hostloop_proto::csi;
 
 use super::Wanted;
 use super::capability::of_volume;
-use super::publish::mounted_read_only;
 use super::{Error, InlineLimits, Node, Result, target_path};
 use crate::controller::parameters::{Changes, METADATA};
 use crate::csi::capability::Asked;
 use crate::csi::validate::{Invalid, Range, invalid};
-use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::{self, FsType};
+use crate::diagnose::VolumeIdentity;
+use crate::kernel::{self, FsType, mounts_read_only};
 use crate::storage::{self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeRecord};
 
 /// Size of an inline volume that requests no size, in bytes.
@@ -171,9 +170,8 @@ impl Node {
 
     /// Checks that a volume at the target is as writable as requested.
     fn same_readonly(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
-        let asked = wanted.read_only || mounted_read_only(&wanted.capability, record);
-        let view =
-            VolumeState::look(self.pools.kernel().as_ref(), &self.owner(record), &[&wanted.path])?;
+        let asked = wanted.read_only || mounts_read_only(wanted.capability.access.flags());
+        let view = self.look(&self.owner(record), &[&wanted.path])?;
         match view.mount_at(&wanted.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
@@ -229,7 +227,7 @@ impl Node {
     /// says which volume is mounted, and if that is one of a missing pool, recovery deletes it once
     /// the pool is back.
     fn leave_missing(&self, target: &Path, missing: storage::Error) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let Some(entry) = kernel::topmost_mount(kernel, target)? else {
             return Ok(());
         };

@@ -11,7 +11,6 @@ use super::volume_lookup::AtPath;
 use super::{Error, Node, Result, loop_device};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, Range, invalid};
-use crate::diagnose::VolumeState;
 use crate::kernel::{FsType, Kernel, LoopDevice, file_id};
 use crate::storage::{Access, VolumeRecord};
 
@@ -87,7 +86,7 @@ impl Node {
         if size > record.capacity_bytes {
             // Without the controller's half, this call enlarges the image.
             if let AtPath::Filesystem(fs) = at {
-                growable(self.pools.kernel().as_ref(), fs, size)?;
+                growable(self.pools.kernel(), fs, size)?;
             }
             record = self.pools.expand_volume(&record.id, size)?;
         }
@@ -96,10 +95,10 @@ impl Node {
     }
 
     fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let (image, owner) = self.image(record)?;
         self.thaw(record, &owner, path)?;
-        let view = VolumeState::look(kernel, &owner, &[path])?;
+        let view = self.look(&owner, &[path])?;
         let mut devices = Vec::new();
         for own in view.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
@@ -134,7 +133,7 @@ impl Node {
         mounted_at: &Path,
         fs: FsType,
     ) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let size = kernel.loop_size(device)?;
         if kernel.fs_size(mounted_at, &device.path(), fs)? >= size {
             return Ok(());

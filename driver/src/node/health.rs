@@ -7,7 +7,7 @@ use hostloop_proto::csi::{self, VolumeHealthErrorType};
 
 use super::{Node, Result, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeState};
+use crate::diagnose::Found;
 use crate::health::{self, Condition};
 use crate::storage::{Access, VolumeRecord};
 
@@ -80,9 +80,8 @@ impl Node {
         };
         let mut entries = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
-            let kernel = self.pools.kernel().as_ref();
             let paths: Vec<&Path> = target.iter().chain(&staging).map(PathBuf::as_path).collect();
-            let view = VolumeState::look(kernel, &self.owner(&record), &paths)?;
+            let view = self.look(&self.owner(&record), &paths)?;
             let wrong_target = target.and_then(|t| at_target(&view.at(&t), &t));
             let wrong_staging = staging.and_then(|s| at_staging(&view.at(&s), &s, &record));
             let wrong = wrong_target.into_iter().chain(wrong_staging);

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::{Error, Result};
-use crate::kernel::{Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id};
+use crate::kernel::{Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names};
 use crate::storage::VolumeRecord;
 
 /// How long a detach may take: udev opens devices that were just closed.
@@ -44,15 +44,9 @@ fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
         more => refuse(format!(
             "{} loop devices hold the volume's image at once ({}); detach all but one",
             more.len(),
-            names(more)
+            loop_names(more)
         )),
     }
-}
-
-/// Device nodes, for messages.
-pub(crate) fn names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
-    let names: Vec<_> = loops.into_iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
-    names.join(", ")
 }
 
 /// Returns the volume's loop device, and attaches it if necessary, with the image's size and the
@@ -130,7 +124,7 @@ pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
 pub(crate) fn still_held(left: &[LoopInfo]) -> Result<()> {
     match left {
         [] => Ok(()),
-        left => Err(Error::FailedPrecondition(format!("{} is still held open", names(left)))),
+        left => Err(Error::FailedPrecondition(format!("{} is still held open", loop_names(left)))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The mount options of a volume. Pure.
 
-use crate::kernel::{FsType, safe_options};
+use crate::kernel::{FsType, is_discard, mounts_read_only, safe_options};
 use crate::storage::{Provisioning, Settings};
 
 /// How a filesystem is mounted.
@@ -26,20 +26,13 @@ pub(crate) fn options(
     read_only: bool,
 ) -> Options {
     let mut words: Vec<String> = safe_options(fs).iter().map(|o| (*o).to_owned()).collect();
-    let mut ro = false;
-    for flag in flags.iter().flat_map(|flag| flag.split(',')) {
-        match flag {
-            "ro" => ro = true,
-            "rw" => ro = false,
-            _ => words.push(flag.to_owned()),
-        }
-    }
-    let own = |word: &String| word == "nodiscard" || is(word, "discard");
+    let given = flags.iter().flat_map(|flag| flag.split(','));
+    words.extend(given.filter(|flag| !["ro", "rw"].contains(flag)).map(str::to_owned));
     if settings.provisioning == Provisioning::Thick {
         // A discard would give up the reserved blocks, so users can't set this option.
-        words.retain(|word| !own(word));
+        words.retain(|word| !is_discard(word));
         words.push("nodiscard".to_owned());
-    } else if !words.iter().any(own) {
+    } else if !words.iter().any(|word| is_discard(word)) {
         match (settings.discard, fs) {
             // Only btrfs discards by default; it can also discard asynchronously.
             (true, FsType::Btrfs) => words.push("discard=async".to_owned()),
@@ -53,12 +46,7 @@ pub(crate) fn options(
     if fs == FsType::Xfs && !words.iter().any(|word| word == "nouuid") {
         words.push("nouuid".to_owned());
     }
-    Options { read_only: read_only || ro, words }
-}
-
-/// True for `key` and `key=…`.
-fn is(word: &str, key: &str) -> bool {
-    word.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    Options { read_only: read_only || mounts_read_only(flags), words }
 }
 
 /// True if the kernel can mount two btrfs filesystems with one UUID. Linux 6.7 and later give the

@@ -29,7 +29,7 @@ pub(super) struct Mounting<'a> {
 impl Mounting<'_> {
     /// Runs all steps, from the attach on.
     pub(super) fn begin(&self) -> Result<()> {
-        let kernel = self.node.pools.kernel().as_ref();
+        let kernel = self.node.pools.kernel();
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner, path)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
@@ -52,10 +52,7 @@ impl Mounting<'_> {
             FormatStep::Keep => self.check(&device, made.is_some_and(|made| made.clean))?,
         }
         refuse_twin(self.fs, &found)?;
-        let flags = match &self.wanted.capability.access {
-            Access::Mount { flags, .. } => flags.as_slice(),
-            Access::Block => &[],
-        };
+        let flags = self.wanted.capability.access.flags();
         let options =
             mount_options::options(self.fs, flags, &self.record.settings, self.wanted.read_only);
         kernel.mount(&MountSpec {
@@ -71,7 +68,7 @@ impl Mounting<'_> {
     /// Checks a filesystem before it is mounted, unless it is clean. Grows one that could not grow
     /// later.
     fn check(&self, device: &LoopDevice, clean: bool) -> Result<()> {
-        let kernel = self.node.pools.kernel().as_ref();
+        let kernel = self.node.pools.kernel();
         let node = device.path();
         // Another mount namespace still has the filesystem mounted, so it can't be checked. A
         // second mount shows the same filesystem.
@@ -92,7 +89,7 @@ impl Mounting<'_> {
 
     /// Runs the steps after the mount.
     pub(super) fn finish(&self) -> Result<()> {
-        let kernel = self.node.pools.kernel().as_ref();
+        let kernel = self.node.pools.kernel();
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner, path)?;
         let mount = self.view.mount_at(path);

@@ -9,11 +9,11 @@ use super::Wanted;
 use super::capability::{self, Publish, Published};
 use super::stage::already;
 use super::unstage::foreign;
-use super::{Error, Node, Result, fs_group, mount_options, target_path};
+use super::{Error, Node, Result, fs_group, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
-use crate::kernel::{BindFlags, loop_path};
-use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
+use crate::kernel::{BindFlags, loop_path, mounts_read_only};
+use crate::storage::{Access, Stage, VolumeHandle, VolumeRecord};
 
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -54,17 +54,6 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
         false => Err(not_staged(format!(", but at {}", stage.path.display()))),
     }
 }
-
-/// True if the mount flags make the filesystem, and so every bind of it, read-only.
-pub(super) fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
-    match &capability.access {
-        Access::Mount { fs, flags, .. } => {
-            mount_options::options(*fs, flags, &record.settings, false).read_only
-        }
-        Access::Block => false,
-    }
-}
-
 impl Node {
     /// NodePublishVolume: binds a staged volume to the target, or creates and mounts an inline
     /// volume.
@@ -102,7 +91,7 @@ impl Node {
             read_only: req.readonly
                 || capability.mode.is_read_only()
                 || publication.is_some_and(|p| p.readonly)
-                || mounted_read_only(&capability, &record),
+                || mounts_read_only(capability.access.flags()),
             capability,
         };
         let done = match &wanted.capability.access {
@@ -117,7 +106,7 @@ impl Node {
     }
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
-        let view = VolumeState::look(self.pools.kernel().as_ref(), &self.owner(record), &[target])?;
+        let view = self.look(&self.owner(record), &[target])?;
         let found = view.at(target);
         Ok(matches!(found, Found::Filesystem { .. } | Found::Device { .. }))
     }
@@ -149,8 +138,8 @@ impl Node {
         flags: BindFlags,
         gid: Option<u32>,
     ) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::look(kernel, &self.owner(record), &[&wanted.path, &stage.path])?;
+        let kernel = self.pools.kernel();
+        let view = self.look(&self.owner(record), &[&wanted.path, &stage.path])?;
         let decided = self.judge(&view, stage, wanted)?;
         if view.mount_at(&stage.path).is_none() {
             return Err(Error::FailedPrecondition(format!(
@@ -172,8 +161,8 @@ impl Node {
     }
 
     fn publish_block(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::look(kernel, &self.owner(record), &[&wanted.path])?;
+        let kernel = self.pools.kernel();
+        let view = self.look(&self.owner(record), &[&wanted.path])?;
         let decided = self.judge(&view, stage, wanted)?;
         let Some(own) = view.own().next() else {
             return Err(Error::FailedPrecondition(format!(

@@ -21,7 +21,7 @@ impl Node {
         own: &LoopInfo,
         target: &Path,
     ) -> Result<u32> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
         if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
             if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
@@ -65,14 +65,13 @@ impl Node {
         owner: &VolumeIdentity,
         target: &Path,
     ) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
         let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
         let Some(minor) = recorded else {
             return Ok(());
         };
-        let view = VolumeState::look(kernel, owner, &[])?;
+        let view = self.look(owner, &[])?;
         if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
-            detach(kernel, info)?;
+            detach(self.pools.kernel(), info)?;
         }
         Ok(self.pools.clear_in_volume(&record.id, |r| {
             if let Some(stage) = &mut r.stage {

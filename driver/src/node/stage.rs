@@ -111,9 +111,8 @@ impl Node {
 
     /// Stages a volume, or finishes an interrupted staging.
     pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
-        let view = VolumeState::look(kernel, &owner, &[&wanted.path])?;
+        let view = self.look(&owner, &[&wanted.path])?;
         let seen = Seen {
             attached: view.own().next().is_some(),
             mounted_at: view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
@@ -200,7 +199,7 @@ impl Node {
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
     /// device with the same minor.
     fn stage_block(&self, record: &VolumeRecord, image: &File, view: &VolumeState) -> Result<()> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = recorded.filter(|minor| view.kernel().is_bound(*minor));
         let attached = loop_device::attach(kernel, record, image, Purpose::Block, bound);

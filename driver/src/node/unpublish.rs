@@ -9,7 +9,7 @@ use super::unstage::foreign;
 use super::volume_lookup::Known;
 use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::diagnose::{Found, VolumeIdentity};
 use crate::kernel;
 use crate::storage::{VolumeHandle, VolumeRecord};
 
@@ -70,10 +70,10 @@ impl Node {
     /// Unmounts all mounts of the volume at the target, and detaches a read-only device without a
     /// record. True if there was something to unmount.
     pub(super) fn clear(&self, owner: &VolumeIdentity, target: &Path) -> Result<bool> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let mut cleared = false;
         loop {
-            let view = VolumeState::look(kernel, owner, &[target])?;
+            let view = self.look(owner, &[target])?;
             let found = view.at(target);
             match found {
                 Found::Nothing => return Ok(cleared),

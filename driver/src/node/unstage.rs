@@ -8,7 +8,7 @@ use super::volume_lookup::Known;
 use super::{Error, Node, Result, loop_device, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
-use crate::kernel::{self, LoopInfo};
+use crate::kernel::{self, LoopInfo, loop_names};
 use crate::storage::{self, Access, VolumeId, VolumeRecord};
 
 impl Node {
@@ -36,7 +36,7 @@ impl Node {
 
     /// Undoes a staging from the kernel's state alone.
     fn unstage_unrecorded(&self, owner: &VolumeIdentity, path: &Path) -> Result<()> {
-        let view = VolumeState::look(self.pools.kernel().as_ref(), owner, &[path])?;
+        let view = self.look(owner, &[path])?;
         refuse_foreign(&view, path)?;
         let mounted = view.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = match mounted {
@@ -61,7 +61,7 @@ impl Node {
     /// that the volume is staged.
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
-        let view = VolumeState::look(self.pools.kernel().as_ref(), &owner, &[path])?;
+        let view = self.look(&owner, &[path])?;
         refuse_foreign(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
@@ -104,13 +104,13 @@ impl Node {
     /// Looks at the volume, unmounts its filesystem at a path and detaches its devices, read-only
     /// ones first. Returns the devices that are still in use.
     pub(super) fn release(&self, owner: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
-        let view = VolumeState::look(self.pools.kernel().as_ref(), owner, &[path])?;
+        let view = self.look(owner, &[path])?;
         self.release_seen(&view, path)
     }
 
     /// Does the same after a look that nothing in this call has outdated.
     fn release_seen(&self, view: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let stacked = view.mounts().filter(|e| e.mount_point == path).count();
         if view.mount_at(path).is_some() {
             for _ in 0..stacked {
@@ -128,7 +128,7 @@ impl Node {
 
     /// Checks that nothing is mounted at a path.
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
-        match kernel::topmost_mount(self.pools.kernel().as_ref(), path)? {
+        match kernel::topmost_mount(self.pools.kernel(), path)? {
             None => Ok(()),
             Some(entry) => Err(foreign(path, &format!("{} ({})", entry.fs_type, entry.source))),
         }
@@ -161,7 +161,7 @@ fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
 
 fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
     if !left.is_empty() {
-        let held = loop_device::names(left);
+        let held = loop_names(left);
         tracing::warn!(%volume, held, "the loop device is still open elsewhere after the unmount");
     }
 }

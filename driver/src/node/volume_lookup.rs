@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Error, Node, Result, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
-use crate::kernel::{FsType, file_id};
+use crate::kernel::{self, FsType, file_id};
 use crate::storage::{self, Access, Stage, VolumeHandle, VolumeRecord, freeze};
 
 /// What the driver knows of a volume that a call undoes.
@@ -48,7 +48,7 @@ impl Node {
     ) -> Result<(PathBuf, AtPath)> {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(path).ok_or_else(not_there)?;
-        let kernel = self.pools.kernel().as_ref();
+        let kernel = self.pools.kernel();
         let view = VolumeState::glance(kernel, &self.owner(record), &[&path])?;
         let staged = |s: &Stage| s.path == path && s.capability.access == Access::Block;
         let device = match view.at(&path) {
@@ -103,6 +103,15 @@ impl Node {
         Ok((image, owner))
     }
 
+    /// Looks at a volume's loop devices and mounts now, and at these paths.
+    pub(super) fn look(
+        &self,
+        owner: &VolumeIdentity,
+        paths: &[&Path],
+    ) -> kernel::Result<VolumeState> {
+        VolumeState::look(self.pools.kernel(), owner, paths)
+    }
+
     /// The identity of a volume's loop devices, even if its image or pool is broken. A pod must be
     /// able to leave a pool that returns only errors.
     pub(super) fn owner(&self, record: &VolumeRecord) -> VolumeIdentity {
@@ -135,7 +144,7 @@ impl Node {
         scratch: &Path,
     ) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
-            freeze::thaw_leftover(self.pools.kernel().as_ref(), record.id, image, scratch)?;
+            freeze::thaw_leftover(self.pools.kernel(), record.id, image, scratch)?;
             self.pools.clear_in_volume(&record.id, |r| r.freeze = None)?;
         }
         Ok(())

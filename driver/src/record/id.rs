@@ -122,14 +122,10 @@ id!(VolumeId, "vol");
 id!(SnapshotId, "snap");
 id!(GroupId, "group");
 
-/// The pool of the volume or snapshot in a path, from the ID that is one of the path's components.
+/// The pool of the volume, snapshot or group in a path, from the ID that is one of the path's components.
 /// The ID is unique, so the path may come from any mount namespace.
 pub fn pool_named_in(path: &Path) -> Option<PoolId> {
-    path.components().find_map(|part| {
-        let part = part.as_os_str().to_str()?;
-        let volume = part.parse::<VolumeId>().map(|id| id.pool());
-        volume.or_else(|_| part.parse::<SnapshotId>().map(|id| id.pool())).ok()
-    })
+    path.components().find_map(|part| pool_of(part.as_os_str().to_str()?))
 }
 
 /// The pool in the ID of a volume, snapshot or group.

@@ -14,16 +14,13 @@ pub enum Error {
     /// Flags contradict each other or the machine.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// `--log-level`.
     #[error("--log-level: {0}")]
     LogLevel(String),
     /// The machine lacks requirements of the driver.
     #[error("this machine lacks {}", .0.join("; "))]
     Machine(Vec<String>),
-    /// The pools.
     #[error("opening the pools: {0}")]
     Pools(#[from] storage::Error),
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] socket::Error),
     /// `--http-endpoint`.

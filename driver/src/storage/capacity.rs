@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use super::{Capacity, PoolOptions, Provisioning, Reserve};
-use crate::kernel::{BLOCK_SIZE, FsUsage};
+use crate::kernel::{FsUsage, whole_blocks};
 
 #[cfg(test)]
 mod tests;
@@ -86,10 +86,10 @@ pub(super) fn capacity(
         Provisioning::Thin => thin,
         Provisioning::Thick => thin.min(takeable(books, limits)),
     };
-    let available = in_blocks(available);
+    let available = whole_blocks(available);
     Capacity {
         available,
-        largest: in_blocks(available.min(limits.max_volume_bytes.unwrap_or(u64::MAX))),
+        largest: whole_blocks(available.min(limits.max_volume_bytes.unwrap_or(u64::MAX))),
     }
 }
 
@@ -97,11 +97,11 @@ pub(super) fn capacity(
 pub(super) fn admit(books: &[SpaceUsage], limits: &Limits, need: SpaceRequest) -> Result<(), u64> {
     let promisable = promisable(books, limits);
     if need.promise > promisable {
-        return Err(in_blocks(promisable));
+        return Err(whole_blocks(promisable));
     }
     let takeable = takeable(books, limits);
     if need.take > takeable {
-        return Err(in_blocks(takeable.min(promisable)));
+        return Err(whole_blocks(takeable.min(promisable)));
     }
     Ok(())
 }
@@ -130,10 +130,6 @@ fn takeable(books: &[SpaceUsage], limits: &Limits) -> u64 {
         (on.usage.available_bytes).saturating_sub(reserve.saturating_add(on.taking))
     });
     each.min().unwrap_or(0)
-}
-
-fn in_blocks(bytes: u64) -> u64 {
-    bytes - bytes % u64::from(BLOCK_SIZE)
 }
 
 /// An image, as input of [`held`].

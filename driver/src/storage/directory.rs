@@ -313,20 +313,18 @@ impl Incoming<'_> {
     }
 
     /// Writes the record into the entry, and syncs the record, the image and the names of all files
-    /// in the entry. A disk that flushes for the image flushes for the record, too.
+    /// in the entry.
     pub(super) fn write<R: Record>(&self, record: &R, image: Option<&File>) -> Result<()> {
         let content = encoding::encode(record, R::FILE)?;
         let record = file::write_new(self.dir.as_fd(), R::FILE, &content)?;
         let path = self.layout.path.join(INCOMING).join(&self.entry);
-        let sync_rest = || {
-            file::sync(&record, &path.join(R::FILE))?;
-            file::sync(&self.dir, &path)
-        };
-        let synced = match image {
-            Some(image) => file::sync_during(image, &self.image_path(), sync_rest),
-            None => sync_rest(),
-        };
-        Ok(synced?)
+        if let Some(image) = image {
+            // The flush for the image then covers the record, too.
+            file::start_sync(&record);
+            file::sync(image, &self.image_path())?;
+        }
+        file::sync(&record, &path.join(R::FILE))?;
+        Ok(file::sync(&self.dir, &path)?)
     }
 
     /// Syncs `incoming/`, so that the entry survives a power cut with all that is written in it.

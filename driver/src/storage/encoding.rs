@@ -1,5 +1,6 @@
 //! Encoding and decoding of JSON files with a schema version.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -46,18 +47,20 @@ pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, S
     }
     let unreadable = |e| format!("is not readable: {e}");
     let version: Version = serde_json::from_slice(bytes).map_err(unreadable)?;
-    match version.schema {
-        newer if newer > u64::from(SCHEMA) => Err(newer_schema(newer)),
-        older if older < u64::from(SCHEMA) => Err(format!("has the unknown schema {older}")),
-        _ => serde_json::from_slice(bytes).map_err(unreadable),
-    }
+    check_schema(version.schema)?;
+    serde_json::from_slice(bytes).map_err(unreadable)
 }
 
-pub(super) fn newer_schema(newer: u64) -> String {
-    format!(
-        "has schema {newer}; this build reads up to {SCHEMA}: a newer version of hostloop wrote \
-         it; install that version again"
-    )
+/// Fails for another schema than this build's, and says why.
+pub(super) fn check_schema(schema: u64) -> Result<(), String> {
+    match schema.cmp(&SCHEMA.into()) {
+        Ordering::Less => Err(format!("has the unknown schema {schema}")),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(format!(
+            "has schema {schema}; this build reads up to {SCHEMA}: a newer version of hostloop \
+             wrote it; install that version again"
+        )),
+    }
 }
 
 pub(super) fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {

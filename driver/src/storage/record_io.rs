@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::boot_state;
-use super::encoding::{newer_schema, peek};
+use super::encoding::{check_schema, peek};
 use super::file_names::EntryKind;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
@@ -95,21 +95,12 @@ impl Broken {
 
 /// Decodes a record. The error is the reason why it is unusable.
 pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
-    let record: R = match serde_json::from_slice(bytes) {
-        Ok(record) => record,
-        Err(e) => {
-            let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
-            return Err(match schema {
-                Some(newer) if newer > u64::from(SCHEMA) => newer_schema(newer),
-                _ => format!("is not a readable record: {e}"),
-            });
-        }
-    };
-    match record.schema() {
-        SCHEMA => {}
-        newer if newer > SCHEMA => return Err(newer_schema(newer.into())),
-        other => return Err(format!("has the unknown schema {other}")),
-    }
+    let record: R = serde_json::from_slice(bytes).map_err(|e| {
+        let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
+        let newer = schema.filter(|schema| *schema > u64::from(SCHEMA)).map(check_schema);
+        newer.and_then(Result::err).unwrap_or_else(|| format!("is not a readable record: {e}"))
+    })?;
+    check_schema(record.schema().into())?;
     if record.id() != id {
         return Err(format!("is the record of {}", record.id()));
     }

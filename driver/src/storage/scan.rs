@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 
 use super::boot_state;
+use super::directory::open_dir;
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, OWNER, TRASH};
 use super::image_file::Image;
 use super::record_io::Record;
@@ -20,6 +21,9 @@ use crate::record::SCHEMA;
 
 /// Maximum size of a record in bytes; no more is read into memory.
 const RECORD_LIMIT: u64 = 16 << 20;
+
+/// The flags that open a directory.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Further files that the driver or mkfs creates in a pool's directory.
 const OWN_FILES: [&str; 6] =
@@ -104,9 +108,7 @@ pub struct Leftover {
 impl Contents {
     /// Reads the pool in a directory. Entries that disappear meanwhile are left out.
     pub fn read(path: &Path) -> super::Result<Contents> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
-            .map_err(|e| Error::io("open", path, e.into()))?;
+        let root = open_dir(path)?;
         let dir = root.as_fd();
         let id = super::open::identity(dir)?.ok_or_else(|| super::Error::Corrupt {
             path: path.to_path_buf(),
@@ -159,13 +161,13 @@ fn shelf<R: Record>(
 ) -> Result<Vec<Item<R>>> {
     let name = R::SHELF.name();
     let mut items = Vec::new();
-    let Some(shelf) = open_if_there(pool, name, OFlags::RDONLY | OFlags::DIRECTORY)? else {
+    let Some(shelf) = open_if_there(pool, name, DIRECTORY)? else {
         return Ok(items);
     };
     for entry in file::list(shelf.as_fd())? {
         let there = Path::new(name).join(&entry);
         let dir = match entry.parse::<R::Id>() {
-            Ok(_) => open_if_there(shelf.as_fd(), &entry, OFlags::RDONLY | OFlags::DIRECTORY),
+            Ok(_) => open_if_there(shelf.as_fd(), &entry, DIRECTORY),
             Err(_) => {
                 strangers.push(there);
                 continue;
@@ -192,7 +194,7 @@ fn item<R: Record>(
         record.add_state(dir.as_fd(), Path::new(boot_state::FILE), boot);
         record
     });
-    let item = Item { record, image: image_in(dir.as_fd(), IMAGE)?, name };
+    let item = Item { record, image: image_in(dir.as_fd())?, name };
     let files = file::list(dir.as_fd())?;
     if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
         return Ok(None);
@@ -210,17 +212,16 @@ fn item<R: Record>(
 fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
     let mut found = Vec::new();
     for area in [Area::Incoming, Area::Trash] {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Some(dir) = open_if_there(pool, &area.to_string(), flags)? else {
+        let Some(dir) = open_if_there(pool, &area.to_string(), DIRECTORY)? else {
             continue;
         };
         for name in file::list(dir.as_fd())? {
-            let entry = match open_if_there(dir.as_fd(), &name, flags) {
+            let entry = match open_if_there(dir.as_fd(), &name, DIRECTORY) {
                 Ok(None) => continue,
                 Ok(Some(entry)) => Some(entry),
                 Err(_) => None,
             };
-            let image = entry.map(|e| image_in(e.as_fd(), IMAGE)).transpose()?;
+            let image = entry.map(|e| image_in(e.as_fd())).transpose()?;
             found.push(Leftover { area, name, image: image.flatten() });
         }
     }
@@ -236,10 +237,10 @@ fn open_if_there(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<Optio
     }
 }
 
-/// Reads the status of the image `name` in a directory. O_PATH avoids opening special files.
-fn image_in(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Image>> {
-    match open_if_there(dir, name, OFlags::PATH)? {
-        Some(open) => Image::of(&open, Path::new(name)),
+/// Reads the status of the image in a directory. O_PATH avoids opening special files.
+fn image_in(dir: BorrowedFd<'_>) -> Result<Option<Image>> {
+    match open_if_there(dir, IMAGE, OFlags::PATH)? {
+        Some(open) => Image::of(&open, Path::new(IMAGE)),
         None => Ok(None),
     }
 }

@@ -366,7 +366,7 @@ impl Pool {
     }
 }
 
-/// The length of an open image in bytes.
+/// Makes an image longer.
 fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {
     match provisioning {
         // The image is longer already: an earlier expansion was interrupted before its record.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::extents::Range;
 use hostloop_driver::kernel::fake::Model;
@@ -19,6 +19,9 @@ use nix::mount::{MntFlags, umount2};
 use tempfile::TempDir;
 
 use super::{new, rdev};
+
+/// The longest time to unmount and detach what a test used.
+const CLEANING: Duration = Duration::from_secs(20);
 
 /// A kernel that tests can run on.
 pub(crate) trait TestKernel: Kernel + Sized + 'static {
@@ -68,19 +71,25 @@ impl TestKernel for Linux {
     fn clean(&self, root: &Path) {
         let beneath = |path: &Path| path.starts_with(root);
         // A device can hold a mount, and a mount a device. A child of another test can hold either.
-        for _ in 0..40 {
+        let end = Instant::now() + CLEANING;
+        loop {
             let table = self.mounts().unwrap_or_default();
-            for entry in table.entries.iter().rev() {
-                if beneath(&entry.mount_point) {
-                    if let Ok(dir) = File::open(&entry.mount_point) {
-                        let _ = self.thaw(&dir);
-                    }
-                    // Not by the kernel interface, which waits for a busy mount.
-                    let _ = umount2(&*entry.mount_point, MntFlags::UMOUNT_NOFOLLOW);
+            let mounts = table.entries.iter().rev().filter(|e| beneath(&e.mount_point));
+            let mounts: Vec<_> = mounts.collect();
+            for entry in &mounts {
+                if let Ok(dir) = File::open(&entry.mount_point) {
+                    let _ = self.thaw(&dir);
                 }
+                // Not by the kernel interface, which waits for a busy mount.
+                let _ = umount2(&*entry.mount_point, MntFlags::UMOUNT_NOFOLLOW);
             }
             let mut all = loops_beneath(self.loops().unwrap_or_default(), root);
-            if all.is_empty() && !table.entries.iter().any(|e| beneath(&e.mount_point)) {
+            if all.is_empty() && mounts.is_empty() {
+                break;
+            }
+            if Instant::now() > end {
+                // A second panic would end the other tests, too.
+                assert!(std::thread::panicking(), "left behind: {all:?}, {mounts:?}");
                 break;
             }
             // A loop device over another one holds that one, so it is detached first.

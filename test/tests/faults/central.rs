@@ -10,7 +10,7 @@ use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::{self, Controllers};
 use hostloop_test::memory::{Call, Step};
 
-use crate::{HANDOVER, QUICK, accounts, beside_others, claims, cluster, patience, spec, writes};
+use crate::{QUICK, accounts, beside_others, claims, cluster, patience, spec, writes};
 
 struct Replica {
     name: &'static str,
@@ -23,6 +23,16 @@ const NAMES: [&str; 2] = ["central-a", "central-b"];
 /// The number of workers of each process.
 const WORKERS: usize = 10;
 const CREATE: &str = "CreateVolume";
+
+/// The terms of the lease. No process starts a leader again that loses its lease, so it must be able
+/// to renew the lease on a busy machine.
+const LEASE: [&str; 3] = [
+    "--leader-election-lease-duration=12s",
+    "--leader-election-renew-deadline=10s",
+    "--leader-election-retry-period=500ms",
+];
+/// Time limit of a leader change.
+const HANDOVER: Duration = Duration::from_secs(60);
 
 struct Central {
     fleet: Fleet,
@@ -70,7 +80,7 @@ impl Central {
             "--leader-election=true".to_owned(),
             format!("--worker-threads={WORKERS}"),
         ];
-        args.extend(QUICK.map(str::to_owned));
+        args.extend([QUICK, LEASE].concat().into_iter().map(str::to_owned));
         let dir = self.dir.0.path().join(NAMES[number]);
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)

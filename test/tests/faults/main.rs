@@ -31,10 +31,10 @@ fn patience() -> Duration {
 }
 
 /// Short timeouts, so that a test sees several retries and lease terms.
-const QUICK: [&str; 6] = [
-    "--timeout=5s",
-    "--retry-interval-start=200ms",
-    "--retry-interval-max=2s",
+const QUICK: [&str; 3] =
+    ["--timeout=5s", "--retry-interval-start=200ms", "--retry-interval-max=2s"];
+/// Short terms of the lease.
+const SHORT_LEASE: [&str; 3] = [
     "--leader-election-lease-duration=3s",
     "--leader-election-renew-deadline=2s",
     "--leader-election-retry-period=500ms",
@@ -86,7 +86,7 @@ async fn part_of(cluster: &'static Cluster, action: fn(&Cluster, &str), part: &'
 
 /// A fleet of this many nodes with short timeouts.
 fn spec(name: &str, nodes: usize) -> FleetSpec {
-    FleetSpec::new(name, nodes).args(&QUICK)
+    FleetSpec::new(name, nodes).args(&[QUICK, SHORT_LEASE].concat())
 }
 
 /// Starts a fleet and waits until all controllers work.

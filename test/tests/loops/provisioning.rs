@@ -190,7 +190,7 @@ async fn a_block_volume_has_no_filesystem() {
     rig.down().await;
 }
 
-/// A retained volume stays, and its finalizer is removed when the policy changes.
+/// A retained volume stays. It has the finalizer only while its policy is Delete.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retained_volume_stays() {
     let rig = Rig::up(FrontSpec::new("retain", "provisioner")).await;

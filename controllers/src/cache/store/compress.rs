@@ -12,9 +12,9 @@ use crate::client::Resource;
 pub enum Encoding<K> {
     /// As deserialized objects.
     Open,
-    /// As JSON compressed against another object of the kind, and deserialized on each read.
-    /// Objects of a kind differ by little more than names and times. Packing reduces a claim or
-    /// volume to a twentieth of its memory.
+    /// As JSON compressed against another object of the kind, and deserialized on each read, except
+    /// for the objects that changed last. Objects of a kind differ by little more than names and
+    /// times. Packing reduces a claim or volume to a twentieth of its memory.
     Packed(Packing<K>),
 }
 
@@ -25,8 +25,8 @@ pub struct Packing<K> {
     make: fn(&[u8]) -> serde_json::Result<K>,
     /// The dictionary for the next object.
     pattern: Option<Arc<Dictionary<K>>>,
-    /// The last stored objects, unpacked: controllers read an object right after it changes.
-    recent: Recent<K>,
+    /// The objects that are not packed yet.
+    recent: Recent,
 }
 
 /// An object that serves as dictionary for others. It lives as long as one of them.
@@ -70,30 +70,29 @@ impl<K: Resource> Encoding<K> {
         })
     }
 
-    /// Returns an object that is still cached unpacked.
-    pub(super) fn recent(&self, key: &Key) -> Option<Arc<K>> {
+    /// Notes that an object was stored unpacked. Returns the object that is to be packed instead.
+    pub(super) fn note(&mut self, key: &Key) -> Option<Key> {
         match self {
             Encoding::Open => None,
-            Encoding::Packed(packing) => packing.recent.get(key),
+            Encoding::Packed(packing) => packing.recent.put(key.clone()),
         }
     }
 
-    /// Drops a deleted object from the cache.
+    /// Notes that an object was deleted.
     pub(super) fn forget(&mut self, key: &Key) {
         if let Encoding::Packed(packing) = self {
             packing.recent.remove(key);
         }
     }
 
-    pub(super) fn keep(&mut self, key: &Key, object: &Arc<K>) -> StoredObject<K> {
-        let Encoding::Packed(packing) = self else {
-            return StoredObject::Open(object.clone());
+    /// Packs an object, if the kind is packed.
+    pub(super) fn pack(&mut self, object: &mut StoredObject<K>) {
+        let (Encoding::Packed(packing), StoredObject::Open(open)) = (self, &*object) else {
+            return;
         };
-        packing.recent.put(key.clone(), object.clone());
-        match (packing.pack)(object) {
-            Ok(json) => packing.keep(version(&**object), json),
-            // Every kind serializes to JSON, so this does not happen.
-            Err(_) => StoredObject::Open(object.clone()),
+        // Every kind serializes to JSON, so this does not fail.
+        if let Ok(json) = (packing.pack)(open) {
+            *object = packing.keep(version(&**open), json);
         }
     }
 }

@@ -56,7 +56,7 @@ impl<K: Resource> Index<K> {
         let state = self.watch.lock();
         let entries = self.entries(&state).range(from(key));
         let of_key = entries.take_while(|(entry, _)| **entry == *key);
-        let kept: Vec<_> = of_key.filter_map(|(_, key)| state.kept(key)).collect();
+        let kept: Vec<_> = of_key.filter_map(|(_, key)| state.objects.get(key).cloned()).collect();
         drop(state);
         kept.iter().map(StoredObject::get).collect()
     }
@@ -65,7 +65,7 @@ impl<K: Resource> Index<K> {
     pub fn first(&self, key: &str) -> Option<Arc<K>> {
         let state = self.watch.lock();
         let (entry, named) = self.entries(&state).range(from(key)).next()?;
-        let kept = state.kept(named).filter(|_| **entry == *key);
+        let kept = state.objects.get(named).cloned().filter(|_| **entry == *key);
         drop(state);
         kept.map(|kept| kept.get())
     }

@@ -1,42 +1,27 @@
-//! The most recently changed objects of a watch.
+//! The keys of the objects of a watch that changed last.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::Key;
 
 /// Number of objects. Several controllers read an object within milliseconds of its change, and
-/// then rarely.
-const COUNT: usize = 8;
+/// then rarely. A new claim changes several times until it is bound.
+const COUNT: usize = 32;
 
-/// A few objects, the oldest first.
-pub(super) struct Recent<K>(VecDeque<(Key, Arc<K>)>);
+/// A few keys, the oldest first.
+#[derive(Default)]
+pub(super) struct Recent(VecDeque<Key>);
 
-impl<K> Default for Recent<K> {
-    fn default() -> Self {
-        Recent(VecDeque::new())
-    }
-}
-
-impl<K> Recent<K> {
-    /// Returns the object as last stored, unless newer objects have displaced it.
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<K>> {
-        let mut known = self.0.iter().rev();
-        let (_, object) = known.find(|(known, _)| known == key)?;
-        Some(object.clone())
-    }
-
-    /// Stores an object and replaces its older version.
-    pub(super) fn put(&mut self, key: Key, object: Arc<K>) {
+impl Recent {
+    /// Adds a key as the newest, and returns the one that it displaces.
+    pub(super) fn put(&mut self, key: Key) -> Option<Key> {
         self.remove(&key);
-        if self.0.len() == COUNT {
-            self.0.pop_front();
-        }
-        self.0.push_back((key, object));
+        self.0.push_back(key);
+        if self.0.len() > COUNT { self.0.pop_front() } else { None }
     }
 
     pub(super) fn remove(&mut self, key: &Key) {
-        self.0.retain(|(known, _)| known != key);
+        self.0.retain(|known| known != key);
     }
 }
 
@@ -49,18 +34,15 @@ mod tests {
     }
 
     #[test]
-    fn the_last_are_known_as_they_were_put_in_last() {
+    fn the_one_that_changed_first_is_displaced() {
         let mut recent = Recent::default();
         for number in 0..COUNT {
-            recent.put(key(number), Arc::new(number));
+            assert_eq!(recent.put(key(number)), None);
         }
-        recent.put(key(0), Arc::new(100));
-        recent.put(key(COUNT), Arc::new(COUNT));
+        assert_eq!(recent.put(key(0)), None, "it changed again");
+        assert_eq!(recent.put(key(COUNT)), Some(key(1)));
         recent.remove(&key(5));
-        for (number, expected) in [(0, Some(100)), (1, None), (2, Some(2)), (5, None)] {
-            assert_eq!(recent.get(&key(number)).as_deref(), expected.as_ref(), "{number}");
-        }
-        assert_eq!(recent.get(&key(COUNT)).as_deref(), Some(&COUNT));
-        assert_eq!(recent.0.len(), COUNT - 1);
+        assert_eq!(recent.put(key(1)), None, "one was deleted");
+        assert_eq!(recent.put(key(5)), Some(key(2)));
     }
 }

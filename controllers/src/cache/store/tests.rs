@@ -167,6 +167,35 @@ fn what_is_packed_is_as_it_was() {
 }
 
 #[test]
+fn all_but_the_last_changed_objects_are_packed() {
+    let volume = |number: u64, version: u64| -> PersistentVolume {
+        crate::testing::read(json!({
+            "metadata": {"name": format!("v{number}"), "resourceVersion": version.to_string()},
+            "spec": {"csi": {"driver": "d", "volumeHandle": format!("h{number}")}},
+        }))
+    };
+    let watch = Store::<PersistentVolume>::in_form(Encoding::packed());
+    let is_packed = |number: u64| {
+        let state = watch.lock();
+        let kept = &state.objects[&named("", &format!("v{number}"))];
+        kept.rest().is_some()
+    };
+    let get = |number: u64| watch.get(&format!("v{number}")).map(|volume| (*volume).clone());
+    for number in 0..100 {
+        watch.take(Event::Apply(volume(number, number + 1)));
+    }
+    assert_eq!((0..100).filter(|number| is_packed(*number)).count(), 68);
+    assert!(is_packed(0) && !is_packed(99));
+    for number in 0..100 {
+        assert_eq!(get(number), Some(volume(number, number + 1)));
+    }
+    watch.apply_write(volume(0, 101));
+    watch.take(Event::Delete(volume(1, 102)));
+    assert!(!is_packed(0) && is_packed(68));
+    assert_eq!((get(0), get(1)), (Some(volume(0, 101)), None));
+}
+
+#[test]
 fn a_late_handler_gets_the_known_objects() {
     let watch = Store::new();
     watch.take(Event::Apply(class("a", 1, "p")));

@@ -65,6 +65,14 @@ async fn the_least_object() {
     assert_eq!(object["metadata"]["annotations"], annotations);
 }
 
+#[tokio::test]
+async fn only_a_volume_that_is_deleted_has_the_finalizer() {
+    for (policy, finalizers) in [("Delete", json!([VOLUME_FINALIZER])), ("Retain", Value::Null)] {
+        let object = written(&plan(&[], &[("/reclaimPolicy", json!(policy))]), &settings());
+        assert_eq!(object["metadata"]["finalizers"], finalizers, "{policy}");
+    }
+}
+
 /// The accessible topology of a driver without topology support is left out of the
 /// PersistentVolume.
 #[tokio::test]

@@ -1,6 +1,6 @@
 use super::super::tests::record;
 use super::*;
-use crate::storage::{AccessMode, Capability};
+use crate::storage::{Access, AccessMode, Capability};
 use crate::testkit::{THIN, pairs, stage_at};
 
 const DISCARDS: Settings = Settings { discard: true, ..THIN };

@@ -5,7 +5,7 @@ use hostloop_proto::csi::volume_content_source::Type;
 
 use super::super::capability::CapabilitySet;
 use super::super::parameters::{self, Changes, Class, Parameters};
-use super::super::{Config, Error, Result, accessibility, lookup};
+use super::super::{Config, Result, accessibility, lookup};
 use crate::csi::capability::own_fs;
 use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
@@ -102,16 +102,17 @@ fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<SourceRef>
     let Some(source) = source else {
         return Ok(None);
     };
-    let missing = |what: &str, id: &str| -> Error { lookup::not_found(what, id) };
     let named = match &source.r#type {
         None => return Err(invalid(FIELD, "names neither a snapshot nor a volume").into()),
         Some(Type::Snapshot(s)) => {
             let id = lookup::id(&format!("{FIELD}.snapshot.snapshot_id"), &s.snapshot_id)?;
-            SourceRef::Snapshot(id.ok_or_else(|| missing("source snapshot", &s.snapshot_id))?)
+            SourceRef::Snapshot(
+                id.ok_or_else(|| lookup::not_found("source snapshot", &s.snapshot_id))?,
+            )
         }
         Some(Type::Volume(v)) => {
             let id = lookup::id(&format!("{FIELD}.volume.volume_id"), &v.volume_id)?;
-            SourceRef::Volume(id.ok_or_else(|| missing("source volume", &v.volume_id))?)
+            SourceRef::Volume(id.ok_or_else(|| lookup::not_found("source volume", &v.volume_id))?)
         }
     };
     Ok(Some(named))

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::VolumeState;
 use crate::diagnose::kernel_state::destroy_data;
-use crate::kernel::{BLOCK_SIZE, FsType, LoopInfo};
+use crate::kernel::{FsType, mounts_read_only, whole_blocks};
 use crate::record::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
 
 /// A volume's image file.
@@ -95,10 +95,6 @@ pub(crate) fn length(bytes: u64, recorded: u64) -> Length {
     }
 }
 
-fn whole_blocks(bytes: u64) -> u64 {
-    bytes - bytes % u64::from(BLOCK_SIZE)
-}
-
 /// Compares a record with the image and the kernel.
 pub(crate) fn judge(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Vec<Issue> {
     let mut issues = image_issues(record, image, state);
@@ -123,8 +119,7 @@ fn image_issues(record: &VolumeRecord, image: &Image, state: &VolumeState) -> Ve
     let (bytes, allocated) = match image {
         Image::Present { bytes, allocated } => (*bytes, *allocated),
         Image::Missing => {
-            let deleted = |l: &&LoopInfo| l.backing_path.ends_with(" (deleted)");
-            let held_by = state.own().filter(deleted).map(|l| l.minor).collect();
+            let held_by = state.own().filter(|l| l.is_deleted()).map(|l| l.minor).collect();
             return vec![Issue::ImageMissing { held_by }];
         }
         Image::Unreadable(why) => return vec![Issue::ImageUnreadable(why.clone())],
@@ -223,11 +218,7 @@ fn mount_issues(record: &VolumeRecord, stage: &Stage, state: &VolumeState) -> Ve
 
 /// True if a volume is staged only for reading.
 fn read_only(capability: &Capability) -> bool {
-    let flag = match &capability.access {
-        Access::Mount { flags, .. } => flags.iter().any(|f| f == "ro"),
-        Access::Block => false,
-    };
-    flag || capability.mode.is_read_only()
+    mounts_read_only(capability.access.flags()) || capability.mode.is_read_only()
 }
 
 fn used_unstaged(state: &VolumeState) -> Option<Issue> {

@@ -7,10 +7,9 @@ use rstest::rstest;
 use super::*;
 use crate::health::{Condition, VolumeFacts, of_volume};
 use crate::inspect::fsck::problem_of_volume;
-use crate::inspect::fsck::scene::volume;
-use crate::inspect::inventory::PoolSurvey;
+use crate::inspect::fsck::scene::{pool, volume};
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
-use crate::storage::{Format, FreezeIntent, PoolId, PoolKind, Provisioning};
+use crate::storage::{Format, FreezeIntent, PoolId, Provisioning};
 use crate::testkit::{mounted, stage_at};
 
 const IMAGE: FileId = FileId { dev: 1, ino: 2 };
@@ -151,15 +150,7 @@ fn health(issues: Vec<Issue>) -> String {
 
 /// The severities and kinds of problems that `fsck` reports, as text.
 fn fsck(issues: Vec<Issue>) -> String {
-    let pool = PoolSurvey {
-        name: "p".to_owned(),
-        kind: PoolKind::Directory,
-        path: "/p".into(),
-        image: None,
-        driver: None,
-        fs_type: "xfs".to_owned(),
-        state: Err("not looked at".to_owned()),
-    };
+    let pool = pool(Err("not looked at".to_owned()));
     let issues = issues.into_iter();
     let problems = issues.filter_map(|issue| problem_of_volume(&pool, "v", issue));
     let kinds = problems.map(|p| format!("{:?} {:?}", p.severity, p.kind));

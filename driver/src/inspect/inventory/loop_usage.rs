@@ -133,7 +133,6 @@ fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
         let files = PoolFiles { id: contents.id, device: contents.device, root: &contents.root };
         files.holds(device, |_| None)
     };
-    let deleted = device.backing_path.ends_with(" (deleted)");
-    (deleted && survey.contents().any(|(_, contents)| here(contents)))
+    (device.is_deleted() && survey.contents().any(|(_, contents)| here(contents)))
         .then(|| Owner::Deleted(device.backing_path.clone()))
 }

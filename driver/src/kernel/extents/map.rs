@@ -1,12 +1,11 @@
 //! The map of one file, for people who look at it.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::fiemap::{self, LAST, SHARED, UNKNOWN, UNWRITTEN};
-use super::{Result, length, on_file};
+use super::fiemap::{SHARED, UNKNOWN, UNWRITTEN};
+use super::{Result, each_batch};
 
 /// The most runs of a map. A file with more has a map of its first part.
 const MOST: usize = 50_000;
@@ -35,11 +34,8 @@ impl Mapped {
 
 /// Returns the written blocks of a file in order, after writing the file back.
 pub fn map(file: &File) -> Result<Vec<Mapped>> {
-    let len = length(file)?;
-    let (mut at, mut runs) = (0, Vec::new());
-    while at < len && runs.len() < MOST {
-        let found = fiemap::fiemap(file.as_fd(), at, len - at).map_err(on_file("FIEMAP", file))?;
-        let Some(last) = found.last() else { break };
+    let mut runs = Vec::new();
+    each_batch(file, |found| {
         for raw in found.iter().filter(|raw| is_placed(raw.flags)) {
             let shared = raw.flags & SHARED != 0;
             append(
@@ -47,11 +43,8 @@ pub fn map(file: &File) -> Result<Vec<Mapped>> {
                 Mapped { offset: raw.logical, len: raw.length, physical: raw.physical, shared },
             );
         }
-        if last.flags & LAST != 0 {
-            break;
-        }
-        at = last.logical.saturating_add(last.length).max(at + 1);
-    }
+        runs.len() < MOST
+    })?;
     Ok(runs)
 }
 
@@ -70,6 +63,7 @@ fn append(runs: &mut Vec<Mapped>, next: Mapped) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fiemap::LAST;
     use super::*;
 
     #[test]

@@ -14,7 +14,7 @@ use crate::kernel::file::name_of;
 use crate::kernel::mountinfo::loop_name;
 use crate::kernel::{
     BLOCK_SIZE, Error, FileId, FsType, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, MountEntry,
-    MountTable, Result, file_id, loop_path,
+    MountTable, Result, file_id, is_discard, loop_path,
 };
 
 /// A block device: a loop device, or a regular file in place of a disk.
@@ -394,8 +394,4 @@ impl Super {
         words.extend(self.options.iter().filter(shown).cloned());
         words
     }
-}
-
-fn is_discard(option: &str) -> bool {
-    option == "nodiscard" || option == "discard" || option.starts_with("discard=")
 }

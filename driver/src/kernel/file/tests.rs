@@ -129,29 +129,6 @@ fn a_failed_replacement_leaves_nothing() {
 }
 
 #[test]
-fn a_sync_beside_work_waits_for_both_and_fails_if_one_does() {
-    let (t, _) = dir();
-    let file = File::create(t.path().join("file")).unwrap();
-    // A socket can't be synced.
-    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let socket = File::from(std::os::fd::OwnedFd::from(socket));
-    let failed = || Err(Error::errno("work", t.path(), libc::EIO));
-    let mut done = 0;
-    let mut work = || {
-        done += 1;
-        Ok(())
-    };
-    let results = [
-        sync_during(&file, Path::new("file"), &mut work),
-        sync_during(&file, Path::new("file"), failed),
-        sync_during(&socket, Path::new("socket"), &mut work),
-    ];
-    let errors = results.map(|result| result.map_err(errno).err());
-    assert_eq!(errors, [None, Some(Some(libc::EIO)), Some(Some(libc::EINVAL))]);
-    assert_eq!(done, 2);
-}
-
-#[test]
 fn concurrent_replacements_take_turns() {
     let (t, d) = dir();
     std::thread::scope(|scope| {

@@ -14,7 +14,7 @@ use std::thread;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::kernel::{MountEntry, MountTable};
+use crate::kernel::MountEntry;
 
 /// Directories that programs need, with the mounts on the way to them and beneath them.
 const NEEDED: [&str; 9] =
@@ -35,8 +35,7 @@ fn make() -> io::Result<File> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-    let text = std::fs::read("/proc/thread-self/mountinfo")?;
-    let table = MountTable::parse(&text).map_err(io::Error::other)?;
+    let table = super::mount::table().map_err(io::Error::other)?;
     // A copy of a mount keeps its filesystem alive. So nothing stays but what programs need.
     for entry in table.entries.iter().filter(|entry| !is_needed(entry)) {
         // It may be beneath a mount that is gone already.
@@ -57,6 +56,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::kernel::MountTable;
 
     #[rstest]
     #[case::root("/ / rw - ext4 /dev/vda rw", true)]

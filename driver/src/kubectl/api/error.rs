@@ -64,7 +64,7 @@ impl fmt::Display for Call {
 }
 
 /// A plural with its group, as `volumesnapshots.snapshot.storage.k8s.io`.
-pub(super) fn resource(plural: &str, group: &str) -> String {
+pub(in crate::kubectl) fn resource(plural: &str, group: &str) -> String {
     match group {
         "" => plural.to_owned(),
         group => format!("{plural}.{group}"),
@@ -83,55 +83,28 @@ pub enum ApiError {
         .call.right(),
         grant(.message)
     )]
-    Forbidden {
-        /// Which request.
-        call: Call,
-        /// The API server's message.
-        message: String,
-    },
+    Forbidden { call: Call, message: String },
     /// The API server does not know who the person is.
     #[error("{call}: the API server does not accept your credentials: log in again ({message})")]
-    Unauthorized {
-        /// Which request.
-        call: Call,
-        /// The API server's message.
-        message: String,
-    },
+    Unauthorized { call: Call, message: String },
     /// The object does not exist.
     #[error("{call}: not found")]
-    NotFound {
-        /// Which request.
-        call: Call,
-    },
+    NotFound { call: Call },
     /// The API server does not serve the kind.
     #[error("the API server does not serve {0}")]
     NotServed(String),
     /// Another field manager owns a field of the object.
     #[error("{call}: {message}")]
-    Conflict {
-        /// Which request.
-        call: Call,
-        /// The API server's message.
-        message: String,
-    },
+    Conflict { call: Call, message: String },
     /// The API server rejects the request.
     #[error("{call}: the API server rejects it: {message}")]
-    Rejected {
-        /// Which request.
-        call: Call,
-        /// The API server's message.
-        message: String,
-    },
+    Rejected { call: Call, message: String },
     /// No answer within the deadline.
     #[error("{call}: the API server did not answer within {} s", DEADLINE.as_secs())]
-    Timeout {
-        /// Which request.
-        call: Call,
-    },
+    Timeout { call: Call },
     /// No connection, a server error, or an answer that can't be read.
     #[error("{call}: {message}")]
     Failed {
-        /// Which request.
         call: Call,
         /// The API server's message, or the client's.
         message: String,

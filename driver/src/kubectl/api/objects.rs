@@ -12,7 +12,7 @@ use kube::discovery::ApiResource;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ApiError, Call, PAGE, error, pages, timely};
+use super::{ApiError, Call, PAGE, pages, resource, timely};
 use crate::kubectl::manifests::{MANAGER, ObjectKey};
 
 /// A kind as this API server serves it.
@@ -168,7 +168,7 @@ impl Served {
     }
 
     fn call(&self, verb: &str, namespace: &str, name: &str) -> Call {
-        let resource = error::resource(&self.resource.plural, &self.resource.group);
+        let resource = resource(&self.resource.plural, &self.resource.group);
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         Call::new(verb, &resource, namespace, name)
     }

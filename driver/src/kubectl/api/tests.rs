@@ -19,7 +19,7 @@ async fn lists_are_read_to_the_last_page() {
     for number in 0..=PAGE {
         api.set(&format!("{CLAIMS}/claim-{number}"), json!({}));
     }
-    let found = list(&claims(&api), &ListParams::default()).await.unwrap();
+    let found = list_all(&claims(&api)).await.unwrap();
     let names: BTreeSet<_> = found.into_iter().filter_map(|claim| claim.metadata.name).collect();
     assert_eq!(names.len() as u32, PAGE + 1);
     assert_eq!(api.requests().len(), 2);
@@ -30,7 +30,7 @@ async fn refused_requests_name_the_right() {
     let api = FakeApi::default();
     api.hide(CLAIMS, 403);
     api.hide("/api/v1/persistentvolumes/pv", 403);
-    let error = list(&claims(&api), &ListParams::default()).await.unwrap_err();
+    let error = list_all(&claims(&api)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "you may not list persistentvolumeclaims in namespace demo; ask for this right, or choose \
@@ -51,12 +51,12 @@ async fn missing_objects_and_kinds() {
     let api = FakeApi::default();
     assert!(get(&claims(&api), "data").await.unwrap().is_none());
     let snapshots: Api<VolumeSnapshot> = Api::all(api.client());
-    let error = list(&snapshots, &ListParams::default()).await.unwrap_err();
+    let error = list_all(&snapshots).await.unwrap_err();
     let kind = "volumesnapshots.snapshot.storage.k8s.io";
     assert_eq!(error.to_string(), format!("the API server does not serve {kind}"));
     assert!(error.is_about_one_kind());
     api.answer(CLAIMS, 500, json!({"status": "Failure", "message": "etcd is slow", "code": 500}));
-    let error = list(&claims(&api), &ListParams::default()).await.unwrap_err();
+    let error = list_all(&claims(&api)).await.unwrap_err();
     assert!(!error.is_about_one_kind());
     assert_eq!(
         error.to_string(),

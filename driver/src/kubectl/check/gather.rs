@@ -3,30 +3,22 @@
 //! A request that fails becomes an unknown fact. Only a server that does not answer at all ends the
 //! check.
 
-use std::fmt::Debug;
-
 use hostloop_controllers::client::lease::lease_name;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 
 use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
 use super::progress::Progress;
-use crate::kubectl::Cluster;
-use crate::kubectl::api::{self, ApiError};
+use crate::kubectl::api::{self, ApiError, Kind};
+use crate::kubectl::node_pods::NODE_PODS;
+use crate::kubectl::{Cluster, SNAPSHOT_LEASE};
 
 mod enforced;
 mod machines;
 mod rights;
 mod server;
-
-/// The lease that all snapshot controllers share, and its namespace.
-const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", "snapshot-controller-leader");
-/// The label of hostloop's own objects.
-const OURS: &str = "app.kubernetes.io/name=hostloop";
 
 impl From<ApiError> for Unknown {
     fn from(error: ApiError) -> Self {
@@ -46,26 +38,26 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
 
     progress.show("reading the cluster's objects");
     let system = &cluster.system_namespace;
-    let lease = lease_name(&format!("hostloop-{}", cluster.driver_name));
+    let lease = leader_lease(cluster);
     let (snapshot_namespace, snapshot_lease) = SNAPSHOT_LEASE;
     let (daemon_sets, deployments, pods) = tokio::join!(
-        list(Api::<DaemonSet>::namespaced(client.clone(), system), OURS),
-        all(client),
-        list(Api::namespaced(client.clone(), system), ""),
+        list::<DaemonSet>(cluster.system(), ListParams::default().labels(NODE_PODS)),
+        all(cluster),
+        list(cluster.system(), ListParams::default()),
     );
     let (served, csi_driver, classes, snapshot_classes, nodes, csi_nodes) = tokio::join!(
         server::served(client),
-        get(Api::all(client.clone()), &cluster.driver_name),
-        all(client),
-        all(client),
-        all(client),
-        all(client),
+        get(cluster.all(), &cluster.driver_name),
+        all(cluster),
+        all(cluster),
+        all(cluster),
+        all(cluster),
     );
     let (policies, bindings, attachments, claims, volumes) =
-        tokio::join!(all(client), all(client), all(client), all(client), all(client));
+        tokio::join!(all(cluster), all(cluster), all(cluster), all(cluster), all(cluster));
     let (lease, snapshot_lease) = tokio::join!(
-        get(namespaced(client, system), &lease),
-        get(namespaced(client, snapshot_namespace), snapshot_lease),
+        get(cluster.system(), &lease),
+        get(cluster.namespaced(Some(snapshot_namespace)), snapshot_lease),
     );
 
     progress.show("asking for the rights of hostloop's accounts");
@@ -116,36 +108,21 @@ async fn rights(cluster: &Cluster, deployments: &Fact<Vec<Deployment>>) -> Vec<R
     rights::ask(cluster, &rights::required(cluster, snapshots)).await
 }
 
-fn namespaced<K>(client: &Client, namespace: &str) -> Api<K>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-{
-    Api::namespaced(client.clone(), namespace)
+/// The name of the lease of hostloop's leader.
+fn leader_lease(cluster: &Cluster) -> String {
+    lease_name(&format!("hostloop-{}", cluster.driver_name))
 }
 
 /// All objects of a kind, in all namespaces.
-async fn all<K>(client: &Client) -> Fact<Vec<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
-    list(Api::all(client.clone()), "").await
+async fn all<K: Kind>(cluster: &Cluster) -> Fact<Vec<K>> {
+    list(cluster.all(), ListParams::default()).await
 }
 
-async fn list<K>(api: Api<K>, labels: &str) -> Fact<Vec<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
-    let params = match labels {
-        "" => ListParams::default(),
-        labels => ListParams::default().labels(labels),
-    };
-    Ok(api::list(&api, &params).await?)
+async fn list<K: Kind>(api: Api<K>, params: ListParams) -> Fact<Vec<K>> {
+    Ok(api::list(&api, params).await?)
 }
 
-async fn get<K>(api: Api<K>, name: &str) -> Fact<Option<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
+async fn get<K: Kind>(api: Api<K>, name: &str) -> Fact<Option<K>> {
     Ok(api::get(&api, name).await?)
 }
 

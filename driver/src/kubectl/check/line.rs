@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+pub(super) use crate::kubectl::output::names;
+
 /// The result of one expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -56,28 +58,9 @@ pub(super) fn passed(sections: &[Section]) -> bool {
     sections.iter().flat_map(|section| &section.lines).all(|line| line.mark != Mark::Failed)
 }
 
-/// At most five names, and how many more there are.
-pub(super) fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 5;
-    let names: Vec<&str> = names.into_iter().collect();
-    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-    match names.len() {
-        n if n > SHOWN => format!("{shown} and {} more", n - SHOWN),
-        _ => shown,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_lists_are_cut() {
-        assert_eq!(names([]), "");
-        assert_eq!(names(["a", "b"]), "a, b");
-        assert_eq!(names(["a", "b", "c", "d", "e"]), "a, b, c, d, e");
-        assert_eq!(names(["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
-    }
 
     #[test]
     fn only_a_failed_line_fails_the_check() {

@@ -4,17 +4,18 @@
 //! deleted after a failure and after Ctrl-C, too.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hostloop_controllers::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
+use serde::Serialize;
 
 use super::line::Line;
 use super::progress::Progress;
 use crate::kubectl::Cluster;
-use crate::kubectl::api::{Call, timely};
+use crate::kubectl::api::{Call, Namespaced, timely};
 
 mod clean_up;
 mod objects;
@@ -166,7 +167,10 @@ impl Run<'_> {
         )
     }
 
-    async fn create<K: wait::Kind>(&self, object: Object, content: &K) -> Result<(), Line> {
+    async fn create<K>(&self, object: Object, content: &K) -> Result<(), Line>
+    where
+        K: Namespaced + Serialize,
+    {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(object);
         let (api, params, name) = (self.api::<K>(), PostParams::default(), object.name(self.plan));
@@ -183,15 +187,14 @@ impl Run<'_> {
         ))
     }
 
-    fn api<K: wait::Kind>(&self) -> Api<K> {
-        Api::namespaced(self.cluster.client.clone(), &self.plan.namespace)
+    fn api<K: Namespaced>(&self) -> Api<K> {
+        self.cluster.namespaced(Some(&self.plan.namespace))
     }
 }
 
 /// The time since a moment, as in `3.2 s`.
 fn seconds(since: Instant) -> String {
-    let elapsed: Duration = since.elapsed();
-    format!("{:.1} s", elapsed.as_secs_f64())
+    format!("{:.1} s", since.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ pub(super) fn summary(sections: &[Section]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubectl::test_objects::plain;
 
     fn sections() -> Vec<Section> {
         let lines = vec![
@@ -81,19 +82,15 @@ mod tests {
         vec![Section { title: "T", lines }]
     }
 
-    fn plain(lines: &[String]) -> String {
-        anstream::adapter::strip_str(&lines.join("\n")).to_string()
-    }
-
     #[test]
     fn text() {
         let lines = section(&sections()[0]);
         let expected = "T\n  ✓ a\n  ! b\n    look\n  × c\n    repair\n  - d\n";
-        assert_eq!(plain(&lines), expected);
-        let end = plain(&[summary(&sections())]);
+        assert_eq!(plain(&lines).join("\n"), expected);
+        let end = plain(&[summary(&sections())]).concat();
         assert_eq!(end, "1 passed, 1 warning, 1 skipped, 1 failed");
         let good = [Section { title: "T", lines: vec![Line::ok("a")] }];
-        assert_eq!(plain(&[summary(&good)]), "1 passed");
+        assert_eq!(plain(&[summary(&good)]), ["1 passed"]);
     }
 
     #[test]

@@ -14,9 +14,10 @@ use crate::inspect::status::columns::{LOOP, MOUNT, io, or_dash, size, yes_no};
 use crate::inspect::status::report::{Report, VolumeReport};
 use crate::kubectl::log_line::Call;
 use crate::kubectl::output::one_line;
-use crate::kubectl::status::{SnapshotRow, Stuck, VolumeRow};
+use crate::kubectl::status::{SnapshotRow, VolumeRow, not_known, reason};
 use crate::kubectl::volume_objects::phase;
 use crate::storage::Provisioning;
+use crate::storage::file_names::{EntryKind, IMAGE};
 
 /// Formats the facts as lines. `width` is the terminal's, if there is one.
 pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
@@ -31,18 +32,10 @@ pub(super) fn text(facts: &Facts, width: Option<usize>) -> Vec<String> {
     on_node(facts, &mut page);
     calls(&facts.calls, &mut page);
     moments(&history(&facts.objects), &mut page);
-    let mut unknown = facts.report.missing.clone();
-    unknown.extend(
-        facts
-            .report
-            .nodes
-            .iter()
-            .filter_map(|node| Some(format!("node {}: {}", node.node, node.problem.as_ref()?))),
-    );
-    if !unknown.is_empty() {
-        page.heading("Not known");
-        page.lines.extend(unknown.iter().map(|u| format!("  {}", paint(WARNING, &one_line(u)))));
-    }
+    let nodes = facts.report.nodes.iter();
+    let silent =
+        nodes.filter_map(|node| Some(format!("node {}: {}", node.node, node.problem.as_ref()?)));
+    not_known(facts.report.missing.iter().cloned().chain(silent), &mut page);
     page.lines
 }
 
@@ -63,7 +56,7 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
         Some(name) => format!("Inline volume {name} of pod {namespace}/{}", row.pods.join(",")),
         None => format!("Claim {namespace}/{}", row.claim.as_deref().unwrap_or_default()),
     });
-    let stuck = row.stuck.as_ref().map(|stuck| reason(stuck, facts.now_ns));
+    let stuck = row.stuck.as_ref().map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
     let object = facts.objects.claims.first();
     let spec = object.and_then(|claim| claim.spec.as_ref());
     let modes = spec.and_then(|spec| spec.access_modes.as_ref()).map(|modes| modes.join(", "));
@@ -87,20 +80,15 @@ fn volume(facts: &Facts, row: &VolumeRow, page: &mut Page) {
     );
 }
 
-/// Why something is stuck, and for how long.
-fn reason(stuck: &Stuck, now_ns: u64) -> String {
-    let since = stuck.since_ns.map(|since| format!(" ({} ago)", age(since, now_ns)));
-    paint(BAD, &format!("{}{}", one_line(&stuck.why), since.unwrap_or_default()))
-}
-
 fn snapshot(facts: &Facts, row: &SnapshotRow, page: &mut Page) {
     let namespace = row.namespace.as_deref().unwrap_or_default();
     page.heading(&format!("Snapshot {namespace}/{}", row.name.as_deref().unwrap_or_default()));
+    let stuck = row.stuck.as_ref().map(|stuck| paint(BAD, &reason(stuck, facts.now_ns)));
     pairs(
         page,
         &[
             ("ready", row.ready.map(yes_no)),
-            ("stuck", row.stuck.as_ref().map(|stuck| reason(stuck, facts.now_ns))),
+            ("stuck", stuck),
             ("of", row.source.clone()),
             ("node", row.node.clone()),
             ("pool", row.pool.clone()),
@@ -186,7 +174,7 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
     page.heading(&format!("Record on node {node}"));
     let pool = report.pools.iter().find(|pool| pool.name == volume.pool);
     let image = pool.and_then(|pool| pool.root.as_ref());
-    let image = image.map(|root| root.join("volumes").join(&volume.id).join("image"));
+    let image = image.map(|root| root.join(EntryKind::Volumes.name()).join(&volume.id).join(IMAGE));
     let frozen = volume.frozen_since_ns.map(|since| format!("for {}", age(since, now_ns)));
     let staged = volume.staged_as.as_deref().map(|kind| match &volume.staged_at {
         Some(path) => format!("as {kind} at {}", path.display()),

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::inspect::status::report::Report;
 use crate::kubectl::claim_objects::tests::cluster_with_claim;
-use crate::kubectl::test_objects::{cluster_of, has, lacks, node_pod};
+use crate::kubectl::test_objects::{cluster_of, has, lacks, node_pod, plain};
 use crate::kubectl::volume_objects::inline_volumes;
 
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -37,10 +37,8 @@ fn on_node() -> Report {
     serde_saphyr::from_str(include_str!("tests/report.yaml")).unwrap()
 }
 
-fn plain(facts: &Facts) -> String {
-    let lines = render::text(facts, None);
-    let lines = lines.iter().map(|line| anstream::adapter::strip_str(line).to_string());
-    lines.collect::<Vec<_>>().join("\n")
+fn shown(facts: &Facts) -> String {
+    plain(&render::text(facts, None)).join("\n")
 }
 
 #[tokio::test]
@@ -50,13 +48,13 @@ async fn everything_about_a_claim() {
     let cluster = cluster_of(&api);
     let mut facts = gather(&target(), &cluster).await.unwrap();
     assert_eq!(facts.nodes.len(), 1, "the volume's node alone is asked");
-    let text = plain(&facts);
+    let text = shown(&facts);
     assert!(text.contains("node n1: you may not create pods/exec"), "{text}");
 
     // The protocol of exec needs a real server, so the report is put in its place.
     facts.nodes[0].report = Ok(on_node());
     facts.report = joined(&target(), &facts.objects, &facts.nodes, &cluster, facts.now_ns);
-    let text = plain(&facts);
+    let text = shown(&facts);
     has(
         &text,
         &[
@@ -138,7 +136,7 @@ async fn everything_about_a_snapshot() {
         }),
     );
     let facts = gather(&Target::Snapshot("s".to_owned()), &cluster_of(&api)).await.unwrap();
-    let text = plain(&facts);
+    let text = shown(&facts);
     has(
         &text,
         &[
@@ -187,7 +185,7 @@ async fn everything_about_inline_volumes() {
         report.volumes[0].inline = Some(handles[0].clone());
         facts.nodes[0].report = Ok(report);
         facts.report = joined(&target, &facts.objects, &facts.nodes, &cluster, facts.now_ns);
-        let text = plain(&facts);
+        let text = shown(&facts);
         has(
             &text,
             &[

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::snapshots::{self, Definitions};
 use super::survey::Survey;
 use super::{Args, Error};
+use crate::cli::DRIVER_NAME;
 use crate::kubectl::distribution::Distribution;
 use crate::kubectl::manifests::{
     Class, Component, DEFAULT_CLASS, Pool, Settings, base_image, repository, usual_pools,
@@ -118,9 +119,7 @@ fn check_attach(asked: bool, installed: bool) -> Result<(), Error> {
     let keep = if installed { "add --attach" } else { "leave --attach out" };
     match asked == installed {
         true => Ok(()),
-        false => {
-            Err(Error::AttachIsFixed { driver: "hostloop.csi.dev".to_owned(), installed, keep })
-        }
+        false => Err(Error::AttachIsFixed { driver: DRIVER_NAME.to_owned(), installed, keep }),
     }
 }
 

@@ -2,10 +2,8 @@
 
 use serde_json::Value;
 
-use crate::kubectl::distribution::Distribution;
+use crate::kubectl::distribution::{Distribution, KUBELET_DIR};
 use crate::kubectl::manifests::{ObjectKey, field};
-
-const DEFAULT: &str = "/var/lib/kubelet";
 
 /// A directory, and the sign for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,12 +28,12 @@ pub(super) fn find(
         return found(directory, "as installed".to_owned());
     }
     let own = distribution.kubelet_dir();
-    if own != DEFAULT {
+    if own != KUBELET_DIR {
         return found(own, format!("{distribution} has it there"));
     }
     match daemon_sets.iter().find_map(sign) {
         Some(sign) => sign,
-        None => found(DEFAULT, "the default".to_owned()),
+        None => found(KUBELET_DIR, "the default".to_owned()),
     }
 }
 
@@ -82,8 +80,8 @@ mod tests {
                 "/data/kubelet",
                 "DaemonSet csi/node",
             ),
-            (None, None, Distribution::Kubeadm, vec![&broken], DEFAULT, "the default"),
-            (None, None, Distribution::Kind, vec![], DEFAULT, "the default"),
+            (None, None, Distribution::Kubeadm, vec![&broken], KUBELET_DIR, "the default"),
+            (None, None, Distribution::Kind, vec![], KUBELET_DIR, "the default"),
         ] {
             let daemon_sets: Vec<Value> = daemon_sets.into_iter().cloned().collect();
             let found = find(chosen, installed, distribution, &daemon_sets);

@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
+use crate::kubectl::volume_objects::{condition, is_of_daemon_set};
+
 /// The annotation of a DaemonSet, and the label of its pods, with the generation of the template.
 const GENERATION: (&str, &str) =
     ("deprecated.daemonset.template.generation", "pod-template-generation");
@@ -65,7 +67,7 @@ impl Progress {
                 let node = look.csi_nodes.iter().find(|one| one.name_any() == node);
                 node.is_some_and(|node| node.spec.drivers.iter().any(|one| one.name == driver))
             };
-            if !belongs_to_daemon_set(pod) {
+            if !is_of_daemon_set(pod) {
                 progress.controller = Some(ready_or_why(pod));
                 continue;
             }
@@ -118,24 +120,16 @@ fn node_of(pod: &Pod) -> Option<String> {
         .find_map(|field| field.values.as_ref()?.first().cloned())
 }
 
-fn belongs_to_daemon_set(pod: &Pod) -> bool {
-    pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet")
-}
-
 /// Whether a pod is ready, or what the cluster says about it.
 fn ready_or_why(pod: &Pod) -> State {
-    let Some(status) = &pod.status else {
-        return State::Starting;
-    };
-    let condition =
-        |name: &str| status.conditions.iter().flatten().find(|condition| condition.type_ == name);
-    if condition("Ready").is_some_and(|ready| ready.status == "True") {
+    if condition(pod, "Ready", "True").is_some() {
         return State::Ready;
     }
-    if let Some(scheduled) = condition("PodScheduled").filter(|one| one.status == "False") {
-        return State::Waiting(scheduled.message.clone().unwrap_or_default());
+    if let Some(unscheduled) = condition(pod, "PodScheduled", "False") {
+        return State::Waiting(unscheduled.message.clone().unwrap_or_default());
     }
-    status.container_statuses.iter().flatten().find_map(why).unwrap_or(State::Starting)
+    let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    statuses.find_map(why).unwrap_or(State::Starting)
 }
 
 /// Why a container does not run, if that is more than "it is being started".
@@ -154,22 +148,23 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kubectl::test_objects::read;
 
     fn pod(node: &str, owner: &str, generation: &str, status: Value) -> Pod {
-        let pod = json!({
-            "metadata": {"name": format!("p-{node}"), "labels": {"pod-template-generation": generation},
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u"}]},
-            "spec": {"containers": [], "affinity": {"nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}}},
+        let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+        let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+        read(json!({
+            "metadata": {"labels": {"pod-template-generation": generation},
+                "ownerReferences": [{"kind": owner}]},
+            "spec": {"affinity": {"nodeAffinity":
+                {"requiredDuringSchedulingIgnoredDuringExecution": terms}}},
             "status": status,
-        });
-        serde_json::from_value(pod).unwrap()
+        }))
     }
 
     fn waits(reason: &str, message: &str) -> Value {
-        json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
-            "restartCount": 0, "state": {"waiting": {"reason": reason, "message": message}}}]})
+        let state = json!({"waiting": {"reason": reason, "message": message}});
+        json!({"containerStatuses": [{"state": state}]})
     }
 
     fn ready() -> Value {
@@ -178,18 +173,15 @@ mod tests {
 
     fn look(pods: Vec<Pod>, registered: &[&str]) -> Look {
         let daemon_set = json!({
-            "metadata": {"name": "hostloop", "generation": 2,
+            "metadata": {"generation": 2,
                 "annotations": {"deprecated.daemonset.template.generation": "2"}},
-            "status": {"desiredNumberScheduled": 1, "observedGeneration": 2,
-                "currentNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": 0},
+            "status": {"desiredNumberScheduled": 1, "observedGeneration": 2},
         });
         let csi_nodes = registered.iter().map(|node| {
-            let node = json!({"metadata": {"name": node},
-                "spec": {"drivers": [{"name": "d", "nodeID": "n"}]}});
-            serde_json::from_value(node).unwrap()
+            read(json!({"metadata": {"name": node}, "spec": {"drivers": [{"name": "d"}]}}))
         });
         Look {
-            daemon_set: serde_json::from_value(daemon_set).unwrap(),
+            daemon_set: read(daemon_set),
             controller: Deployment::default(),
             csi_nodes: csi_nodes.collect(),
             pods,
@@ -239,11 +231,10 @@ mod tests {
         assert!(!is_done(&older), "not observed");
         let mut replaced = whole.clone();
         let status = json!({"observedGeneration": 1, "replicas": 1, "updatedReplicas": 0});
-        replaced.controller.status = serde_json::from_value(status).unwrap();
+        replaced.controller.status = read(status);
         assert!(!is_done(&replaced), "the earlier controller");
         let mut ends = whole.clone();
-        ends.pods[0].metadata.deletion_timestamp =
-            serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        ends.pods[0].metadata.deletion_timestamp = read(json!("2026-01-01T00:00:00Z"));
         assert!(!is_done(&ends), "the pod ends");
     }
 }

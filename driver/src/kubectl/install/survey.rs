@@ -1,21 +1,20 @@
 //! What the cluster has before an installation.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::snapshots::{Definition, Found};
 use super::{Error, kubelet};
-use crate::kubectl::Cluster;
 use crate::kubectl::api::{Call, Objects, timely};
 use crate::kubectl::distribution::Distribution;
 use crate::kubectl::manifests::{self, DEFAULT_CLASS, Installed, ObjectKey, Version};
+use crate::kubectl::{Cluster, SNAPSHOT_LEASE};
 
-/// How long a snapshot controller that renews its lease no more counts as running.
-const LEASE_LIFE: Duration = Duration::from_secs(300);
+/// The seconds for which a snapshot controller that does not renew its lease counts as running.
+const LEASE_LIFE: i64 = 300;
 
 /// What the cluster has.
 #[derive(Clone, Debug)]
@@ -49,11 +48,8 @@ impl Survey {
         let nodes: Vec<Node> = objects.list(("v1", "Node"), "", "").await?;
         let daemon_sets: Vec<Value> = objects.list(("apps/v1", "DaemonSet"), "", "").await?;
         let deployments: Vec<Value> = objects.list(("apps/v1", "Deployment"), "", "").await?;
-        let ours = |kind: &str, name: &str| ObjectKey {
-            version: "apps/v1".to_owned(),
-            kind: kind.to_owned(),
-            namespace: cluster.system_namespace.clone(),
-            name: name.to_owned(),
+        let ours = |kind: &str, name: &str| {
+            ObjectKey::new("apps/v1", kind, &cluster.system_namespace, name)
         };
         let daemon_set_key = ours("DaemonSet", "hostloop");
         let is_ours = |object: &&Value| ObjectKey::of(object) == daemon_set_key;
@@ -61,12 +57,7 @@ impl Survey {
         let controller = deployments.iter().find(|one| ObjectKey::of(one) == controller_key);
         let installed = daemon_sets.iter().find(is_ours).map(|one| Installed::of(one, controller));
         let snapshots = snapshots(&deployments, installed.as_ref(), objects).await?;
-        let driver = ObjectKey {
-            version: "storage.k8s.io/v1".to_owned(),
-            kind: "CSIDriver".to_owned(),
-            namespace: String::new(),
-            name: cluster.driver_name.clone(),
-        };
+        let driver = ObjectKey::new("storage.k8s.io/v1", "CSIDriver", "", &cluster.driver_name);
         let driver = objects.get(&driver).await?;
         let classes: Vec<Value> =
             objects.list(("storage.k8s.io/v1", "StorageClass"), "", "").await?;
@@ -106,17 +97,13 @@ async fn snapshots(
         controllers: controllers(deployments),
         ..Found::default()
     };
-    let lease = ObjectKey {
-        version: "coordination.k8s.io/v1".to_owned(),
-        kind: "Lease".to_owned(),
-        namespace: "kube-system".to_owned(),
-        name: "snapshot-controller-leader".to_owned(),
-    };
+    let (namespace, name) = SNAPSHOT_LEASE;
+    let lease = ObjectKey::new("coordination.k8s.io/v1", "Lease", namespace, name);
     // A provider's controller may run outside the cluster, where only its lease shows it.
     if let Some(lease) = objects.get(&lease).await?
         && found.controllers.is_empty()
         && let Ok(lease) = serde_json::from_value::<Lease>(lease)
-        && let Some(holder) = live_holder(&lease, now())
+        && let Some(holder) = live_holder(&lease, Timestamp::now().as_second())
     {
         found.controllers.push(format!("{holder}, which holds Lease {}", lease.name_any()));
     }
@@ -138,16 +125,11 @@ fn controllers(deployments: &[Value]) -> Vec<String> {
 
 /// The holder of the snapshot controllers' lease, if it renews it and is not hostloop. `now` is in
 /// seconds since the epoch.
-fn live_holder(lease: &Lease, now: u64) -> Option<String> {
+fn live_holder(lease: &Lease, now: i64) -> Option<String> {
     let spec = lease.spec.as_ref()?;
     let holder = spec.holder_identity.as_ref().filter(|holder| !holder.is_empty())?;
-    let renewed = u64::try_from(spec.renew_time.as_ref()?.0.as_second()).ok()?;
-    let is_live = renewed + LEASE_LIFE.as_secs() > now;
+    let is_live = spec.renew_time.as_ref()?.0.as_second() + LEASE_LIFE > now;
     (is_live && !holder.starts_with("hostloop-")).then(|| holder.clone())
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]

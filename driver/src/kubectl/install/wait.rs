@@ -16,6 +16,8 @@ use crate::inspect::render::color::{GOOD, QUIET, WARNING, paint};
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{self, ApiError, Call, timely};
 use crate::kubectl::distribution::Distribution;
+use crate::kubectl::events;
+use crate::kubectl::pod_logs::PODS;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -149,8 +151,8 @@ async fn reasons(
 
 /// The last warning about a pod, or about what makes the pods if the name is empty.
 async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, ApiError> {
-    let api: Api<Event> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let events = api::list(&api, &ListParams::default().fields("type=Warning")).await?;
+    let warnings = ListParams::default().fields("type=Warning");
+    let events: Vec<Event> = api::list(&cluster.system(), warnings).await?;
     let about = |event: &&Event| {
         let object = &event.involved_object;
         match pod {
@@ -158,34 +160,24 @@ async fn last_warning(cluster: &Cluster, pod: &str) -> Result<Option<String>, Ap
             pod => object.name.as_deref() == Some(pod),
         }
     };
-    let last = events
-        .iter()
-        .filter(about)
-        .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0.as_second()));
-    Ok(last.map(|event| {
-        let reason = event.reason.as_deref().unwrap_or_default();
-        format!("{reason}: {}", event.message.as_deref().unwrap_or_default())
-    }))
+    let last = events.iter().filter(about).max_by_key(|event| events::at_ns(event));
+    Ok(last.map(events::text))
 }
 
 async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
-    let namespace = &cluster.system_namespace;
-    let daemon_sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), namespace);
+    let daemon_sets: Api<DaemonSet> = cluster.system();
     let call = Call::of("get", &daemon_sets, "hostloop");
     let daemon_set = timely(call, daemon_sets.get("hostloop")).await?;
-    let controllers: Api<Deployment> = Api::namespaced(cluster.client.clone(), namespace);
+    let controllers: Api<Deployment> = cluster.system();
     let call = Call::of("get", &controllers, "hostloop-controller");
     let controller = timely(call, controllers.get("hostloop-controller")).await?;
-    let csi_nodes = api::list(&Api::all(cluster.client.clone()), &ListParams::default()).await?;
+    let csi_nodes = api::list_all(&cluster.all()).await?;
     Ok(Look { daemon_set, controller, pods: pods(cluster).await?, csi_nodes })
 }
 
 /// The pods of the DaemonSet and of the controller.
 async fn pods(cluster: &Cluster) -> Result<Vec<Pod>, ApiError> {
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let params =
-        ListParams::default().labels("app.kubernetes.io/name in (hostloop, hostloop-controller)");
-    api::list(&api, &params).await
+    api::list(&cluster.system(), ListParams::default().labels(PODS)).await
 }
 
 #[cfg(test)]

@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kube::Api;
-use kube::api::{AttachParams, AttachedProcess, ListParams};
+use kube::ResourceExt;
+use kube::api::{AttachedProcess, ListParams};
 use tokio::time::timeout;
 
 use super::pool_flags::event_flags;
-use super::{BUFFER, DEADLINE, FlagError, NodeError, NodePod, read};
-use crate::kubectl::api::{self, ApiError, Call};
+use super::{DEADLINE, FlagError, NodeError, NodePod, read};
+use crate::kubectl::NAME_LABEL;
+use crate::kubectl::api::{self, ApiError};
 use crate::kubectl::cluster::Cluster;
-use crate::kubectl::pod_logs::PODS;
+use crate::kubectl::pod_logs::{CONTROLLER, PODS};
 use hostloop_events::serve::Request;
 
-/// The label's key, and its value for the Deployment.
-const NAME: (&str, &str) = ("app.kubernetes.io/name", "hostloop-controller");
 /// How long the end of a command may take.
 const END: Duration = Duration::from_secs(5);
 
@@ -32,15 +31,13 @@ pub(in crate::kubectl) struct EventPod {
 
 /// Lists the pods with events: those of the nodes, and the controller's.
 pub(in crate::kubectl) async fn event_pods(cluster: &Cluster) -> Result<Vec<EventPod>, ApiError> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let found = api::list(&pods, &ListParams::default().labels(PODS)).await?;
+    let found: Vec<Pod> = api::list(&cluster.system(), ListParams::default().labels(PODS)).await?;
     Ok(found.iter().filter_map(EventPod::of).collect())
 }
 
 impl EventPod {
     fn of(pod: &Pod) -> Option<EventPod> {
-        let labels = pod.metadata.labels.as_ref();
-        let is_controller = labels.and_then(|l| l.get(NAME.0)).is_some_and(|name| name == NAME.1);
+        let is_controller = pod.labels().get(NAME_LABEL.0).is_some_and(|name| name == CONTROLLER);
         let read = NodePod::of(pod)?;
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
         let container = containers.into_iter().find(|one| one.name == read.container)?;
@@ -68,21 +65,9 @@ impl EventPod {
         cluster: &Cluster,
         request: &Request,
     ) -> Result<AttachedProcess, NodeError> {
-        let name = &self.pod.name;
-        if let Some(why) = &self.pod.not_running {
-            return Err(NodeError::NotRunning(name.clone(), why.clone()));
-        }
-        let namespace = &cluster.system_namespace;
-        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-        let params = AttachParams::default()
-            .container(self.pod.container.clone())
-            .stdin(true)
-            .max_stdout_buf_size(BUFFER);
         let command = self.command(request)?;
-        let started = timeout(DEADLINE, pods.exec(name, command, &params)).await;
-        let started = started.map_err(|_| NodeError::Late(name.clone()))?;
-        let call = Call::new("create", "pods/exec", Some(namespace), name);
-        Ok(started.map_err(|error| ApiError::new(call, error))?)
+        let started = timeout(DEADLINE, self.pod.exec(cluster, &command, true)).await;
+        started.map_err(|_| NodeError::Late(self.pod.name.clone()))?
     }
 }
 

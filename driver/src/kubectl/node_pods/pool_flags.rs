@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::cli::PoolArgs;
 
@@ -41,19 +41,21 @@ fn flags(
     container: &Container,
     names: &BTreeSet<String>,
 ) -> Result<Vec<String>, FlagError> {
-    let variables = variables(pod, container.env.as_deref().unwrap_or_default());
-    let args = container.command.iter().flatten().skip(1).chain(container.args.iter().flatten());
-    let args: Vec<&String> = args.collect();
-    let kept = select(&args, names);
+    let variables = variables(pod, container);
+    let kept = select(words(container), names);
     kept.into_iter().map(|arg| whole(arg, &variables)).collect()
 }
 
 /// All arguments of a container, with the values of its variables. A reference without a value stays
 /// as it is.
 pub(in crate::kubectl) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
-    let variables = variables(pod, container.env.as_deref().unwrap_or_default());
-    let args = container.command.iter().flatten().skip(1).chain(container.args.iter().flatten());
-    args.map(|arg| expand(arg, &variables).0).collect()
+    let variables = variables(pod, container);
+    words(container).map(|arg| expand(arg, &variables).0).collect()
+}
+
+/// The arguments of a container as they are in its specification.
+fn words(container: &Container) -> impl Iterator<Item = &String> {
+    container.command.iter().flatten().skip(1).chain(container.args.iter().flatten())
 }
 
 /// The names of the flags about pools, without `--`.
@@ -65,20 +67,19 @@ fn names() -> BTreeSet<String> {
 
 /// The arguments that are flags of these names, and their values. Each of these flags takes a
 /// value. Of other flags, an argument that does not begin with `--` is the value.
-fn select<'a>(args: &[&'a String], names: &BTreeSet<String>) -> Vec<&'a String> {
+fn select<'a>(
+    mut args: impl Iterator<Item = &'a String>,
+    names: &BTreeSet<String>,
+) -> Vec<&'a String> {
     let mut kept = Vec::new();
-    let mut args = args.iter().copied();
     while let Some(arg) = args.next() {
         let Some(flag) = arg.strip_prefix("--") else { continue };
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (flag, None),
-        };
+        let name = flag.split('=').next().unwrap_or_default();
         if !names.contains(name) {
             continue;
         }
         kept.push(arg);
-        if value.is_none() {
+        if name == flag {
             kept.extend(args.next());
         }
     }
@@ -87,9 +88,9 @@ fn select<'a>(args: &[&'a String], names: &BTreeSet<String>) -> Vec<&'a String> 
 
 /// The values of a container's variables. As in Kubernetes, a value may refer to variables before
 /// it.
-fn variables(pod: &Pod, env: &[EnvVar]) -> BTreeMap<String, String> {
+fn variables(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
     let mut known = BTreeMap::new();
-    for variable in env {
+    for variable in container.env.iter().flatten() {
         let value = match &variable.value_from {
             None => Some(expand(variable.value.as_deref().unwrap_or_default(), &known).0),
             Some(source) => {

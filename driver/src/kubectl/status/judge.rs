@@ -62,13 +62,20 @@ impl Judgement {
         Judgement { note: Some(note.into()), ..Judgement::fine(state) }
     }
 
-    fn stuck(state: State, why: impl Into<String>, since_ns: Option<u64>) -> Judgement {
-        let stuck = Stuck { why: why.into(), since_ns };
-        Judgement { stuck: Some(stuck), ..Judgement::fine(state) }
+    fn stuck(state: State, stuck: impl Into<Stuck>) -> Judgement {
+        Judgement { stuck: Some(stuck.into()), ..Judgement::fine(state) }
     }
+}
 
-    fn warned(state: State, warning: Warning) -> Judgement {
-        Judgement::stuck(state, warning.text, Some(warning.at_ns))
+impl Stuck {
+    fn new(why: impl Into<String>, since_ns: Option<u64>) -> Stuck {
+        Stuck { why: why.into(), since_ns }
+    }
+}
+
+impl From<Warning> for Stuck {
+    fn from(warning: Warning) -> Stuck {
+        Stuck::new(warning.text, Some(warning.at_ns))
     }
 }
 
@@ -79,7 +86,8 @@ pub(super) fn judge(facts: &VolumeFacts<'_>) -> Judgement {
     match claim_phase {
         "Lost" => {
             let name = bound_volume(claim).unwrap_or("of the claim");
-            Judgement::stuck(State::Lost, format!("PersistentVolume {name} is gone"), None)
+            let why = format!("PersistentVolume {name} is gone");
+            Judgement::stuck(State::Lost, Stuck::new(why, None))
         }
         _ if claim.metadata.deletion_timestamp.is_some() => deleting(facts, claim),
         "Bound" => bound(facts, claim),
@@ -97,17 +105,15 @@ fn deleting(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement
     if is_overdue(since, facts.now_ns) {
         let finalizers = claim.finalizers().join(", ");
         let why = format!("its deletion waits for the finalizers {finalizers}");
-        return Judgement::stuck(State::Deleting, why, since);
+        return Judgement::stuck(State::Deleting, Stuck::new(why, since));
     }
     Judgement::fine(State::Deleting)
 }
 
 fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
-    if let Some(warning) = events::last_warning(facts.events, claim) {
-        return Judgement::warned(State::Pending, warning);
-    }
-    if let Some(warning) = pod_warning(facts) {
-        return Judgement::warned(State::Pending, warning);
+    let warning = events::last_warning(facts.events, claim).or_else(|| pod_warning(facts));
+    if let Some(warning) = warning {
+        return Judgement::stuck(State::Pending, warning);
     }
     let mode = facts.class.and_then(|class| class.volume_binding_mode.as_deref());
     if mode == Some("WaitForFirstConsumer") && facts.pods.is_empty() {
@@ -117,13 +123,13 @@ fn pending(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement 
     if let Some(name) = bound_volume(claim) {
         let note = format!("waits for PersistentVolume {name}");
         return match is_overdue(Some(since), facts.now_ns) {
-            true => Judgement::stuck(State::Pending, note, Some(since)),
+            true => Judgement::stuck(State::Pending, Stuck::new(note, Some(since))),
             false => Judgement::noted(State::Pending, note),
         };
     }
     if is_overdue(Some(since), facts.now_ns) {
         let why = "no volume yet, and no event says why; see the log of hostloop's pods";
-        return Judgement::stuck(State::Pending, why, Some(since));
+        return Judgement::stuck(State::Pending, Stuck::new(why, Some(since)));
     }
     Judgement::noted(State::Pending, "the volume is being made")
 }
@@ -133,28 +139,19 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
     if facts.volume.is_none() && facts.has_all_volumes {
         let name = bound_volume(claim).unwrap_or("of the claim");
         let why = format!("PersistentVolume {name} does not exist");
-        return Judgement::stuck(State::Lost, why, None);
+        return Judgement::stuck(State::Lost, Stuck::new(why, None));
     }
-    if let Some(stuck) = facts.volume.and_then(volume_failure) {
-        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
-    }
-    if let Some(stuck) = facts.attachments.iter().find_map(|a| attachment_failure(a)) {
-        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
-    }
-    match &facts.on_node {
-        OnNode::Missing(why) => return Judgement::stuck(state, why, None),
-        OnNode::Known(on_node) => {
-            if let Some(stuck) = frozen(on_node, facts.now_ns) {
-                return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
-            }
-        }
-        OnNode::Unknown => {}
-    }
-    if let Some(warning) = pod_warning(facts) {
-        return Judgement::warned(state, warning);
-    }
-    if let Some(stuck) = claim_failure(claim) {
-        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
+    let stuck = (facts.volume.and_then(volume_failure))
+        .or_else(|| facts.attachments.iter().find_map(|a| attachment_failure(a)))
+        .or_else(|| match &facts.on_node {
+            OnNode::Missing(why) => Some(Stuck::new(why, None)),
+            OnNode::Known(volume) => frozen(volume, facts.now_ns),
+            OnNode::Unknown => None,
+        })
+        .or_else(|| pod_warning(facts).map(Stuck::from))
+        .or_else(|| claim_failure(claim));
+    if let Some(stuck) = stuck {
+        return Judgement::stuck(state, stuck);
     }
     let warning = events::last_warning(facts.events, claim);
     let news = warning.filter(|w| facts.now_ns.saturating_sub(w.at_ns) < NEWS_NS);
@@ -170,11 +167,10 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
         Some("Bound") => in_use(facts),
         _ => State::Released,
     };
-    if let Some(stuck) = volume_failure(volume) {
-        return Judgement { stuck: Some(stuck), ..Judgement::fine(state) };
-    }
-    if let Some(warning) = events::last_warning(facts.events, volume) {
-        return Judgement::warned(state, warning);
+    let stuck = volume_failure(volume)
+        .or_else(|| events::last_warning(facts.events, volume).map(Stuck::from));
+    if let Some(stuck) = stuck {
+        return Judgement::stuck(state, stuck);
     }
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
@@ -189,7 +185,7 @@ fn without_objects(facts: &VolumeFacts<'_>) -> Judgement {
     let is_inline = matches!(&facts.on_node, OnNode::Known(volume) if volume.inline.is_some());
     match (facts.pods.is_empty(), is_inline) {
         (false, _) => match pod_warning(facts) {
-            Some(warning) => Judgement::warned(in_use(facts), warning),
+            Some(warning) => Judgement::stuck(in_use(facts), warning),
             None => Judgement::fine(in_use(facts)),
         },
         (true, true) => Judgement::noted(in_use(facts), "inline; its pod is not known"),
@@ -329,7 +325,7 @@ pub(super) fn snapshot_stuck(
     }
     let snapshot = snapshot?;
     if let Some(warning) = events::last_warning(events, snapshot) {
-        return Some(Stuck { why: warning.text, since_ns: Some(warning.at_ns) });
+        return Some(warning.into());
     }
     let since = created_ns(snapshot);
     let why = match status {

@@ -9,7 +9,7 @@ use crate::inspect::render::humanize::{age, count};
 use crate::inspect::render::page::{Cell, Page};
 use crate::inspect::render::table::{long, numbers, words};
 use crate::inspect::status::columns::{self, io, or_dash, size};
-use crate::kubectl::output::one_line;
+use crate::kubectl::output::{names, one_line};
 
 /// How the tables look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,10 +70,14 @@ fn stuck(report: &ClusterReport, look: Look, page: &mut Page) {
         page.lines.push(format!("  {}: {}", paint(BAD, what), one_line(why)));
     }
     for (what, stuck) in all {
-        let since = stuck.since_ns.map(|since| format!(" ({} ago)", age(since, look.now_ns)));
-        let since = since.unwrap_or_default();
-        page.lines.push(format!("  {}: {}{since}", paint(BAD, &what), one_line(&stuck.why)));
+        page.lines.push(format!("  {}: {}", paint(BAD, &what), reason(stuck, look.now_ns)));
     }
+}
+
+/// Why something is stuck, and for how long.
+pub(in crate::kubectl) fn reason(stuck: &Stuck, now_ns: u64) -> String {
+    let since = stuck.since_ns.map(|since| format!(" ({} ago)", age(since, now_ns)));
+    format!("{}{}", one_line(&stuck.why), since.unwrap_or_default())
 }
 
 fn lost_pools(report: &ClusterReport) -> Vec<(String, String)> {
@@ -197,12 +201,7 @@ fn unknown(report: &ClusterReport, page: &mut Page) {
         }
     }
     let silent = silent.into_iter().map(|(problem, nodes)| format!("{}: {problem}", list(&nodes)));
-    let notes: Vec<String> = silent.chain(report.missing.iter().cloned()).collect();
-    if !notes.is_empty() {
-        page.heading("Not known");
-        page.lines
-            .extend(notes.iter().map(|note| format!("  {}", paint(WARNING, &one_line(note)))));
-    }
+    not_known(silent.chain(report.missing.iter().cloned()), page);
     let orphans: Vec<_> = report.nodes.iter().filter(|node| node.orphans > 0).collect();
     if !orphans.is_empty() {
         page.heading("Without an owner (hostloop fsck explains it)");
@@ -213,17 +212,18 @@ fn unknown(report: &ClusterReport, page: &mut Page) {
     }
 }
 
+/// What could not be read, if there is anything.
+pub(in crate::kubectl) fn not_known(notes: impl Iterator<Item = String>, page: &mut Page) {
+    let mut notes = notes.map(|note| format!("  {}", paint(WARNING, &one_line(&note)))).peekable();
+    if notes.peek().is_some() {
+        page.heading("Not known");
+        page.lines.extend(notes);
+    }
+}
+
 /// The names of nodes in a sentence, the first few of many.
 fn list(nodes: &[String]) -> String {
-    const SHOWN: usize = 5;
-    match nodes {
-        [node] => format!("node {node}"),
-        nodes if nodes.len() <= SHOWN => format!("nodes {}", nodes.join(", ")),
-        nodes => {
-            let more = nodes.len() - SHOWN;
-            format!("nodes {} and {more} more", nodes[..SHOWN].join(", "))
-        }
-    }
+    format!("node{} {}", if nodes.len() == 1 { "" } else { "s" }, names(nodes))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use hostloop_fake_api::FakeApi;
 use serde_json::json;
 
 use super::*;
-use crate::kubectl::test_objects::{cluster_of, node_pod};
+use crate::kubectl::test_objects::{cluster_of, node_pod, plain};
 
 const NS: &str = "/api/v1/namespaces/demo";
 const PODS: &str = "/api/v1/namespaces/hostloop/pods";
@@ -29,8 +29,7 @@ fn cluster_with_claims() -> FakeApi {
 
 async fn lines(args: &Args, api: &FakeApi) -> Vec<String> {
     let report = report(args, &cluster_of(api)).await.unwrap();
-    let lines = args.lines(&report).unwrap();
-    lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+    plain(&args.lines(&report).unwrap())
 }
 
 #[tokio::test]

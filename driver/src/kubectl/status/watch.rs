@@ -1,19 +1,17 @@
 //! Shows the status again whenever it may have changed.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use futures::future::FutureExt;
 use futures::stream::{self, Stream, StreamExt};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 
 use super::report::ClusterReport;
 use super::{Args, Error, report};
+use crate::kubectl::api::Namespaced;
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::output;
 
@@ -96,18 +94,9 @@ async fn next_look(changes: &mut (impl Stream<Item = ()> + Unpin)) {
 /// look shows changes.
 fn changes<K>(cluster: &Cluster, namespace: Option<&str>) -> impl Stream<Item = ()> + Send + use<K>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + Send
-        + 'static,
+    K: Namespaced + Send + 'static,
 {
-    let client = cluster.client.clone();
-    let api: Api<PartialObjectMeta<K>> = match namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    };
+    let api: Api<PartialObjectMeta<K>> = cluster.namespaced(namespace);
     let events = watcher(api, watcher::Config::default()).default_backoff();
     events.filter_map(|event| async move { event.ok().map(|_| ()) })
 }

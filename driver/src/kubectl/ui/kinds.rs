@@ -28,7 +28,7 @@ pub(super) struct Kind {
     pub(super) plural: &'static str,
     pub(super) scope: Scope,
     /// The parts for the page; `None` for an object that has nothing to do with the driver.
-    show: fn(&Value, &Names) -> Option<Value>,
+    pub(super) show: fn(&Value, &Names) -> Option<Value>,
 }
 
 /// The names that decide what is shown.
@@ -75,13 +75,6 @@ pub(super) const KINDS: [Kind; 15] = kinds! {
         |o, names| (text(o, "/metadata/name") == names.driver).then(|| whole(o));
     "storage.k8s.io" "v1" "CSINode" "csinodes" Cluster csi_node;
 };
-
-impl Kind {
-    /// The parts of an object for the page.
-    pub(super) fn show(&self, object: &Value, names: &Names) -> Option<Value> {
-        (self.show)(object, names)
-    }
-}
 
 /// The prefixes of annotations that Kubernetes, the CSI sidecars and hostloop set.
 const ANNOTATIONS: [&str; 8] = [

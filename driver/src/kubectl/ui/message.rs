@@ -30,62 +30,50 @@ pub(super) enum Slot {
 }
 
 impl Message {
-    fn new(slot: Slot, value: &Value) -> Message {
+    fn new(slot: Slot, kind: &str, mut value: Value) -> Message {
+        value["type"] = kind.into();
+        value["t"] = now().into();
         Message { text: value.to_string().into(), slot }
     }
 
     /// An object as it is now.
     pub(super) fn set(kind: &str, key: &str, object: &Value) -> Message {
         let slot = Slot::Filled(format!("object/{kind}/{key}"));
-        Message::new(
-            slot,
-            &json!({"type": "object", "op": "set", "kind": kind, "key": key, "t": now(),
-                "object": object}),
-        )
+        let value = json!({"op": "set", "kind": kind, "key": key, "object": object});
+        Message::new(slot, "object", value)
     }
 
     /// An object that is gone.
     pub(super) fn deleted(kind: &str, key: &str) -> Message {
         let slot = Slot::Emptied(format!("object/{kind}/{key}"));
-        Message::new(
-            slot,
-            &json!({"type": "object", "op": "delete", "kind": kind, "key": key, "t": now()}),
-        )
+        Message::new(slot, "object", json!({"op": "delete", "kind": kind, "key": key}))
     }
 
     /// An event of a process.
     pub(super) fn event(source: &Source, event: &Value) -> Message {
-        Message::new(
-            Slot::None,
-            &json!({"type": "event", "node": source.node, "process": source.process, "t": now(),
-                "event": event}),
-        )
+        let Source { node, process } = source;
+        let value = json!({"node": node, "process": process, "event": event});
+        Message::new(Slot::None, "event", value)
     }
 
     /// Events of a process that are lost.
     pub(super) fn gap(source: &Source, lost: u64) -> Message {
-        Message::new(
-            Slot::None,
-            &json!({"type": "gap", "node": source.node, "process": source.process, "t": now(),
-                "lost": lost}),
-        )
+        let Source { node, process } = source;
+        Message::new(Slot::None, "gap", json!({"node": node, "process": process, "lost": lost}))
     }
 
     /// What `hostloop status --json` reports on a node.
     pub(super) fn report(node: &str, report: &impl Serialize) -> Message {
-        Message::new(
-            Slot::Filled(format!("report/{node}")),
-            &json!({"type": "report", "node": node, "t": now(), "report": report}),
-        )
+        let slot = Slot::Filled(format!("report/{node}"));
+        Message::new(slot, "report", json!({"node": node, "report": report}))
     }
 
     /// The values of metrics of a process.
     pub(super) fn metrics(source: &Source, values: &impl Serialize) -> Message {
-        Message::new(
-            Slot::Filled(format!("metrics/{}/{}", source.process, source.node)),
-            &json!({"type": "metrics", "node": source.node, "process": source.process, "t": now(),
-                "values": values}),
-        )
+        let Source { node, process } = source;
+        let slot = Slot::Filled(format!("metrics/{process}/{node}"));
+        let value = json!({"node": node, "process": process, "values": values});
+        Message::new(slot, "metrics", value)
     }
 
     /// Where the blocks of an image are.
@@ -99,27 +87,21 @@ impl Message {
     }
 
     fn map(slot: impl Fn(String) -> Slot, node: &str, volume: &str, extents: &[Mapped]) -> Message {
-        Message::new(
-            slot(format!("extents/{node}/{volume}")),
-            &json!({"type": "extents", "node": node, "volume": volume, "t": now(),
-                "extents": extents}),
-        )
+        let slot = slot(format!("extents/{node}/{volume}"));
+        let value = json!({"node": node, "volume": volume, "extents": extents});
+        Message::new(slot, "extents", value)
     }
 
     /// What does not work, in a sentence.
     pub(super) fn problem(about: &str, text: &str) -> Message {
-        Message::new(
-            Slot::Filled(format!("problem/{about}")),
-            &json!({"type": "problem", "about": about, "t": now(), "text": text}),
-        )
+        let slot = Slot::Filled(format!("problem/{about}"));
+        Message::new(slot, "problem", json!({"about": about, "text": text}))
     }
 
     /// What works again.
     pub(super) fn solved(about: &str) -> Message {
-        Message::new(
-            Slot::Emptied(format!("problem/{about}")),
-            &json!({"type": "solved", "about": about, "t": now()}),
-        )
+        let slot = Slot::Emptied(format!("problem/{about}"));
+        Message::new(slot, "solved", json!({"about": about}))
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::Out;
 use super::message::{Message, Source};
 use super::pods::{self, Pods};
-use crate::kubectl::api::{ApiError, Call};
+use crate::kubectl::api::{AT_ONCE, ApiError, Call};
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::node_pods::EventPod;
 
@@ -18,8 +18,6 @@ use crate::kubectl::node_pods::EventPod;
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long one pod may take. Its network policy may drop what the API server sends.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// The number of pods that are asked at the same time.
-const AT_ONCE: usize = 8;
 
 /// The metrics for the page.
 const CHOSEN: [&str; 7] = [

@@ -13,8 +13,9 @@ use serde_json::Value;
 use super::Out;
 use super::kinds::{Kind, Names, Scope};
 use super::message::Message;
-use crate::kubectl::api::{ApiError, Call};
+use crate::kubectl::api::{ApiError, Call, resource};
 use crate::kubectl::cluster::Cluster;
+use crate::kubectl::volume_objects::title;
 
 /// The pause before a kind that is missing or forbidden is tried again.
 const RETRY: Duration = Duration::from_secs(60);
@@ -78,10 +79,7 @@ impl Watch {
 
     /// The plural with its group.
     fn resource(&self) -> String {
-        match self.kind.group {
-            "" => self.kind.plural.to_owned(),
-            group => format!("{}.{group}", self.kind.plural),
-        }
+        resource(self.kind.plural, self.kind.group)
     }
 
     /// Watches in a namespace, or in all.
@@ -138,7 +136,7 @@ impl Watch {
         match event {
             watcher::Event::Init => listed.clear(),
             watcher::Event::InitApply(object) => {
-                listed.insert(key_of(&object));
+                listed.insert(title(&object.metadata));
                 self.set(&object);
             }
             watcher::Event::InitDone => {
@@ -148,18 +146,18 @@ impl Watch {
                 }
             }
             watcher::Event::Apply(object) => self.set(&object),
-            watcher::Event::Delete(object) => self.delete(&key_of(&object)),
+            watcher::Event::Delete(object) => self.delete(&title(&object.metadata)),
         }
     }
 
     fn set(&mut self, object: &DynamicObject) {
-        let key = key_of(object);
+        let key = title(&object.metadata);
         let version = object.metadata.resource_version.clone().unwrap_or_default();
         if self.known.get(&key) == Some(&version) {
             return;
         }
         let value = serde_json::to_value(object).unwrap_or(Value::Null);
-        match self.kind.show(&value, &self.names) {
+        match (self.kind.show)(&value, &self.names) {
             Some(shown) => {
                 self.out.history.add(Message::set(self.kind.kind, &key, &shown));
                 self.known.insert(key, version);
@@ -172,14 +170,6 @@ impl Watch {
         if self.known.remove(key).is_some() {
             self.out.history.add(Message::deleted(self.kind.kind, key));
         }
-    }
-}
-
-fn key_of(object: &DynamicObject) -> String {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    match &object.metadata.namespace {
-        Some(namespace) => format!("{namespace}/{name}"),
-        None => name.to_owned(),
     }
 }
 

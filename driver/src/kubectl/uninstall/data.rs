@@ -1,5 +1,6 @@
 //! What hostloop leaves on the nodes.
 
+use crate::kubectl::distribution::KUBELET_DIR;
 use crate::kubectl::manifests::{Installed, Pool};
 
 /// A line for each thing on a node, with the command that removes it. `installed` is `None` if the
@@ -7,7 +8,7 @@ use crate::kubectl::manifests::{Installed, Pool};
 pub(super) fn lines(installed: &Option<Installed>, driver: &str) -> Vec<String> {
     let default = Installed::default();
     let installed = installed.as_ref().unwrap_or(&default);
-    let kubelet = installed.kubelet_dir.as_deref().unwrap_or("/var/lib/kubelet");
+    let kubelet = installed.kubelet_dir.as_deref().unwrap_or(KUBELET_DIR);
     let state = format!("{kubelet}/plugins/{driver}");
     let mut lines = match installed.pools.as_slice() {
         [] => vec![pool_line("default", "/var/lib/hostloop")],

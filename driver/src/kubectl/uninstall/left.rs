@@ -9,6 +9,7 @@ use crate::inspect::render::humanize::count;
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{ApiError, Objects};
 use crate::kubectl::manifests::ObjectKey;
+use crate::kubectl::volume_objects::title;
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
@@ -78,8 +79,7 @@ fn content(content: &Value, driver: &str) -> Option<String> {
 fn inline(pod: &Pod, driver: &str) -> Option<String> {
     let mut volumes = pod.spec.as_ref()?.volumes.iter().flatten();
     let has_one = volumes.any(|volume| volume.csi.as_ref().is_some_and(|csi| csi.driver == driver));
-    let namespace = pod.namespace().unwrap_or_default();
-    has_one.then(|| format!("Pod {namespace}/{} with an inline volume", pod.name_any()))
+    has_one.then(|| format!("Pod {} with an inline volume", title(&pod.metadata)))
 }
 
 /// What the error says: the first of them, and the number of the others.
@@ -104,13 +104,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kubectl::test_objects::read;
 
     #[test]
     fn volumes_of_the_driver_are_named_with_their_claims() {
         let one = |driver: &str, claim: Value, phase: &str| {
             let one = json!({"metadata": {"name": "v"}, "status": {"phase": phase},
-                "spec": {"csi": {"driver": driver, "volumeHandle": "h"}, "claimRef": claim}});
-            volume(&serde_json::from_value(one).unwrap(), "d")
+                "spec": {"csi": {"driver": driver}, "claimRef": claim}});
+            volume(&read(one), "d")
         };
         let claim = || json!({"namespace": "n", "name": "c"});
         for (got, said) in [
@@ -131,9 +132,8 @@ mod tests {
         let said = "VolumeSnapshotContent c of n/s";
         assert_eq!(content(&object, "d").as_deref(), Some(said));
         assert_eq!(content(&object, "other"), None);
-        let pod = json!({"metadata": {"name": "p", "namespace": "n"},
-            "spec": {"containers": [], "volumes": [{"name": "x", "csi": {"driver": "d"}}]}});
-        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let pod: Pod = read(json!({"metadata": {"name": "p", "namespace": "n"},
+            "spec": {"volumes": [{"csi": {"driver": "d"}}]}}));
         assert_eq!(inline(&pod, "d").as_deref(), Some("Pod n/p with an inline volume"));
         assert_eq!(inline(&pod, "other"), None);
     }

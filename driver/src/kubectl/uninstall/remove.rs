@@ -84,12 +84,7 @@ pub(super) const END: Duration = Duration::from_secs(120);
 
 /// Waits until the namespace is gone, so that hostloop can be installed again.
 pub(super) async fn until_gone(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
-    let namespace = ObjectKey {
-        version: "v1".to_owned(),
-        kind: "Namespace".to_owned(),
-        namespace: String::new(),
-        name: cluster.system_namespace.clone(),
-    };
+    let namespace = ObjectKey::new("v1", "Namespace", "", &cluster.system_namespace);
     let end = Instant::now() + END;
     while objects.get(&namespace).await?.is_some() {
         if Instant::now() >= end {

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use super::pool_device::Device;
 use super::pool_directory::{flock, refused, unavailable};
 use super::registry::Entry;
-use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file};
+use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file, loop_names};
 use crate::storage::directory::open_dir;
 use crate::storage::{PoolSpec, Result, directory};
 
@@ -120,8 +120,7 @@ fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDev
         }
         [one] => kernel.loop_open(one.minor, id)?,
         many => {
-            let devices = many.iter().map(|l| format!("/dev/loop{}", l.minor));
-            let devices = devices.collect::<Vec<_>>().join(", ");
+            let devices = loop_names(many);
             let why = format!("its image is on several loop devices at once: {devices}");
             return Err(refused(spec, why));
         }

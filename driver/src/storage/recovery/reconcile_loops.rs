@@ -11,7 +11,7 @@ use super::Found;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
 use crate::storage::file_names::EntryKind;
 use crate::storage::issue::Holds;
 use crate::storage::{About, Access, Pool, Result, Stage, VolumeRecord};
@@ -102,10 +102,9 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState) -> Vec<LoopStep> {
         volume.own().map(|l| l.minor).partition(|minor| view.users(*minor).is_empty());
     let mut steps = Vec::new();
     if destroy_data(volume.own()) {
-        let names = volume.own().map(|l| format!("/dev/loop{}", l.minor));
-        let names = names.collect::<Vec<_>>().join(", ");
         steps.push(LoopStep::Report(format!(
-            "its image was on several loop devices at once: {names}"
+            "its image was on several loop devices at once: {}",
+            loop_names(volume.own())
         )));
     }
     let is_raw = |stage: &&Stage| stage.capability.access == Access::Block;

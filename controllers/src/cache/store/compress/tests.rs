@@ -4,10 +4,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::cache::store::key;
 
 fn keep<K: Resource>(form: &mut Encoding<K>, object: &Arc<K>) -> StoredObject<K> {
-    form.keep(&key(&**object), object)
+    let mut kept = StoredObject::Open(object.clone());
+    form.pack(&mut kept);
+    kept
 }
 
 /// A typical claim, before and after it is bound.

@@ -30,6 +30,18 @@ pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Box<Stage>>) -> Vol
     VolumeRecord { capacity_bytes: SIZE, format, stage, ..record_of(pool, name) }
 }
 
+pub(crate) fn pool(state: Result<Contents, String>) -> PoolSurvey {
+    PoolSurvey {
+        name: "p".to_owned(),
+        kind: PoolKind::Directory,
+        path: "/p".into(),
+        image: None,
+        driver: None,
+        fs_type: "xfs".to_owned(),
+        state,
+    }
+}
+
 fn image(ino: u64) -> Option<Image> {
     let file = FileId { dev: DEVICE, ino };
     Some(Image { file, bytes: SIZE, allocated: 4096, written_ns: 1 })
@@ -97,15 +109,7 @@ impl Scene {
         );
         Scene {
             survey: Survey {
-                pools: vec![PoolSurvey {
-                    name: "p".to_owned(),
-                    kind: PoolKind::Directory,
-                    path: "/p".into(),
-                    image: None,
-                    driver: None,
-                    fs_type: "xfs".to_owned(),
-                    state: Ok(contents),
-                }],
+                pools: vec![pool(Ok(contents))],
                 kernel: KernelState {
                     loops: vec![on_loop(3, 10), on_loop(4, 11), on_loop(9, 99)].into(),
                     mounts: MountTable::parse(mounts.as_bytes()).unwrap(),

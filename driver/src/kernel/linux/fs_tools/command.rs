@@ -1,6 +1,7 @@
 //! Runs a program, found by name, in an empty environment and directory, with a time limit. The
 //! program never outlives this process.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::mount as api;
 
 use crate::kernel::file::name_of;
@@ -54,12 +56,17 @@ fn search_path() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Path of a program, if it is installed.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
-    search_path()
-        .into_iter()
-        .map(|dir| dir.join(name))
-        .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
+/// Path of a program, if it is installed. One that was found is not searched again while it is
+/// there.
+pub(super) fn find(name: &'static str) -> Option<PathBuf> {
+    static FOUND: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let is_there = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    let known = FOUND.lock().get(name).cloned();
+    known.filter(is_there).or_else(|| {
+        let path = search_path().into_iter().map(|dir| dir.join(name)).find(is_there)?;
+        FOUND.lock().insert(name, path.clone());
+        Some(path)
+    })
 }
 
 /// The working directory of programs: the root of a read-only filesystem that is mounted nowhere. A

@@ -19,7 +19,7 @@ use crate::kernel::linux::superblock::ext4::{
     BYTES as SUPERBLOCK, CHECKED, CHECKSUM, HASH_SEED, INCOMPATIBLE, MADE, MAGIC, START, UUID,
     WRITTEN,
 };
-use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic};
+use crate::kernel::{BLOCK_SIZE, Error, FsType, MkfsSpec, Result, file, magic, whole_blocks};
 
 /// The feature that makes this possible, for mke2fs. It is not added if a class chooses features,
 /// because mke2fs refuses some combinations.
@@ -133,7 +133,7 @@ impl Template {
         };
         let mut next = 0;
         while let Some((start, end)) = file::next_data(image, next, bytes)? {
-            let first = start - start % u64::from(BLOCK_SIZE);
+            let first = whole_blocks(start);
             for start in (first..end).step_by(BLOCK) {
                 let mut block = [0; BLOCK];
                 image.read_exact_at(&mut block, start).map_err(failed)?;

@@ -1,16 +1,15 @@
 //! The StorageClasses.
 
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
 
 use super::known;
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::{Line, names};
+use crate::kubectl::manifests::DEFAULT_CLASS;
 
-const DEFAULT: [&str; 2] = [
-    "storageclass.kubernetes.io/is-default-class",
-    // Kubernetes still reads this one.
-    "storageclass.beta.kubernetes.io/is-default-class",
-];
+/// An older name of [`DEFAULT_CLASS`]. Kubernetes still reads it.
+const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     match known("StorageClasses", &facts.classes) {
@@ -35,8 +34,10 @@ fn list(classes: &[&StorageClass]) -> String {
 
 /// True if claims without a class get this one.
 pub(in crate::kubectl::check) fn is_default(class: &StorageClass) -> bool {
-    let annotations = class.metadata.annotations.iter().flatten();
-    annotations.into_iter().any(|(key, value)| DEFAULT.contains(&key.as_str()) && value == "true")
+    let annotations = class.annotations();
+    [DEFAULT_CLASS, DEFAULT_CLASS_BETA]
+        .iter()
+        .any(|key| annotations.get(*key).is_some_and(|value| value == "true"))
 }
 
 /// True if a claim gets a volume before it has a pod.
@@ -63,8 +64,7 @@ fn default(classes: &[StorageClass]) -> Line {
             format!("{} StorageClasses are defaults: {}", several.len(), list(several)),
             format!(
                 "Kubernetes takes the newest. Keep one: kubectl annotate storageclass NAME \
-                 {}=false --overwrite",
-                DEFAULT[0]
+                 {DEFAULT_CLASS}=false --overwrite"
             ),
         ),
     }
@@ -93,7 +93,7 @@ mod tests {
 
     fn class(name: &str, ours: bool, default: &str, mode: &str) -> StorageClass {
         object(json!({
-            "metadata": {"name": name, "annotations": {DEFAULT[0]: default}},
+            "metadata": {"name": name, "annotations": {DEFAULT_CLASS: default}},
             "provisioner": if ours { "hostloop.csi.dev" } else { "other" },
             "volumeBindingMode": mode,
         }))

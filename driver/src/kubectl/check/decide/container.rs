@@ -4,6 +4,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use crate::kubectl::node_pods::arguments;
+use crate::kubectl::volume_objects::title;
 
 /// The container in which the driver runs.
 pub(in crate::kubectl::check) fn driver_container(spec: &PodSpec) -> Option<&Container> {
@@ -39,11 +40,7 @@ pub(in crate::kubectl::check) fn snapshot_controllers(deployments: &[Deployment]
         let pod = spec.and_then(|s| s.template.spec.as_ref());
         wanted && pod.is_some_and(|pod| pod.containers.iter().any(is_snapshot_controller))
     };
-    let name = |d: &Deployment| {
-        let namespace = d.metadata.namespace.as_deref().unwrap_or_default();
-        format!("{namespace}/{}", d.metadata.name.as_deref().unwrap_or_default())
-    };
-    deployments.iter().filter(runs).map(name).collect()
+    deployments.iter().filter(runs).map(|d| title(&d.metadata)).collect()
 }
 
 fn is_snapshot_controller(container: &Container) -> bool {

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Part, driver_container, flag, known};
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::{Line, names};
-use crate::kubectl::distribution::Distribution;
+use crate::kubectl::distribution::{Distribution, KUBELET_DIR};
+use crate::kubectl::volume_objects::{condition, is_of_daemon_set};
 
 mod waiting;
 
@@ -47,9 +48,8 @@ type Pods<'a> = BTreeMap<&'a str, &'a Pod>;
 /// The pods of DaemonSets that run the driver, by node.
 pub(in crate::kubectl::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
     let is_driver = |pod: &&Pod| {
-        let owners = pod.metadata.owner_references.iter().flatten();
         let container = pod.spec.as_ref().and_then(driver_container);
-        owners.into_iter().any(|owner| owner.kind == "DaemonSet")
+        is_of_daemon_set(pod)
             && container.is_some_and(|c| c.args.iter().flatten().any(|arg| arg == "run"))
     };
     pods.iter()
@@ -60,9 +60,7 @@ pub(in crate::kubectl::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
 
 /// True if a pod is ready and stays.
 pub(in crate::kubectl::check) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
-    ready && pod.metadata.deletion_timestamp.is_none()
+    condition(pod, "Ready", "True").is_some() && pod.metadata.deletion_timestamp.is_none()
 }
 
 fn name(pod: &Pod) -> &str {
@@ -106,9 +104,7 @@ fn image(pods: &Pods<'_>, namespace: &str) -> Vec<Line> {
         [] => Vec::new(),
         [(image, _)] => vec![Line::ok(format!("All pods run the image {image}"))],
         several => {
-            let each = several
-                .iter()
-                .map(|(image, nodes)| format!("{image} on {}", names(nodes.iter().copied())));
+            let each = several.iter().map(|(image, nodes)| format!("{image} on {}", names(*nodes)));
             vec![Line::failed(
                 format!("The pods run different images: {}", each.collect::<Vec<_>>().join("; ")),
                 format!(
@@ -189,7 +185,7 @@ fn kubelet_dir(pod: &Pod) -> Option<String> {
 }
 
 fn unregistered(node: &str, pod: &Pod, facts: &Facts) -> Line {
-    let dir = kubelet_dir(pod).unwrap_or_else(|| "/var/lib/kubelet".to_owned());
+    let dir = kubelet_dir(pod).unwrap_or_else(|| KUBELET_DIR.to_owned());
     let nodes = facts.nodes.iter().flatten();
     let likely = nodes
         .into_iter()

@@ -57,8 +57,7 @@ fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<Pool<'a>> {
 }
 
 fn list(pools: &[&Pool<'_>]) -> String {
-    let all: Vec<String> = pools.iter().map(|pool| pool.name()).collect();
-    names(all.iter().map(String::as_str))
+    names(pools.iter().map(|pool| pool.name()))
 }
 
 fn not_open(pool: &Pool<'_>) -> Line {

@@ -1,7 +1,5 @@
 //! The snapshot API, the cluster's snapshot controller, and the driver's VolumeSnapshotClass.
 
-use k8s_openapi::api::coordination::v1::Lease;
-
 use super::{Part, join, known, leader, snapshot_controllers};
 use crate::kubectl::check::facts::{Facts, Served, Unknown};
 use crate::kubectl::check::line::{Line, names};
@@ -83,8 +81,8 @@ fn group_kinds(served: &Served) -> Line {
 fn controller(facts: &Facts) -> Part {
     let deployments = known("Snapshot controller", &facts.deployments)?;
     let found = snapshot_controllers(deployments);
-    let holder = facts.snapshot_lease.as_ref().ok().and_then(Option::as_ref);
-    let holder = holder.and_then(|lease| holder_of(lease, facts));
+    let lease = facts.snapshot_lease.as_ref().ok().and_then(Option::as_ref);
+    let holder = lease.and_then(|lease| leader::state(lease, facts.now).ok());
     Ok(vec![match (found.as_slice(), holder) {
         ([one], _) => Line::ok(format!("One snapshot controller runs: {one}")),
         ([], Some(holder)) => Line::ok(format!("A snapshot controller runs: {holder}")),
@@ -93,20 +91,11 @@ fn controller(facts: &Facts) -> Part {
             format!("Let hostloop be the snapshot controller: {INSTALL}"),
         ),
         (several, _) => Line::warning(
-            format!(
-                "{} snapshot controllers are installed: {}",
-                several.len(),
-                names(several.iter().map(String::as_str))
-            ),
+            format!("{} snapshot controllers are installed: {}", several.len(), names(several)),
             "One is enough. To leave snapshots to the other one: kubectl hostloop install \
              --snapshot-controller no",
         ),
     }])
-}
-
-/// The holder of the controllers' lease, if it has renewed the lease in time.
-fn holder_of(lease: &Lease, facts: &Facts) -> Option<String> {
-    leader::state(lease, facts.now).ok()
 }
 
 fn class(facts: &Facts) -> Part {

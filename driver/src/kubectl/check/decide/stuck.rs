@@ -1,15 +1,14 @@
 //! Claims, volumes and attachments that wait too long, and claims that ask for more than one node.
 
-use hostloop_controllers::api::names::{PROVISIONER, PROVISIONER_BETA};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::{Part, driver_container, flag, join, known};
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::{Line, names};
+use crate::kubectl::volume_objects::{provisioner, title};
 
 /// What takes longer than this many seconds is stuck.
 const STUCK: i64 = 300;
@@ -30,24 +29,9 @@ fn deleted(meta: &ObjectMeta) -> Option<Timestamp> {
     meta.deletion_timestamp.as_ref().map(|time| time.0)
 }
 
-/// As in `namespace/name`.
-fn title(meta: &ObjectMeta) -> String {
-    let name = meta.name.as_deref().unwrap_or_default();
-    match meta.namespace.as_deref() {
-        Some(namespace) => format!("{namespace}/{name}"),
-        None => name.to_owned(),
-    }
-}
-
-fn list(found: &[String]) -> String {
-    names(found.iter().map(String::as_str))
-}
-
 /// True if the cluster has handed the claim to the driver.
 fn is_ours(claim: &PersistentVolumeClaim, driver: &str) -> bool {
-    let annotations = claim.annotations();
-    let provisioner = annotations.get(PROVISIONER).or(annotations.get(PROVISIONER_BETA));
-    provisioner.is_some_and(|provisioner| provisioner == driver)
+    provisioner(claim).is_some_and(|provisioner| provisioner == driver)
 }
 
 fn of_driver<'a>(
@@ -73,19 +57,19 @@ fn claims(facts: &Facts) -> Part {
     let mut lines = Vec::new();
     if !pending.is_empty() {
         lines.push(Line::warning(
-            format!("Claims wait for a volume for more than five minutes: {}", list(&pending)),
+            format!("Claims wait for a volume for more than five minutes: {}", names(&pending)),
             "Their events say why: kubectl hostloop describe CLAIM -n NAMESPACE",
         ));
     }
     if !lost.is_empty() {
         lines.push(Line::failed(
-            format!("Claims have lost their PersistentVolume: {}", list(&lost)),
+            format!("Claims have lost their PersistentVolume: {}", names(&lost)),
             "The object was deleted. Its volume may still be in the pool: kubectl hostloop status",
         ));
     }
     if !going.is_empty() {
         lines.push(Line::warning(
-            format!("Claims are being deleted for more than five minutes: {}", list(&going)),
+            format!("Claims are being deleted for more than five minutes: {}", names(&going)),
             "A claim stays while a pod uses it or a clone of it is made. Look at its finalizers.",
         ));
     }
@@ -115,7 +99,7 @@ fn volumes(facts: &Facts) -> Part {
     Ok(match stuck.is_empty() {
         true => Vec::new(),
         false => vec![Line::failed(
-            format!("PersistentVolumes can't be deleted: {}", list(&stuck)),
+            format!("PersistentVolumes can't be deleted: {}", names(&stuck)),
             "Their events say why: kubectl describe pv NAME. A volume stays while its node is \
              down or a pod has it mounted.",
         )],
@@ -147,7 +131,7 @@ fn attachments(facts: &Facts) -> Part {
         (false, false) => vec![Line::failed(
             format!(
                 "VolumeAttachments wait for more than five minutes: {}{}",
-                list(&titles),
+                names(&titles),
                 error.map(|error| format!(" ({error})")).unwrap_or_default()
             ),
             "Look at: kubectl describe volumeattachment NAME, and at the log of the node's pod.",
@@ -175,7 +159,7 @@ fn multi_node(facts: &Facts) -> Part {
     Ok(match many.is_empty() {
         true => Vec::new(),
         false => vec![Line::warning(
-            format!("Claims are ReadWriteMany: {}", list(&many)),
+            format!("Claims are ReadWriteMany: {}", names(&many)),
             "All pods of such a claim run on one node. To reject such claims, run the driver with \
              --reject-multi-node.",
         )],

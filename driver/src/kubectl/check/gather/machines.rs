@@ -9,11 +9,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use crate::inspect::probe::MachineReport;
 use crate::inspect::status::report::PoolReport;
 use crate::kubectl::Cluster;
+use crate::kubectl::api::AT_ONCE;
 use crate::kubectl::check::facts::{ClockOffset, Fact, Machine, Unknown};
 use crate::kubectl::node_pods::{self, NodeError, NodePod};
-
-/// The number of pods that are asked at the same time.
-const AT_ONCE: usize = 8;
 
 impl From<NodeError> for Unknown {
     fn from(error: NodeError) -> Self {
@@ -57,9 +55,7 @@ async fn probe(cluster: &Cluster, pod: &NodePod, pools: &[PoolReport]) -> Fact<M
     let roots = roots.map(|root| format!("--pool-root={}", root.display()));
     let command: Vec<String> =
         [pod.program(), "probe", "machine"].map(str::to_owned).into_iter().chain(roots).collect();
-    let output = node_pods::run(cluster, pod, &command).await?;
-    serde_json::from_str(&output.stdout)
-        .map_err(|error| NodeError::Unreadable(pod.name.clone(), error).into())
+    Ok(node_pods::ask(cluster, pod, &command).await?)
 }
 
 /// The offset of a node's clock: the node read it at some time between `before` and `took` later.

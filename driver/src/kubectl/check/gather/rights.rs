@@ -2,7 +2,6 @@
 //! them.
 
 use futures::StreamExt;
-use hostloop_controllers::client::lease::lease_name;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
@@ -10,8 +9,9 @@ use kube::Api;
 use kube::api::PostParams;
 use serde::Deserialize;
 
+use super::leader_lease;
 use crate::kubectl::Cluster;
-use crate::kubectl::api::{Call, timely};
+use crate::kubectl::api::{AT_ONCE, Call, timely};
 use crate::kubectl::check::facts::{Fact, Right, Unknown};
 
 /// The manifests of the rights, and those of a snapshot controller.
@@ -22,9 +22,6 @@ const SNAPSHOT_CONTROLLER: &str =
 /// The names in the manifests that a cluster may have changed.
 const NAMESPACE: &str = "hostloop";
 const LEASE: &str = "hostloop-hostloop-csi-dev";
-
-/// The number of reviews at the same time.
-const AT_ONCE: usize = 8;
 
 /// One right of one account.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +100,7 @@ fn of_rule(cluster: &Cluster, binding: &Manifest, subject: &Subject, rule: &Rule
         other => other.map(str::to_owned),
     };
     let name = rule.resource_names.first().map(|name| match name.as_str() {
-        LEASE => lease_name(&format!("hostloop-{}", cluster.driver_name)),
+        LEASE => leader_lease(cluster),
         name => name.to_owned(),
     });
     let mut required = Vec::new();
@@ -184,7 +181,7 @@ async fn allowed(cluster: &Cluster, right: &Required) -> Fact<bool> {
         },
         ..Default::default()
     };
-    let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
+    let api: Api<SubjectAccessReview> = cluster.all();
     let call = Call::of("create", &api, "");
     let answer = timely(call, api.create(&PostParams::default(), &review)).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))

@@ -10,7 +10,7 @@ use kube::api::DeleteParams;
 use super::objects::Object;
 use super::{Plan, seconds, wait};
 use crate::kubectl::Cluster;
-use crate::kubectl::api::{self, ApiError, Call, timely};
+use crate::kubectl::api::{self, ApiError, Call, Kind, Namespaced, timely};
 use crate::kubectl::check::progress::Progress;
 
 /// Deletes everything, and says so. The error is what is left.
@@ -45,8 +45,8 @@ struct Cleaner<'a> {
 }
 
 impl Cleaner<'_> {
-    fn api<K: wait::Kind>(&self) -> Api<K> {
-        Api::namespaced(self.cluster.client.clone(), &self.plan.namespace)
+    fn api<K: Namespaced>(&self) -> Api<K> {
+        self.cluster.namespaced(Some(&self.plan.namespace))
     }
 
     /// The name of a claim's volume, if the claim has one.
@@ -67,7 +67,7 @@ impl Cleaner<'_> {
     }
 
     /// Deletes an object and waits until it does not exist.
-    async fn delete_kind<K: wait::Kind>(&self, name: &str) -> Result<(), String> {
+    async fn delete_kind<K: Namespaced>(&self, name: &str) -> Result<(), String> {
         let api: Api<K> = self.api();
         let call = Call::of("delete", &api, name);
         match timely(call, api.delete(name, &DeleteParams::default())).await {
@@ -75,37 +75,34 @@ impl Cleaner<'_> {
             Err(ApiError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         }
-        loop {
-            match api::get(&api, name).await {
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(error.to_string()),
-                Ok(Some(_)) if self.is_late() => {
-                    return Err(format!("{} {name} is still being deleted", K::kind(&())));
-                }
-                Ok(Some(_)) => tokio::time::sleep(wait::PAUSE).await,
-            }
+        match self.ends(&api, name).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("{} {name} is still being deleted", K::kind(&()))),
+            Err(error) => Err(error.to_string()),
         }
     }
 
     /// Waits until the volumes do not exist. Without the right to see them, it believes so.
     async fn gone(&self, volumes: &[String]) -> Result<(), String> {
-        let api: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
+        let api: Api<PersistentVolume> = self.cluster.all();
         for name in volumes {
-            loop {
-                match api::get(&api, name).await {
-                    Ok(None) | Err(ApiError::Forbidden { .. }) => break,
-                    Err(error) => return Err(error.to_string()),
-                    Ok(Some(_)) if self.is_late() => {
-                        return Err(format!("PersistentVolume {name} still exists"));
-                    }
-                    Ok(Some(_)) => tokio::time::sleep(wait::PAUSE).await,
-                }
+            match self.ends(&api, name).await {
+                Ok(true) | Err(ApiError::Forbidden { .. }) => {}
+                Ok(false) => return Err(format!("PersistentVolume {name} still exists")),
+                Err(error) => return Err(error.to_string()),
             }
         }
         Ok(())
     }
 
-    fn is_late(&self) -> bool {
-        self.began.elapsed() >= self.plan.timeout
+    /// Waits until an object does not exist. False if it still exists at the deadline.
+    async fn ends<K: Kind>(&self, api: &Api<K>, name: &str) -> Result<bool, ApiError> {
+        while api::get(api, name).await?.is_some() {
+            if self.began.elapsed() >= self.plan.timeout {
+                return Ok(false);
+            }
+            tokio::time::sleep(wait::PAUSE).await;
+        }
+        Ok(true)
     }
 }

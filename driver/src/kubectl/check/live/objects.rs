@@ -76,29 +76,27 @@ impl Plan {
     }
 
     pub(super) fn claim(&self) -> PersistentVolumeClaim {
-        read(json!({
-            "metadata": self.metadata(&self.name),
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": self.class,
-                "resources": {"requests": {"storage": SIZE}},
-            },
-        }))
+        self.claim_from(&self.name, Value::Null)
     }
 
     /// The claim with the content of the snapshot.
     pub(super) fn restored_claim(&self) -> PersistentVolumeClaim {
+        let snapshot = json!({
+            "apiGroup": "snapshot.storage.k8s.io",
+            "kind": "VolumeSnapshot",
+            "name": self.name,
+        });
+        self.claim_from(&Object::Restored.name(self), snapshot)
+    }
+
+    fn claim_from(&self, name: &str, source: Value) -> PersistentVolumeClaim {
         read(json!({
-            "metadata": self.metadata(&Object::Restored.name(self)),
+            "metadata": self.metadata(name),
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
                 "storageClassName": self.class,
                 "resources": {"requests": {"storage": SIZE}},
-                "dataSource": {
-                    "apiGroup": "snapshot.storage.k8s.io",
-                    "kind": "VolumeSnapshot",
-                    "name": self.name,
-                },
+                "dataSource": source,
             },
         }))
     }

@@ -157,9 +157,7 @@ mod tests {
             "metadata": {"name": name}, "provisioner": DRIVER,
             "volumeBindingMode": "WaitForFirstConsumer",
         });
-        for (key, value) in changes.as_object().unwrap() {
-            class[key] = value.clone();
-        }
+        json_patch::merge(&mut class, &changes);
         object(class)
     }
 

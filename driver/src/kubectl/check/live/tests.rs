@@ -1,8 +1,11 @@
+use std::time::Duration;
+
 use hostloop_fake_api::{FakeApi, Fault};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubectl::check::line::Mark::{self, *};
+use crate::kubectl::check::decide::testing::marks;
+use crate::kubectl::check::line::Mark::*;
 use crate::kubectl::test_objects::{cluster_of, writes};
 
 const NS: &str = "/api/v1/namespaces/demo";
@@ -73,10 +76,6 @@ async fn lines(server: &FakeApi, plan: &Plan) -> Vec<Line> {
     let mut progress = Progress::new();
     run(&cluster_of(server), plan, &mut progress, &mut |line| lines.push(line)).await;
     lines
-}
-
-fn marks(lines: &[Line]) -> Vec<Mark> {
-    lines.iter().map(|line| line.mark).collect()
 }
 
 #[tokio::test]

@@ -1,42 +1,20 @@
 //! Waits for objects, with a deadline. What an object lacks at the deadline is the error.
 
-use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use hostloop_controllers::snapshots::VolumeSnapshot;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Resource};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::kubectl::Cluster;
-use crate::kubectl::api;
+use crate::kubectl::api::{self, Kind};
 use crate::kubectl::check::progress::Progress;
 use crate::kubectl::events;
+use crate::kubectl::volume_objects::condition;
 
 /// The pause between two looks.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
-
-/// A kind of object that the live check makes.
-pub(super) trait Kind:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + Debug
-    + Serialize
-    + DeserializeOwned
-{
-}
-
-impl<K> Kind for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned
-{
-}
 
 /// What an object shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,9 +74,9 @@ impl Waiting<'_> {
     }
 
     async fn warning(&self) -> Option<String> {
-        let api: Api<Event> = Api::namespaced(self.cluster.client.clone(), self.namespace);
+        let api: Api<Event> = self.cluster.namespaced(Some(self.namespace));
         let warnings = ListParams::default().fields("type=Warning");
-        let found = api::list(&api, &warnings).await.ok()?;
+        let found = api::list(&api, warnings).await.ok()?;
         let about = |event: &&Event| {
             let name = event.involved_object.name.as_deref().unwrap_or_default();
             name == self.name || self.related.iter().any(|related| related == name)
@@ -123,10 +101,7 @@ pub(super) fn pod_ended(pod: &Pod) -> Look<String> {
         }
         _ => {
             let waiting = state().and_then(|state| state.waiting.as_ref()?.reason.clone());
-            let unscheduled =
-                status.conditions.iter().flatten().find(|condition| {
-                    condition.type_ == "PodScheduled" && condition.status == "False"
-                });
+            let unscheduled = condition(pod, "PodScheduled", "False");
             let message = unscheduled.and_then(|condition| condition.message.clone());
             Look::NotYet(waiting.or(message).unwrap_or_default())
         }
@@ -159,10 +134,8 @@ mod tests {
     use crate::kubectl::check::decide::testing::object;
 
     fn failed(message: Value) -> Value {
-        json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [{
-            "name": "c", "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
-            "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": message}},
-        }]})
+        let state = json!({"terminated": {"reason": "Error", "message": message}});
+        json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [{"state": state}]})
     }
 
     #[rstest]
@@ -175,8 +148,7 @@ mod tests {
     #[case(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
         "message": "no node fits"}]}), Look::NotYet("no node fits".into()))]
     fn pods(#[case] status: Value, #[case] expected: Look<String>) {
-        let pod: Pod = object(json!({"spec": {"nodeName": "n1", "containers": []},
-            "status": status}));
+        let pod: Pod = object(json!({"spec": {"nodeName": "n1"}, "status": status}));
         assert_eq!(pod_ended(&pod), expected);
     }
 

@@ -1,12 +1,12 @@
 //! What was chosen at an earlier installation, read from the cluster's objects.
 
-use std::collections::BTreeMap;
-
+use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::Value;
 
 use super::pool::Pool;
 use super::{CONTAINER, POOL_FLAG};
 use crate::kubectl::manifests::{field, helm_release};
+use crate::kubectl::node_pods::arguments;
 
 /// The choices that the installed workloads show. What they don't show is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,39 +23,32 @@ pub(in crate::kubectl) struct Installed {
 impl Installed {
     /// Reads the DaemonSet and the controller's Deployment.
     pub(in crate::kubectl) fn of(daemon_set: &Value, deployment: Option<&Value>) -> Self {
-        let variables = variables(daemon_set, CONTAINER);
-        let args = field(daemon_set, &format!("{CONTAINER}.args")).and_then(Value::as_array);
-        let args = args.into_iter().flatten().filter_map(Value::as_str);
-        let pools = args.filter_map(|arg| arg.strip_prefix(POOL_FLAG));
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        let driver = container(daemon_set, CONTAINER);
+        // A pod template has no values for the fields of a pod.
+        let args = arguments(&Pod::default(), &driver);
+        let pools = args.iter().filter_map(|arg| arg.strip_prefix(POOL_FLAG));
         let controller = "spec.template.spec.containers.[name=hostloop-controller]";
         let runs_snapshots = |deployment: &Value| {
-            let variables = self::variables(deployment, controller);
-            variables.get("SNAPSHOT_CONTROLLER").is_some_and(|value| !value.is_empty())
+            let value = variable(&container(deployment, controller), "SNAPSHOT_CONTROLLER");
+            value.is_some_and(|value| !value.is_empty())
         };
         Installed {
-            kubelet_dir: variables.get("KUBELET_DIR").map(|dir| (*dir).to_owned()),
-            pools: pools.filter_map(|pool| expand(pool, &variables).parse().ok()).collect(),
-            image: text(field(daemon_set, &format!("{CONTAINER}.image"))),
+            kubelet_dir: variable(&driver, "KUBELET_DIR"),
+            pools: pools.filter_map(|pool| pool.parse().ok()).collect(),
+            image: driver.image,
             snapshot_controller: deployment.is_some_and(runs_snapshots),
             helm_release: helm_release(daemon_set).map(str::to_owned),
         }
     }
 }
 
-/// The environment variables of a container that have plain values.
-fn variables<'a>(workload: &'a Value, container: &str) -> BTreeMap<&'a str, &'a str> {
-    let list = field(workload, &format!("{container}.env")).and_then(Value::as_array);
-    let list = list.into_iter().flatten().filter(|variable| variable["valueFrom"].is_null());
-    let pairs = list.filter_map(|variable| {
-        Some((variable["name"].as_str()?, variable["value"].as_str().unwrap_or_default()))
-    });
-    pairs.collect()
+/// The container at this path; an empty one if it can't be read.
+fn container(workload: &Value, path: &str) -> Container {
+    let found = field(workload, path).cloned();
+    found.and_then(|container| serde_json::from_value(container).ok()).unwrap_or_default()
 }
 
-/// Replaces `$(NAME)` by the variable's value, as kubelet does. An unknown name stays.
-fn expand(text: &str, variables: &BTreeMap<&str, &str>) -> String {
-    variables
-        .iter()
-        .fold(text.to_owned(), |text, (name, value)| text.replace(&format!("$({name})"), value))
+/// The value of an environment variable.
+fn variable(container: &Container, name: &str) -> Option<String> {
+    container.env.iter().flatten().find(|variable| variable.name == name)?.value.clone()
 }

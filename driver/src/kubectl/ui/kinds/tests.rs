@@ -10,7 +10,7 @@ fn names() -> Names {
 
 fn show(kind: &str, object: Value) -> Option<Value> {
     let kind = KINDS.iter().find(|known| known.kind == kind).unwrap();
-    kind.show(&object, &names())
+    (kind.show)(&object, &names())
 }
 
 /// Metadata with a secret wherever one may be.

@@ -6,17 +6,22 @@ use super::*;
 
 const PAGE: &str = "<html><script>let a = 1;</script><script type=\"module\">b</script></html>";
 
-/// A server, its token and its messages.
-fn server() -> (Router, String, Out) {
-    let (token, out) = (Token::random(), Out::new());
-    let served = Served {
-        token: token.clone(),
+fn served(is_recording: bool, out: Out) -> Served {
+    Served {
+        token: Token::random(),
         page: PAGE.to_owned(),
-        is_recording: false,
+        is_recording,
         hello: Box::new(|| "{\"type\":\"hello\"}".into()),
-        out: out.clone(),
-    };
-    (router(served), token.as_str().to_owned(), out)
+        out,
+    }
+}
+
+/// A server, its token and its messages.
+fn server(is_recording: bool) -> (Router, String, Out) {
+    let out = Out::new();
+    let served = served(is_recording, out.clone());
+    let token = served.token.as_str().to_owned();
+    (router(served), token, out)
 }
 
 async fn get(router: &Router, path: &str, headers: &[(&str, &str)]) -> Response {
@@ -30,7 +35,7 @@ async fn get(router: &Router, path: &str, headers: &[(&str, &str)]) -> Response 
 
 #[tokio::test]
 async fn requests_of_others_are_refused() {
-    let (router, token, _) = server();
+    let (router, token, _) = server(false);
     let with = |path: &str, token: &str| format!("{path}?token={token}");
     let mut almost = token.clone();
     almost.pop();
@@ -72,18 +77,10 @@ async fn requests_of_others_are_refused() {
 
 #[tokio::test]
 async fn a_recording_needs_the_token_too() {
-    let (token, out) = (Token::random(), Out::new());
-    let served = Served {
-        token: token.clone(),
-        page: PAGE.to_owned(),
-        is_recording: true,
-        hello: Box::new(|| "".into()),
-        out,
-    };
-    let router = router(served);
+    let (router, token, _) = server(true);
     let local = [("host", "127.0.0.1:1")];
     assert_eq!(get(&router, "/", &local).await.status(), StatusCode::UNAUTHORIZED);
-    let page = get(&router, &format!("/?token={}", token.as_str()), &local).await;
+    let page = get(&router, &format!("/?token={token}"), &local).await;
     assert_eq!(page.status(), StatusCode::OK);
     assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
     assert_eq!(page.headers()["content-security-policy"], "frame-ancestors 'none'");
@@ -91,7 +88,7 @@ async fn a_recording_needs_the_token_too() {
 
 #[tokio::test]
 async fn a_reader_gets_the_history_and_then_what_comes() {
-    let (router, token, out) = server();
+    let (router, token, out) = server(false);
     out.problems.found("before", "x");
     let path = format!("/stream?token={token}");
     let response = get(&router, &path, &[("host", "localhost:1")]).await;
@@ -114,16 +111,8 @@ async fn a_reader_gets_the_history_and_then_what_comes() {
 
 #[tokio::test]
 async fn a_reader_that_is_too_slow_is_cut_off() {
-    let (token, history) = (Token::random(), Arc::new(super::super::history::History::new(500)));
-    let out = Out::over(history);
-    let served = Served {
-        token,
-        page: String::new(),
-        is_recording: false,
-        hello: Box::new(|| "hello".into()),
-        out: out.clone(),
-    };
-    let mut stream = Box::pin(sent(Arc::new(served)));
+    let out = Out::over(Arc::new(super::super::history::History::new(500)));
+    let mut stream = Box::pin(sent(Arc::new(served(false, out.clone()))));
     out.problems.found("first", "x");
     assert!(stream.next().await.is_some());
     assert!(stream.next().await.is_some());

@@ -1,3 +1,4 @@
+use hostloop_controllers::api::names::PROVISIONER;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -100,8 +101,8 @@ fn claims_for_many_nodes_get_advice_unless_they_are_rejected() {
     let lines = multi_node(&facts).unwrap();
     assert_eq!(marks(&lines), [Warning]);
     assert_eq!(lines[0].text, "Claims are ReadWriteMany: ns/data");
-    let set = json!({"spec": {"selector": {}, "template": {"spec": {"containers":
-        [{"name": "hostloop", "args": ["run", "--reject-multi-node"]}]}}}});
+    let container = json!({"args": ["run", "--reject-multi-node"]});
+    let set = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
     facts.daemon_sets = Ok(vec![object(set)]);
     assert_eq!(multi_node(&facts), Ok(vec![]));
 }
