@@ -92,6 +92,13 @@ install_packages() {
   rm -f "$log"
 }
 
+# Sets kubectl: that of the tests' Kubernetes, or the machine's.
+need_kubectl() {
+  kubectl=$CACHE/tools/kubelet-$KUBERNETES_VERSION/bin/kubectl
+  [ -x "$kubectl" ] || kubectl=$(command -v kubectl) ||
+    die "kubectl is not installed: install it, or run scripts/cluster build"
+}
+
 # The filesystem tools the driver itself runs.
 need_filesystem_tools() {
   need_packages mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs blkid=util-linux \

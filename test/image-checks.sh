@@ -1,42 +1,9 @@
 #!/usr/bin/env bash
-# Functions of test/image and test/release that count and check an image's files. Sourced,
-# never run.
+# Functions of test/image and test/release that check an image's files. Sourced, never run.
 # shellcheck disable=SC2153 # scripts/lib.sh sets ROOT
 
-passed=0 failed=0
-
-# check WHAT COMMAND…: the command succeeds.
-check() {
-  local what=$1 said
-  shift
-  if said=$("$@" 2>&1); then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    printf '%snot as it should be:%s %s: %s\n' "$RED" "$RESET" "$what" "$said"
-  fi
-}
-
-# refused WHAT WORD COMMAND…: the command fails, and its message has the word.
-refused() {
-  local what=$1 word=$2 said
-  shift 2
-  if said=$("$@" 2>&1); then
-    said='it was accepted'
-  elif [[ $said == *"$word"* ]]; then
-    passed=$((passed + 1))
-    return
-  fi
-  failed=$((failed + 1))
-  printf '%snot as it should be:%s %s: %s\n' "$RED" "$RESET" "$what" "$said"
-}
-
-same() { [ "$1" = "$2" ] || { echo "'$1' is not '$2'" && return 1; }; }
-
-total() {
-  printf '%d passed, %d failed\n' "$passed" "$failed"
-  [ "$failed" = 0 ]
-}
+# shellcheck source=test/checks.sh
+. "$ROOT/test/checks.sh"
 
 # unpack_image ARCHIVE FOLDER: unpacks a docker archive to FOLDER/image, and its layer to FOLDER/rootfs,
 # as a container engine does.

@@ -162,9 +162,10 @@ node_down() { # NODE
 
 # SIGKILL is enough: all data is deleted too.
 take_down() {
-  local i part
+  local i part left=0
   for i in $(seq "$NODES"); do node_down "$i" || return 1; done
   for part in scheduler controller-manager apiserver etcd; do stop_process "$part" KILL; done
-  rm -rf --one-file-system "${DIR:?}"
+  rm -rf --one-file-system "${DIR:?}" || left=1
   release_ports
+  return "$left"
 }

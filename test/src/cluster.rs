@@ -73,6 +73,13 @@ impl Options {
         Options { nodes: 2, ..Options::default() }
     }
 
+    /// The same with kubelet's root at an unusual place, so that nothing relies on the usual one.
+    #[must_use]
+    pub fn apart(self, name: &str) -> Options {
+        let dir = format!("/var/lib/hostloop-{name}-{}", std::process::id());
+        Options { kubelet_dir: Some(dir.into()), ..self }
+    }
+
     fn arguments(&self) -> Vec<String> {
         let mut arguments = vec!["--nodes".to_owned(), self.nodes.to_string()];
         if self.scheduler {

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
+use crate::child::{self, Program};
 use crate::client::Csi;
 use crate::machine::{self, text};
 use crate::namespace::Namespace;
@@ -86,7 +86,9 @@ impl<'a> DriverSpec<'a> {
         let log = self.scratch.path().join(format!("driver-{number}.log"));
         let socket = self.scratch.path().join("csi.sock");
         let mut driver = Driver {
-            child: self.command(&socket, &log).spawn().expect("the driver's binary starts"),
+            program: Program::new(
+                self.command(&socket, &log).spawn().expect("the driver's binary starts"),
+            ),
             socket,
             log,
             view: self.namespace.map(|n| n.view(Path::new("/"))),
@@ -110,7 +112,6 @@ impl<'a> DriverSpec<'a> {
                 enter
             }
         };
-        let output = File::create(log).expect("a log can be made");
         command
             .arg(self.loops.as_ref().map_or("serve", |_| "run"))
             .args(["--endpoint", &format!("unix://{}", text(socket))])
@@ -118,10 +119,8 @@ impl<'a> DriverSpec<'a> {
             .args(["--statedir", text(&state_dir(self.scratch))])
             .args(self.pools.iter().flat_map(|p| ["--pool", p]))
             .args(&self.args)
-            .env_remove("FAILPOINTS")
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().expect("a file can be opened twice"))
-            .stderr(output);
+            .env_remove("FAILPOINTS");
+        child::log_to(&mut command, File::create(log).expect("a log can be made"));
         if let Some(failpoints) = &self.failpoints {
             command.env("FAILPOINTS", failpoints);
         }
@@ -140,7 +139,7 @@ pub fn binary() -> PathBuf {
 /// The driver with fail points: `HOSTLOOP_FAILPOINTS_BIN`, or the debug build of this workspace
 /// that is saved under another name.
 fn failpoints_binary() -> PathBuf {
-    built("HOSTLOOP_FAILPOINTS_BIN", "hostloop-failpoints", "scripts/test --only harness")
+    built("HOSTLOOP_FAILPOINTS_BIN", "hostloop-failpoints", "scripts/test --only crash")
 }
 
 fn built(variable: &str, name: &str, how: &str) -> PathBuf {
@@ -171,7 +170,7 @@ impl Dead {
 
 /// A running driver. Dropping it kills it.
 pub struct Driver {
-    child: Child,
+    program: Program,
     socket: PathBuf,
     log: PathBuf,
     view: Option<PathBuf>,
@@ -190,7 +189,7 @@ impl Driver {
 
     /// The driver's process ID.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.program.pid()
     }
 
     /// A client of the driver.
@@ -222,30 +221,17 @@ impl Driver {
 
     /// The end of the driver's log.
     pub fn tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<_> = log.lines().collect();
-        let end = lines[lines.len().saturating_sub(12)..].iter();
-        let short = |line: &&str| line.chars().take(400).collect::<String>();
-        end.map(short).collect::<Vec<_>>().join("\n")
+        child::tail(&self.log())
     }
 
     /// The exit status, if the driver has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("the driver is our child")
+        self.program.ended()
     }
 
     /// Waits at most `limit` for the end; `None` if the driver still runs.
     pub fn wait_ended(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.ended() {
-                return Some(status);
-            }
-            if Instant::now() > deadline {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.program.wait(limit)
     }
 
     fn wait_serving(&mut self) -> Option<ExitStatus> {
@@ -267,14 +253,12 @@ impl Driver {
 
     /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
-        self.child.kill().expect("the driver is our child");
-        self.child.wait().expect("the driver is our child");
+        self.program.kill();
     }
 
     /// Sends SIGTERM. The driver must end with success and remove its socket.
     pub fn stop(mut self) {
-        let pid = i32::try_from(self.pid()).expect("a PID");
-        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("the driver is running");
+        self.program.signal(Signal::SIGTERM);
         // The driver waits until its clients close their connections, and they are on this runtime.
         let status = match tokio::runtime::Handle::try_current() {
             Ok(_) => tokio::task::block_in_place(|| self.wait_ended(PATIENCE)),
@@ -290,9 +274,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if self.ended().is_none() {
-            self.kill();
-        }
+        self.kill();
         if std::thread::panicking() {
             eprintln!("the end of the driver's log:\n{}", self.tail());
         }

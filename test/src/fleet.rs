@@ -326,14 +326,10 @@ impl Fleet {
     async fn surrounded(mut self) -> Fleet {
         self.objects.namespace(&self.name).await;
         if !self.deployed {
-            let driver = json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
-                "metadata": {"name": self.driver_name},
-                "spec": {
-                    "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
-                },
+            let spec = json!({
+                "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
             });
-            self.objects.create(driver).await;
+            self.objects.create(objects::csi_driver(&self.driver_name, spec)).await;
         }
         for binding in Binding::ALL {
             let mode = json!({"volumeBindingMode": binding.mode()});

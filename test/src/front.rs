@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 use crate::memory::{MemoryDriver, Options};
 use crate::scratch::Scratch;
 
+pub mod fields;
 pub mod objects;
 pub mod plane;
 pub mod process;
 pub mod wait;
 
+use fields::{is_bound, name, text};
 use objects::{Objects, Place};
 use process::Pod;
 
@@ -141,22 +143,13 @@ impl Front {
         self.pod.log()
     }
 
-    /// A response of the controllers' HTTP endpoint. They must have been started with this address.
-    pub fn http(&self, address: &str, path: &str) -> String {
-        process::http(address, path)
-    }
-
     /// Creates the objects of a driver: a namespace, the CSIDriver, nodes with CSINodes, and a class
     /// with the front's name.
     async fn make_surroundings(&self, topology: bool) {
         let driver = &self.driver_name;
         self.objects.namespace(&self.name).await;
-        let csi_driver = json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
-            "metadata": {"name": driver},
-            "spec": {"attachRequired": true, "podInfoOnMount": false},
-        });
-        self.objects.create(csi_driver).await;
+        let spec = json!({"attachRequired": true, "podInfoOnMount": false});
+        self.objects.create(objects::csi_driver(driver, spec)).await;
         let keys: Vec<_> = topology.then_some(&*self.key).into_iter().collect();
         for node in &self.nodes {
             let labels = json!({&self.key: node, "kubernetes.io/hostname": node});
@@ -190,10 +183,8 @@ impl Front {
 
     /// Waits until a claim is bound, and returns it with its volume.
     pub async fn bound(&self, name: &str) -> (Value, Value) {
-        let is_bound = |object: &Value| object["status"]["phase"] == "Bound";
         let claim = self.until(&self.claim_at(name), "bound", is_bound).await;
-        let volume = claim["spec"]["volumeName"].as_str().unwrap_or_default();
-        let volume = self.at("PersistentVolume", volume);
+        let volume = self.at("PersistentVolume", text(&claim["spec"]["volumeName"]));
         let volume = self.until(&volume, "bound", is_bound).await;
         (claim, volume)
     }
@@ -220,8 +211,7 @@ impl Front {
     pub async fn down(self) {
         for kind in objects::USERS_KINDS {
             for object in self.objects.list(kind, &self.namespace).await {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                self.delete(self.at(kind, name)).await;
+                self.delete(self.at(kind, name(&object))).await;
             }
         }
         let nothing = || async {
@@ -245,7 +235,7 @@ impl Front {
     }
 
     /// The cluster-wide objects of this driver.
-    pub async fn left_in_cluster(&self) -> Vec<String> {
+    async fn left_in_cluster(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (kind, field) in objects::DRIVERS_KINDS {
             for object in self.objects.list(kind, "").await {
@@ -260,9 +250,8 @@ impl Front {
     async fn remove_surroundings(&self) {
         for kind in objects::CLASS_KINDS {
             for class in self.objects.list(kind, "").await {
-                let name = class["metadata"]["name"].as_str().unwrap_or_default();
                 if class["metadata"]["labels"]["front"] == self.name {
-                    self.objects.delete(&self.at(kind, name)).await;
+                    self.objects.delete(&self.at(kind, name(&class))).await;
                 }
             }
         }

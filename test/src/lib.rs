@@ -7,6 +7,7 @@
 
 pub mod arena;
 pub mod attacks;
+pub mod child;
 pub mod client;
 pub mod cluster;
 pub mod data;

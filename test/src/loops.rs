@@ -21,8 +21,6 @@ pub struct Loop {
     pub backing_device: String,
     /// The backing file's inode number.
     pub backing_inode: u64,
-    /// True if attached read-only.
-    pub read_only: bool,
     /// True if direct I/O is on.
     pub direct_io: bool,
     /// Logical sector size in bytes.
@@ -43,7 +41,6 @@ struct Row {
     back_device: Option<String>,
     #[serde(rename = "back-ino")]
     back_inode: Option<u64>,
-    ro: bool,
     dio: bool,
     #[serde(rename = "log-sec")]
     sector: Option<u32>,
@@ -51,7 +48,7 @@ struct Row {
 
 /// All attached loop devices of the machine.
 pub fn all() -> Vec<Loop> {
-    const COLUMNS: &str = "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,RO,DIO,LOG-SEC";
+    const COLUMNS: &str = "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,DIO,LOG-SEC";
     // losetup fails if a device disappears while it lists. Retry.
     let listed = (0..5)
         .find_map(|_| machine::try_run("losetup", &["--list", "--json", "--output", COLUMNS]).ok());
@@ -69,7 +66,6 @@ fn read_row(row: Row) -> Option<Loop> {
         backing: row.back_file.unwrap_or_default(),
         backing_device: row.back_device.unwrap_or_default().trim().to_owned(),
         backing_inode: row.back_inode.unwrap_or(0),
-        read_only: row.ro,
         direct_io: row.dio,
         sector: row.sector.unwrap_or(0),
     })
@@ -135,7 +131,6 @@ mod tests {
             backing: backing.to_owned(),
             backing_device: on.to_owned(),
             backing_inode: 1,
-            read_only: false,
             direct_io: true,
             sector: 4096,
         }

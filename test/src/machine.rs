@@ -48,7 +48,7 @@ pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
     if status.success() {
         return Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned());
     }
-    let said = String::from_utf8_lossy(&stderr);
+    let said = [stdout, stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
     Err(format!("{tool} {}: {status}: {}", args.join(" "), said.trim()))
 }
 

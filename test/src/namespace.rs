@@ -6,19 +6,20 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::child::Program;
 use crate::leaks::{Mounted, mounted, mountinfo};
 use crate::machine;
 use crate::scratch::Scratch;
 
 /// A private mount namespace: its mounts are not visible outside.
 pub struct Namespace {
-    holder: Child,
+    holder: Program,
 }
 
 impl Namespace {
@@ -34,7 +35,7 @@ impl Namespace {
             .stderr(Stdio::null())
             .spawn()
             .expect("unshare starts");
-        let namespace = Namespace { holder };
+        let namespace = Namespace { holder: Program::new(holder) };
         let deadline = Instant::now() + Duration::from_secs(10);
         while namespace.comm() != "sleep" {
             assert!(Instant::now() < deadline, "unshare --mount did not come up");
@@ -59,30 +60,23 @@ impl Namespace {
     }
 
     fn comm(&self) -> String {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.holder.id()));
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.holder.pid()));
         comm.unwrap_or_default().trim().to_owned()
     }
 
     /// The namespace file that `nsenter` enters.
     pub fn handle(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/mnt", self.holder.id()))
+        PathBuf::from(format!("/proc/{}/ns/mnt", self.holder.pid()))
     }
 
     /// The path outside of a file inside. It is valid for as long as this namespace lives.
     pub fn view(&self, path: &Path) -> PathBuf {
         let inside = path.strip_prefix("/").expect("paths of a namespace are absolute");
-        PathBuf::from(format!("/proc/{}/root", self.holder.id())).join(inside)
+        PathBuf::from(format!("/proc/{}/root", self.holder.pid())).join(inside)
     }
 
     /// The mount table inside.
     pub fn mountinfo(&self) -> String {
-        mountinfo(self.holder.id())
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
+        mountinfo(self.holder.pid())
     }
 }

@@ -98,7 +98,9 @@ impl Drop for Scratch {
             Err(why) => {
                 // Removing files under a live mount would delete the mounted files, so keep them.
                 let kept = self.dir.take().map(tempfile::TempDir::keep);
-                eprintln!("{kept:?} is left as it is: {why}");
+                let why = format!("{kept:?} is left as it is: {why}");
+                assert!(std::thread::panicking(), "{why}");
+                eprintln!("{why}");
             }
         }
     }

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use crate::machine;
+
 /// csi-sanity: `HOSTLOOP_CSI_SANITY`.
 pub fn csi_sanity() -> PathBuf {
     named("csi-sanity", "sanity", "HOSTLOOP_CSI_SANITY")
@@ -16,6 +18,11 @@ pub fn sidecars() -> PathBuf {
 /// Helm: `HOSTLOOP_HELM`.
 pub fn helm() -> PathBuf {
     named("helm", "chart", "HOSTLOOP_HELM")
+}
+
+/// Runs Helm and returns its output, or its error.
+pub fn run_helm(args: &[&str]) -> Result<String, String> {
+    machine::try_run(machine::text(&helm()), args)
 }
 
 /// The folder of the last release, with its files in `tree` and its image `image.tar`:

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
@@ -39,17 +38,9 @@ struct Site {
 impl Site {
     /// Runs helm on the release, or returns its error.
     fn helm(&self, verb: &str, args: &[&str]) -> Result<String, String> {
-        let out = Command::new(tools::helm())
-            .args([verb, "hostloop", "--namespace", "hostloop", "--kubeconfig"])
-            .arg(self.cluster.kubeconfig())
-            .args(args)
-            .output()
-            .expect("helm runs");
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        if out.status.success() {
-            return Ok(said);
-        }
-        Err(format!("helm {verb}: {said}{}", String::from_utf8_lossy(&out.stderr)))
+        let kubeconfig = self.cluster.kubeconfig();
+        let usual = [verb, "hostloop", "--namespace=hostloop", "--kubeconfig", text(&kubeconfig)];
+        tools::run_helm(&[&usual, args].concat())
     }
 
     /// Installs or upgrades the chart, and waits until its pods are ready.
@@ -137,7 +128,7 @@ async fn a_release_is_installed_used_upgraded_and_removed() {
     // A mistake changes nothing.
     let chart = root().join("deploy/chart/hostloop");
     let mistake = site.helm("upgrade", &[text(&chart), "--set", "kubletDir=/x"]);
-    assert!(mistake.is_err_and(|why| why.contains("kubletDir")));
+    assert!(mistake.is_err_and(|why| why.contains("additional properties 'kubletDir'")));
 
     cluster.delete(&users);
     stock.assert_nothing_left(cluster).await;

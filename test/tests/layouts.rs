@@ -11,8 +11,6 @@ use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, walk};
 
-const USUAL: &str = "/var/lib/kubelet";
-
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A distribution.
@@ -28,45 +26,47 @@ struct Layout {
     pool: &'static str,
 }
 
+/// One node at the usual places.
+const USUAL: Layout = Layout {
+    name: "",
+    nodes: 1,
+    known_as: None,
+    kubelet_dir: "/var/lib/kubelet",
+    pool: "default=/var/lib/hostloop",
+};
+
 #[tokio::test(flavor = "multi_thread")]
 async fn kind() {
-    let pool = "default=/var/lib/hostloop,image=20Gi";
-    let known_as = Some("kind");
-    lives_in(&Layout { name: "kind", nodes: 2, known_as, kubelet_dir: USUAL, pool }).await;
+    let (known_as, pool) = (Some("kind"), "default=/var/lib/hostloop,image=20Gi");
+    lives_in(&Layout { name: "kind", nodes: 2, known_as, pool, ..USUAL }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn minikube() {
-    let pool = "default=/data/hostloop,image=20Gi";
-    let known_as = Some("minikube");
-    lives_in(&Layout { name: "minikube", nodes: 1, known_as, kubelet_dir: USUAL, pool }).await;
+    let (known_as, pool) = (Some("minikube"), "default=/data/hostloop,image=20Gi");
+    lives_in(&Layout { name: "minikube", known_as, pool, ..USUAL }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn k3s() {
-    let pool = "default=/var/lib/hostloop";
-    lives_in(&Layout { name: "k3s", nodes: 1, known_as: Some("k3s"), kubelet_dir: USUAL, pool })
-        .await;
+    lives_in(&Layout { name: "k3s", known_as: Some("k3s"), ..USUAL }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn k0s() {
-    let (kubelet_dir, pool) = ("/var/lib/k0s/kubelet", "default=/var/lib/hostloop");
-    lives_in(&Layout { name: "k0s", nodes: 1, known_as: None, kubelet_dir, pool }).await;
+    lives_in(&Layout { name: "k0s", kubelet_dir: "/var/lib/k0s/kubelet", ..USUAL }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn microk8s() {
     let kubelet_dir = "/var/snap/microk8s/common/var/lib/kubelet";
-    let (known_as, pool) = (Some("MicroK8s"), "default=/var/lib/hostloop");
-    lives_in(&Layout { name: "microk8s", nodes: 1, known_as, kubelet_dir, pool }).await;
+    lives_in(&Layout { name: "microk8s", known_as: Some("MicroK8s"), kubelet_dir, ..USUAL }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn talos() {
-    let pool = "default=/var/mnt/hostloop";
-    let known_as = Some("Talos");
-    lives_in(&Layout { name: "talos", nodes: 1, known_as, kubelet_dir: USUAL, pool }).await;
+    let (known_as, pool) = (Some("Talos"), "default=/var/mnt/hostloop");
+    lives_in(&Layout { name: "talos", known_as, pool, ..USUAL }).await;
 }
 
 async fn lives_in(layout: &Layout) {

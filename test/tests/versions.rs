@@ -35,13 +35,9 @@ async fn kubernetes_1_36() {
 async fn lives_on(version: &'static str, minor: u32) {
     machine::require();
     let scratch = Scratch::new();
-    let kubelet_dir = format!("/var/lib/hostloop-{minor}-{}", std::process::id());
-    let options = Options {
-        kubelet_dir: Some(kubelet_dir.clone().into()),
-        version: Some(version),
-        ..Options::one_node()
-    };
-    let cluster = Cluster::up(&options);
+    let options = Options { version: Some(version), ..Options::one_node() };
+    let cluster = Cluster::up(&options.apart(&minor.to_string()));
+    let kubelet_dir = text(cluster.kubelet_dir());
     let served = cluster.kubectl(&["get", "--raw", "/version"]);
     let number = served.lines().find_map(|line| line.trim().strip_prefix("\"gitVersion\": "));
     let number = number.unwrap_or_else(|| panic!("{served}")).trim_matches([',', '"']).to_owned();
@@ -52,12 +48,12 @@ async fn lives_on(version: &'static str, minor: u32) {
 
     let pool = scratch.dir("pool");
     let named = format!("default={}", text(&pool));
-    let install = ["install", "--pool", &named, "--kubelet-dir", &kubelet_dir];
+    let install = ["install", "--pool", &named, "--kubelet-dir", kubelet_dir];
     let said = plugin.succeeds(&install, &[&number, "hostloop is installed"]);
     // Three classes, and a field of the CSIDriver.
     let left_out = said.lines().filter(|line| line.contains("left out: ")).count();
     assert_eq!(left_out, if minor < WHOLE { 4 } else { 0 }, "{said}");
-    takes_the_manifests(&cluster, minor, &kubelet_dir);
+    takes_the_manifests(&cluster, minor, kubelet_dir);
 
     let checked = plugin.succeeds(&["check"], &[&number]);
     for (kind, since) in OPTIONAL {

@@ -44,20 +44,6 @@ impl Capabilities {
         }
     }
 
-    /// Removes a capability of the Controller service.
-    #[must_use]
-    pub fn without(mut self, rpc: ControllerRpc) -> Capabilities {
-        self.controller.remove(&rpc);
-        self
-    }
-
-    /// Adds a capability of the Controller service.
-    #[must_use]
-    pub fn with(mut self, rpc: ControllerRpc) -> Capabilities {
-        self.controller.insert(rpc);
-        self
-    }
-
     /// True if volumes have topology.
     pub fn topology(&self) -> bool {
         let topology = Service::VolumeAccessibilityConstraints;

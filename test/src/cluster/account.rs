@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use crate::deployed::NAMESPACE;
+use crate::front::fields::{list, text};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -135,12 +136,4 @@ pub fn write_kubeconfig(admin: &Path, token: &str, file: &Path) {
     config.auth_infos[0].auth_info = Some(user);
     let config = serde_json::to_string(&config).expect("it is plain data");
     std::fs::write(file, config).expect("a kubeconfig can be written");
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }

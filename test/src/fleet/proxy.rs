@@ -13,14 +13,15 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
+use kube::config::Kubeconfig;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::dice::Dice;
+use crate::front::objects;
 
 /// The largest request of the controllers.
 const LARGEST: usize = 16 << 20;
@@ -109,10 +110,7 @@ impl Drop for Proxy {
 
 /// A client without credentials: the forwarded request identifies the user.
 async fn anonymous(kubeconfig: &Path) -> Client {
-    let read = Kubeconfig::read_from(kubeconfig);
-    let read = read.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-    let mut config = config.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
+    let mut config = objects::config(kubeconfig).await;
     config.auth_info = Default::default();
     config.default_retry = false;
     Client::try_from(config).expect("a client can be made")

@@ -9,6 +9,8 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::fields::{name, text};
+
 /// Kinds: the API group, and true if they are namespaced. All are served in v1.
 const KINDS: [(&str, &str, bool); 27] = [
     ("Namespace", "", false),
@@ -73,10 +75,73 @@ pub fn snapshot(namespace: &str, name: &str, class: &str, claim: &str) -> Value 
     })
 }
 
+/// A group snapshot of the claims with this label.
+pub fn group_snapshot(namespace: &str, name: &str, class: &str, label: (&str, &str)) -> Value {
+    json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "volumeGroupSnapshotClassName": class,
+            "source": {"selector": {"matchLabels": {label.0: label.1}}},
+        },
+    })
+}
+
+/// A VolumeSnapshotClass or VolumeGroupSnapshotClass of a driver, with this change.
+pub fn snapshot_class(kind: &str, name: &str, driver: &str, change: Value) -> Value {
+    let class = json!({
+        "apiVersion": Place::of(kind, "", name).resource.api_version, "kind": kind,
+        "metadata": {"name": name}, "driver": driver, "deletionPolicy": "Delete",
+    });
+    with(class, change)
+}
+
+pub fn attributes_class(name: &str, driver: &str, parameters: Value) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+        "metadata": {"name": name}, "driverName": driver, "parameters": parameters,
+    })
+}
+
+pub fn csi_driver(name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+        "metadata": {"name": name}, "spec": spec,
+    })
+}
+
+/// The capacity of 1 GiB that a node publishes for a class. `key` is the driver's topology key.
+pub fn capacity(namespace: &str, driver: &str, class: &str, key: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+        "metadata": {"name": "room", "namespace": namespace, "labels": {
+            "csi.storage.k8s.io/drivername": driver,
+            "csi.storage.k8s.io/managed-by": format!("external-provisioner-{node}"),
+        }},
+        "storageClassName": class, "capacity": "1Gi",
+        "nodeTopology": {"matchLabels": {key: node}},
+    })
+}
+
 /// The change of a claim that is restored from a snapshot.
 pub fn restored(snapshot: &str) -> Value {
     let (group, kind) = (SNAPSHOTS, "VolumeSnapshot");
     json!({"spec": {"dataSource": {"apiGroup": group, "kind": kind, "name": snapshot}}})
+}
+
+/// The change of a claim that clones another.
+pub fn cloned(claim: &str) -> Value {
+    json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": claim}}})
+}
+
+/// The change of a claim that asks for this size.
+pub fn sized(size: &str) -> Value {
+    json!({"spec": {"resources": {"requests": {"storage": size}}}})
+}
+
+/// The change of a claim that asks for this VolumeAttributesClass.
+pub fn with_attributes(class: &str) -> Value {
+    json!({"spec": {"volumeAttributesClassName": class}})
 }
 
 /// The attachment of a volume to a node.
@@ -133,14 +198,9 @@ impl Place {
 
     /// The reference of an object, from its own fields.
     pub fn of_object(object: &Value) -> Place {
-        let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let metadata = &object["metadata"];
-        let place = Place::of(
-            &field(&object["kind"]),
-            &field(&metadata["namespace"]),
-            &field(&metadata["name"]),
-        );
-        match field(&object["apiVersion"]).rsplit('/').next() {
+        let namespace = text(&object["metadata"]["namespace"]);
+        let place = Place::of(text(&object["kind"]), namespace, name(object));
+        match text(&object["apiVersion"]).rsplit('/').next() {
             None | Some("") => place,
             Some(version) => place.in_version(version),
         }
@@ -179,13 +239,17 @@ fn of_kind(kind: &str, group: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
 }
 
-/// A client of the cluster in this kubeconfig.
-pub async fn client(kubeconfig: &Path) -> Client {
+/// The settings of a client of the cluster in this kubeconfig.
+pub(crate) async fn config(kubeconfig: &Path) -> Config {
     let file = Kubeconfig::read_from(kubeconfig);
     let file = file.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    let config = config.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
-    Client::try_from(config).expect("a client can be made")
+    config.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()))
+}
+
+/// A client of the cluster in this kubeconfig.
+pub async fn client(kubeconfig: &Path) -> Client {
+    Client::try_from(config(kubeconfig).await).expect("a client can be made")
 }
 
 /// The objects of a cluster. Every error fails the test.
@@ -223,15 +287,13 @@ impl Objects {
 
     /// Creates a namespace.
     pub async fn namespace(&self, name: &str) {
-        let metadata = json!({"name": name});
-        self.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
+        self.create(named("Namespace", name)).await;
     }
 
     /// Creates a node with a driver and without a kubelet.
     pub async fn node(&self, node: &str, labels: Value, driver: &str, topology_keys: &[&str]) {
-        let metadata = json!({"name": node, "labels": labels});
-        let made =
-            self.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await;
+        let labels = json!({"metadata": {"labels": labels}});
+        let made = self.create(with(named("Node", node), labels)).await;
         let owner = json!({
             "apiVersion": "v1", "kind": "Node", "name": node, "uid": made["metadata"]["uid"],
         });
@@ -298,10 +360,15 @@ impl Objects {
             let object = &event["involvedObject"];
             object["kind"] == at.kind() && object["name"] == at.name
         };
-        let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let of = |e: &Value| (field(&e["type"]), field(&e["reason"]), field(&e["message"]));
+        let field = |event: &Value, name: &str| text(&event[name]).to_owned();
+        let of = |e: &Value| (field(e, "type"), field(e, "reason"), field(e, "message"));
         events.iter().filter(about).map(of).collect()
     }
+}
+
+/// A Node or Namespace without any further field.
+pub fn named(kind: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
 }
 
 /// The driver's ID of a node, which differs from the node's name.

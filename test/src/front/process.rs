@@ -4,14 +4,14 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{LazyLock, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 
+use crate::child::{self, Program};
 use crate::driver::binary;
 use crate::machine;
 
@@ -39,7 +39,7 @@ fn spawn(command: Command) -> io::Result<Child> {
 
 /// The running program. Dropping it kills it.
 pub struct Controllers {
-    child: Child,
+    program: Program,
 }
 
 impl Controllers {
@@ -62,46 +62,37 @@ impl Controllers {
             .args(args)
             .env_remove("NODE_NAME")
             .env_remove("POD_NAME")
-            .env("POD_NAMESPACE", namespace)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a file can be opened twice"))
-            .stderr(log);
+            .env("POD_NAMESPACE", namespace);
+        child::log_to(&mut command, log);
         if let Some(pod) = pod {
             command.env("POD_NAME", pod);
         }
-        Controllers { child: spawn(command).expect("the program starts") }
+        Controllers { program: Program::new(spawn(command).expect("the program starts")) }
     }
 
     /// The exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("it is our child")
+        self.program.ended()
     }
 
     /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
-        // An error means that the process has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.program.kill();
     }
 
     /// The process ID.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.program.pid()
     }
 
     /// Sends SIGSTOP: the process does nothing until [`resume`](Self::resume), and does not notice.
     pub fn pause(&self) {
-        self.signal(Signal::SIGSTOP);
+        self.program.signal(Signal::SIGSTOP);
     }
 
     /// Sends SIGCONT.
     pub fn resume(&self) {
-        self.signal(Signal::SIGCONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).expect("a PID");
-        kill(Pid::from_raw(pid), signal).expect("it is running");
+        self.program.signal(Signal::SIGCONT);
     }
 
     /// Sends SIGTERM. The process must end soon and with success.
@@ -115,26 +106,13 @@ impl Controllers {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        self.signal(Signal::SIGTERM);
+        self.program.signal(Signal::SIGTERM);
     }
 
     /// Waits for the end after [`terminate`](Self::terminate), which must be a success.
     pub fn wait(mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.ended() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "the controllers ignore SIGTERM");
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        let status = self.program.wait(PATIENCE).expect("the controllers obey SIGTERM");
         assert!(status.success(), "the controllers ended with {status}");
-    }
-}
-
-impl Drop for Controllers {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -247,13 +225,11 @@ pub fn log(dir: &Path) -> String {
 
 /// The end of the log in this directory.
 pub fn tail(dir: &Path) -> String {
-    let log = log(dir);
-    let lines: Vec<_> = log.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
+    child::tail(&log(dir))
 }
 
 /// An HTTP response, including its head.
-pub(crate) fn http(address: &str, path: &str) -> String {
+pub fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("a request can be sent");

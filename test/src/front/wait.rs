@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::Front;
-use super::objects::Place;
+use super::objects::{Objects, Place};
 
 /// The default time limit of a wait.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +27,33 @@ where
     }
 }
 
+impl Objects {
+    /// Waits until an object satisfies `is`, and returns it.
+    pub async fn until(
+        &self,
+        at: &Place,
+        limit: Duration,
+        is: impl Fn(&Value) -> bool,
+    ) -> Option<Value> {
+        until(limit, || async { self.get(at).await.filter(|object| is(object)) }).await
+    }
+
+    /// Waits until an object is gone. Returns false if it is still there.
+    pub async fn until_gone(&self, at: &Place, limit: Duration) -> bool {
+        let gone = || async { self.get(at).await.is_none().then_some(()) };
+        until(limit, gone).await.is_some()
+    }
+
+    /// An object and its events, for the message of a failed test.
+    pub async fn describe(&self, at: &Place) -> String {
+        let mut object = self.get(at).await.unwrap_or_default();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+        }
+        format!("{object:#}\nevents {:#?}", self.events(at).await)
+    }
+}
+
 impl Front {
     /// Waits until an object satisfies `is`, and returns it. On a timeout the test fails with the
     /// object, its events and the end of the log.
@@ -43,8 +70,7 @@ impl Front {
 
     /// Waits until an object is gone.
     pub async fn until_gone(&self, at: &Place) {
-        let ask = || async { self.objects.get(at).await.is_none().then_some(()) };
-        if until(PATIENCE, ask).await.is_none() {
+        if !self.objects.until_gone(at, PATIENCE).await {
             self.fail(at, "gone").await
         }
     }
@@ -92,17 +118,11 @@ impl Front {
     }
 
     async fn fail(&self, at: &Place, what: &str) -> ! {
-        let mut object = self.objects.get(at).await.unwrap_or_default();
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.remove("managedFields");
-        }
-        let events = self.objects.events(at).await;
-        let calls = self.driver.counts();
-        let object = serde_json::to_string_pretty(&object).unwrap_or_default();
-        let tail = self.pod.tail();
+        let object = self.objects.describe(at).await;
+        let (calls, tail) = (self.driver.counts(), self.pod.tail());
         panic!(
-            "{}: {at} is not {what} after {PATIENCE:?}:\n{object}\nevents {events:#?}\n\
-             calls {calls:?}\nthe end of the log:\n{tail}",
+            "{}: {at} is not {what} after {PATIENCE:?}:\n{object}\ncalls {calls:?}\n\
+             the end of the log:\n{tail}",
             self.name
         );
     }

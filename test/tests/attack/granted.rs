@@ -29,7 +29,7 @@ async fn grant_everything(site: &Site) -> String {
     };
     let classes = format!("{name}-classes");
     for object in [
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+        objects::named("Namespace", &name),
         role(&name, "*", json!(["*"]), "*"),
         binding("RoleBinding", Some(&name), &name),
         role(&classes, "storage.k8s.io", json!(["storageclasses"]), "create"),

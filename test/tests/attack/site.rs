@@ -8,7 +8,7 @@ use hostloop_test::cluster::account::{self, write_kubeconfig};
 use hostloop_test::cluster::{self, Cluster};
 use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects::{self, Objects, Place};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use hostloop_test::machine::{root, text};
 use kube::api::{
     DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchParams,
@@ -173,12 +173,6 @@ impl Site {
         api_of(&self.node, "persistentvolumes", "")
     }
 
-    /// Waits until an object meets the condition.
-    pub(crate) async fn until(&self, at: &Place, is: impl Fn(&Value) -> bool) -> Option<Value> {
-        let ask = || async { self.admin.get(at).await.filter(|object| is(object)) };
-        until(PATIENCE, ask).await
-    }
-
     /// Creates a class of this driver.
     pub(crate) async fn class(&self, name: &str, driver: &str, binding: &str) {
         let binding = json!({"volumeBindingMode": binding});
@@ -282,11 +276,8 @@ fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
     cluster.create_crds();
     cluster.kubectl(&["apply", "-f", text(&root().join("deploy/hostloop.yaml"))]);
-    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
-    let namespace =
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.run}});
-    for object in [node(&names.own), node(&names.other), namespace] {
-        cluster.apply(&object.to_string());
+    for (kind, name) in [("Node", &names.own), ("Node", &names.other), ("Namespace", &names.run)] {
+        cluster.apply(&objects::named(kind, name).to_string());
     }
     cluster
 }

@@ -22,7 +22,7 @@ async fn pending_claim(site: &Site, name: &str, driver: &str) -> Value {
     site.class(&class, driver, "Immediate").await;
     let at = site.claim(name, &class, json!({})).await;
     let handed = |claim: &Value| claim["metadata"]["annotations"][PROVISIONER].is_string();
-    let claim = site.until(&at, handed).await;
+    let claim = site.admin.until(&at, PATIENCE, handed).await;
     claim.expect("the cluster hands it to its driver")
 }
 

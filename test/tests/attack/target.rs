@@ -1,5 +1,6 @@
 //! The attacked objects and their owners.
 
+use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects;
 use serde_json::{Value, json};
 
@@ -156,15 +157,8 @@ impl Names {
 
     fn capacity(&self, target: Target) -> Option<Value> {
         let node = self.placed(target)?;
-        Some(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
-            "metadata": {"namespace": "hostloop", "labels": {
-                "csi.storage.k8s.io/drivername": target.driver(),
-                "csi.storage.k8s.io/managed-by": format!("external-provisioner-{node}"),
-            }},
-            "storageClassName": "attack", "capacity": "1Gi",
-            "nodeTopology": {"matchLabels": {"topology.hostloop.csi.dev/node": node}},
-        }))
+        let key = "topology.hostloop.csi.dev/node";
+        Some(objects::capacity(NAMESPACE, target.driver(), "attack", key, node))
     }
 
     fn event(&self, target: Target) -> Option<Value> {
@@ -182,11 +176,10 @@ impl Names {
 
     /// A snapshot names neither driver nor node, so all targets share one form.
     fn snapshot(&self) -> Value {
-        json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-            "metadata": {"namespace": self.run, "finalizers": [KEEP]},
-            "spec": {"source": {"persistentVolumeClaimName": "none"}},
-        })
+        let change = json!({
+            "metadata": {"finalizers": [KEEP]}, "spec": {"volumeSnapshotClassName": null},
+        });
+        objects::with(objects::snapshot(&self.run, "", "", "none"), change)
     }
 
     fn lease(&self) -> Value {

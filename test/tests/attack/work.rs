@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
-use hostloop_test::front::objects::Place;
+use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::fields::is_bound;
+use hostloop_test::front::objects::{self, Place, sized};
 use hostloop_test::front::process::{Controllers, log};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::PATIENCE;
 use hostloop_test::memory::{MemoryDriver, Options, Step};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
@@ -16,7 +18,6 @@ use tonic::Code;
 use crate::site::Site;
 use crate::target::Target;
 
-const DRIVER: &str = "hostloop.csi.dev";
 struct Work {
     site: Site,
     class: String,
@@ -74,7 +75,7 @@ impl Work {
 
     /// Waits until an object meets the condition.
     async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let object = self.site.until(at, is).await;
+        let object = self.site.admin.until(at, PATIENCE, is).await;
         object.unwrap_or_else(|| panic!("{at} is not {what}\n{}", log(self.scratch.path())))
     }
 
@@ -86,8 +87,7 @@ impl Work {
             "annotations": {"volume.kubernetes.io/selected-node": own},
         }});
         let at = self.site.claim(name, &self.class, change).await;
-        let bound = |claim: &Value| claim["status"]["phase"] == "Bound";
-        let claim = self.until(&at, "bound", bound).await;
+        let claim = self.until(&at, "bound", is_bound).await;
         let volume = claim["spec"]["volumeName"].as_str().expect("a name");
         let at = self.place("PersistentVolume", volume);
         self.until(&at, "there", |_| true).await
@@ -96,10 +96,9 @@ impl Work {
     /// An expansion that the driver refuses, and then one to less, but more than it has.
     async fn recover(&self, claim: &str) {
         let at = self.place("PersistentVolumeClaim", claim);
-        let ask = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
         let code = Code::OutOfRange;
         self.driver.always("ControllerExpandVolume", Step::Fail(code));
-        self.site.admin.merge(&at, ask("9Gi")).await;
+        self.site.admin.merge(&at, sized("9Gi")).await;
         let refused = |claim: &Value| {
             let status = &claim["status"];
             status["allocatedResources"]["storage"] == "9Gi"
@@ -107,7 +106,7 @@ impl Work {
         };
         self.until(&at, "refused", refused).await;
         self.driver.unscript("ControllerExpandVolume");
-        self.site.admin.merge(&at, ask("3Gi")).await;
+        self.site.admin.merge(&at, sized("3Gi")).await;
         let done = |claim: &Value| {
             let status = &claim["status"];
             status["capacity"]["storage"] == "3Gi"
@@ -121,13 +120,9 @@ impl Work {
         let at = self.place("PersistentVolumeClaim", claim);
         for (name, parameter) in [("bad", "colour"), ("good", "speed")] {
             let class = format!("{}-{name}", self.site.names.run);
-            let made = json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-                "metadata": {"name": class}, "driverName": DRIVER, "parameters": {parameter: "9"},
-            });
+            let made = objects::attributes_class(&class, DRIVER, json!({parameter: "9"}));
             self.site.admin.create(made).await;
-            let ask = json!({"spec": {"volumeAttributesClassName": class}});
-            self.site.admin.merge(&at, ask).await;
+            self.site.admin.merge(&at, objects::with_attributes(&class)).await;
             let ended = |claim: &Value| {
                 let status = &claim["status"];
                 let tried = &status["modifyVolumeStatus"];
@@ -149,10 +144,9 @@ async fn what_a_node_has_to_do_is_let_through() {
     work.modify("made").await;
     work.site.admin.delete(&work.place("PersistentVolumeClaim", "made")).await;
     let at = Place::of_object(&volume);
-    let gone = || async { work.site.admin.get(&at).await.is_none().then_some(()) };
-    let gone = until(PATIENCE, gone).await;
+    let gone = work.site.admin.until_gone(&at, PATIENCE).await;
     let log = log(work.scratch.path());
-    assert!(gone.is_some(), "{at} is left\n{log}");
+    assert!(gone, "{at} is left\n{log}");
     // Without a leader, a node watches everything and also tries objects that belong to no node
     // yet.
     let unplaced = work.site.names.of(Target::Unplaced);

@@ -161,10 +161,10 @@ fn the_action_installs_what_kustomize_renders() {
     assert_eq!(pod["volumes"].as_array().map(Vec::len), Some(3));
 
     for (args, word) in [
-        (["--pool", "a=relative"], "a=relative"),
+        (["--pool", "a=relative"], "--pool a=relative: write NAME=PATH"),
         (["--snapshot-controller", "maybe"], "auto, true or false"),
         (["--default-class", "yes"], "true or false"),
-        (["--what", "is"], "--what"),
+        (["--what", "is"], "unknown argument --what"),
     ] {
         let error = install.try_on(EMPTY, &args).expect_err(word);
         assert!(error.contains(word), "{error}");
@@ -195,7 +195,7 @@ fn a_release_is_fetched_whole_or_not_at_all() {
 
     std::fs::write(release.join("install.yaml"), "kind: Pod\n").expect("it can be written");
     let error = fetch(&scratch.path().join("damaged")).expect_err("the sums differ");
-    assert!(error.contains("damaged"), "{error}");
+    assert!(error.contains(" is damaged"), "{error}");
     sh("sed -i /install/d SHA256SUMS");
     let error = fetch(&scratch.path().join("unnamed")).expect_err("a sum is missing");
     assert!(error.contains("SHA256SUMS does not name"), "{error}");

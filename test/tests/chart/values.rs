@@ -1,7 +1,5 @@
 //! The values of the chart: what they do beyond kustomize, and mistakes in them.
 
-use std::process::Command;
-
 use hostloop_test::machine::{root, text};
 use hostloop_test::tools;
 use serde_json::{Value, json};
@@ -125,13 +123,10 @@ fn values_reach_their_objects() {
 fn the_notes_say_what_to_type_next() {
     let chart = root().join("deploy/chart/hostloop");
     let notes = |sets: &[&str]| {
-        let out = Command::new(tools::helm())
-            .args(["install", "mine", text(&chart), "--namespace", "store", "--dry-run=client"])
-            .args(sets.iter().flat_map(|set| ["--set", set]))
-            .output()
-            .expect("helm runs");
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let install = ["install", "mine", text(&chart), "--namespace=store", "--dry-run=client"];
+        let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        let said = tools::run_helm(&[&install[..], &sets].concat());
+        let said = said.unwrap_or_else(|why| panic!("{why}"));
         said.split_once("\nNOTES:\n").expect("there are notes").1.to_owned()
     };
     let plain = notes(&[]);
@@ -159,7 +154,5 @@ fn the_notes_say_what_to_type_next() {
 #[test]
 fn the_chart_has_no_lint() {
     let chart = root().join("deploy/chart/hostloop");
-    let out = Command::new(tools::helm()).args(["lint", "--strict", text(&chart)]).output();
-    let out = out.expect("helm runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    tools::run_helm(&["lint", "--strict", text(&chart)]).unwrap_or_else(|why| panic!("{why}"));
 }

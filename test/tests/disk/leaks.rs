@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hostloop_test::child::Program;
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::DriverSpec;
@@ -14,8 +15,7 @@ use hostloop_test::machine::{self, text};
 use hostloop_test::namespace::Namespace;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, sparse_loop};
 use hostloop_test::scratch::Scratch;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use hostloop_test::requests::{delete, id_of};
 
@@ -49,11 +49,10 @@ async fn every_kind_of_leak_is_found() {
     assert_eq!(found()[0], format!("mount at {}", mount.display()));
     machine::run("umount", &[text(&mount)]);
 
-    let mut child =
-        Command::new("sleep").arg("60").arg0(scratch.path()).spawn().expect("sleep starts");
-    only(&format!("process {}: ", child.id()), "");
-    child.kill().expect("it was alive");
-    child.wait().expect("it is our child");
+    let sleep = Command::new("sleep").arg("60").arg0(scratch.path()).spawn();
+    let sleep = Program::new(sleep.expect("sleep starts"));
+    only(&format!("process {}: ", sleep.pid()), "");
+    drop(sleep);
 
     let mount = pool.mount().expect("an XFS pool is mounted by the test");
     let heavy = mount.join("not-in-the-pool");
@@ -95,20 +94,20 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
 fn an_interrupted_walkthrough_leaves_nothing() {
     machine::require();
     let scratch = Scratch::new();
-    let mut walkthrough = Command::new(env!("CARGO_BIN_EXE_walkthrough"))
+    let walkthrough = Command::new(env!("CARGO_BIN_EXE_walkthrough"))
         .env("TMPDIR", scratch.path())
         .stdout(Stdio::null())
         .spawn()
         .expect("the walkthrough starts");
+    let mut walkthrough = Program::new(walkthrough);
     let deadline = Instant::now() + Duration::from_secs(120);
     // The pool's loop device, and that of a staged volume.
     while loops::beneath(scratch.path()).len() < 2 {
         assert!(Instant::now() < deadline, "nothing is staged");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let pid = i32::try_from(walkthrough.id()).expect("a PID");
-    kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");
-    let status = walkthrough.wait().expect("it is our child");
+    walkthrough.signal(Signal::SIGINT);
+    let status = walkthrough.wait(Duration::from_secs(60)).expect("the walkthrough ends");
     assert_eq!(status.code(), Some(130));
     assert_eq!(loops::beneath(scratch.path()), []);
     let left = std::fs::read_dir(scratch.path()).expect("the directory is there");

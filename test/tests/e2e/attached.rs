@@ -2,21 +2,15 @@
 
 use std::time::Duration;
 
+use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::objects::attachment_name;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::objects::{assert_text, handle_of, name};
 use crate::site::Site;
 use crate::snapshots::{content_of, snapshot};
 use crate::space::Space;
-use crate::world::{DRIVER, World, check};
-
-/// The name that the attach-detach controller and kubelet give a VolumeAttachment.
-pub(crate) fn attachment_name(handle: &str, node: &str) -> String {
-    let digest = Sha256::digest(format!("{handle}{DRIVER}{node}").as_bytes());
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{hex}")
-}
+use crate::world::{World, check};
 
 /// A volume has a VolumeAttachment, and finalizers, for as long as a pod uses it.
 pub(crate) fn volumes_are_attached_and_detached(world: &World) {
@@ -25,7 +19,7 @@ pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     let volume = space.volume("data");
     let handle = handle_of(&volume);
     let site = world.home(&volume);
-    let attachment = attachment_name(handle, site.name());
+    let attachment = attachment_name(handle, DRIVER, site.name());
     let seen = world.get("VolumeAttachment", "", &attachment);
     assert_eq!(seen.pointer("/status/attached"), Some(&json!(true)));
     assert_text(&seen, "/spec/source/persistentVolumeName", name(&volume));

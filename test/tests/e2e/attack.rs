@@ -45,7 +45,7 @@ pub(crate) fn a_pod_that_detaches_its_device_reaches_no_other_volume(world: &Wor
     let space = Space::new(world, "attack-block");
     let class = space.class("here", on_node(world.site(1).name()));
     for claim in ["own", "other"] {
-        space.claim(claim, &class, json!({"volumeMode": "Block"}));
+        space.device(claim, &class);
     }
     space.run_with(
         "attacker",

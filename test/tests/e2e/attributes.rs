@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::objects;
 use serde_json::{Value, json};
 
-use crate::objects::{assert_text, handle_of, text};
+use crate::objects::{assert_text, handle_of};
 use crate::space::Space;
-use crate::world::{DRIVER, World};
+use crate::world::World;
 
 /// A volume is made as its class says. In other classes, the read-ahead of its device, the mount
 /// option `discard` and the space that its image takes change under the running pod.
@@ -18,13 +20,13 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
         ("thick", json!({"provisioning": "thick"})),
     ]
     .map(|(suffix, parameters)| class(&space, suffix, parameters));
-    space.claim("data", "hostloop-ext4", json!({"volumeAttributesClassName": keeps}));
+    space.claim("data", "hostloop-ext4", objects::with_attributes(&keeps));
     space.run("pod", &["data"]);
     let volume = space.volume("data");
     let seen = || (read_ahead(&space), discards(&space), allocated(&space, &volume));
     let sparse = |bytes: u64| bytes < 256 << 20;
-    const CURRENT: &str = "/status/currentVolumeAttributesClassName";
-    assert_text(&space.claim_now("data"), CURRENT, &keeps);
+    let current = "/status/currentVolumeAttributesClassName";
+    assert_text(&space.claim_now("data"), current, &keeps);
     let (kib, discards, bytes) = seen();
     assert_eq!((kib.as_str(), discards, sparse(bytes)), ("256", false, true), "{bytes} bytes");
 
@@ -33,10 +35,7 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
         (&frees, ("4096", true, true)),
         (&thick, ("4096", false, false)),
     ] {
-        let other = json!({"spec": {"volumeAttributesClassName": class}});
-        space.patch_claim("data", other);
-        let changed = |claim: &Value| text(claim, CURRENT) == class;
-        space.until_claim("of the other class", "data", changed);
+        space.modify("data", class);
         let (kib, discards, bytes) = seen();
         assert_eq!((kib.as_str(), discards, sparse(bytes)), expected, "{class}: {bytes} bytes");
         assert_text(&space.volume("data"), "/spec/volumeAttributesClassName", class);
@@ -47,9 +46,7 @@ pub(crate) fn attributes_change_under_a_running_pod(world: &World) {
 /// Creates a class with these parameters, and returns its name.
 fn class(space: &Space<'_>, suffix: &str, parameters: Value) -> String {
     let named = format!("{}-{suffix}", space.name);
-    space.create_wide(json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-        "metadata": {"name": named}, "driverName": DRIVER, "parameters": parameters}));
+    space.create_wide(objects::attributes_class(&named, DRIVER, parameters));
     named
 }
 

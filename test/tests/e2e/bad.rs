@@ -1,5 +1,6 @@
 //! What cannot be made: each ends in an event that says why.
 
+use hostloop_test::front::objects::sized;
 use serde_json::{Value, json};
 
 use crate::objects::assert_text;
@@ -18,10 +19,9 @@ pub(crate) fn what_cannot_be_made_says_why(world: &World) {
         "csi.storage.k8s.io/provisioner-secret-name": "hostloop-controller-expand",
         "csi.storage.k8s.io/provisioner-secret-namespace": "hostloop"});
     let with = |parameters: Value| json!({"parameters": parameters});
-    let selector = json!({"selector": {"matchLabels": {"a": "b"}}});
-    let size = |size: &str| json!({"resources": {"requests": {"storage": size}}});
+    let selector = json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}});
     let none = || json!({});
-    // Name, fields of the class, fields of the claim.
+    // Name, change of the class, change of the claim.
     let claims = [
         ("unknown", with(colour), none()),
         ("reserved", with(reserved), none()),
@@ -30,8 +30,8 @@ pub(crate) fn what_cannot_be_made_says_why(world: &World) {
         ("secret", with(secret), none()),
         ("topology", on_node("nowhere"), none()),
         ("selector", none(), selector),
-        ("large", none(), size("900Gi")),
-        ("huge", none(), size("9Ei")),
+        ("large", none(), sized("900Gi")),
+        ("huge", none(), sized("9Ei")),
     ];
     for (named, class, claim) in claims {
         let class = space.class(named, class);

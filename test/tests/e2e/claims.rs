@@ -1,11 +1,12 @@
 //! Claims: creation and deletion of their volumes.
 
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use serde_json::{Value, json};
 
 use crate::filesystems::MOUNTED;
 use crate::objects::{assert_text, handle_of, name, text};
 use crate::space::{Space, attached};
-use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, check};
+use crate::world::{TOPOLOGY, World, check};
 
 /// A claim waits for its pod, gets a volume on the pod's node, and keeps its data over pods. Its
 /// deletion leaves nothing.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use hostloop_test::machine;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::objects::{name, text};
+use crate::snapshots;
 use crate::space::Space;
 use crate::world::{World, check, is_ready};
 
@@ -91,11 +92,7 @@ pub(crate) fn attributes(world: &World) {
     let space = applied(world, "attributes");
     space.ready("attributes");
     space.logged("attributes", "128\n");
-    let class = json!({"spec": {"volumeAttributesClassName": "hostloop-streaming"}});
-    space.patch_claim("attributes", class);
-    space.until_claim("of the other class", "attributes", |claim| {
-        text(claim, "/status/currentVolumeAttributesClassName") == "hostloop-streaming"
-    });
+    space.modify("attributes", "hostloop-streaming");
     space.logged("attributes", "4096\n");
     space.end();
 }
@@ -147,8 +144,7 @@ pub(crate) fn expand(world: &World) {
 pub(crate) fn group_snapshot(world: &World) {
     let space = applied(world, "group-snapshot");
     space.ready("group");
-    let group = ("VolumeGroupSnapshot", &*space.name, "group");
-    world.until_is("ready", group, |group| group["status"]["readyToUse"] == true);
+    snapshots::ready(&space, "VolumeGroupSnapshot", "group");
     let members = world.list("VolumeSnapshot", &space.name);
     let mut claims: Vec<_> =
         members.iter().map(|one| text(one, "/spec/source/persistentVolumeClaimName")).collect();
@@ -210,9 +206,8 @@ pub(crate) fn rwx(world: &World) {
 
 pub(crate) fn snapshot(world: &World) {
     let space = applied_to_claim(world, "snapshot");
-    let at = ("VolumeSnapshot", &*space.name, "snapshot");
-    world.until_is("ready", at, |snapshot| snapshot["status"]["readyToUse"] == true);
-    crate::snapshots::content_of(&space, "snapshot");
+    snapshots::ready(&space, "VolumeSnapshot", "snapshot");
+    snapshots::content_of(&space, "snapshot");
     space.ready("snapshot");
     space.logged("snapshot", "begun on");
     let mib = space.mib("snapshot", "/data");
@@ -228,14 +223,10 @@ pub(crate) fn statefulset(world: &World) {
         space.volume(claim);
     }
     // Its successor has the same name.
-    let uid = |pod: &Value| text(pod, "/metadata/uid").to_owned();
-    let first = uid(&space.pod_now("statefulset-0"));
+    let first = space.pod_now("statefulset-0");
     world.delete("Pod", &space.name, "statefulset-0");
-    world.until("its successor", || {
-        let pod = world.find("Pod", &space.name, "statefulset-0");
-        let is_new = pod.is_some_and(|pod| uid(&pod) != first && is_ready(&pod));
-        check(is_new, || space.events())
-    });
+    space.successor("statefulset-0", &first);
+    space.ready("statefulset-0");
     assert_eq!(space.sh("statefulset-0", "grep -c begun /data/log"), "2");
     let arguments = ["delete", "--namespace", &space.name, "statefulset", "statefulset"];
     world.cluster().kubectl(&arguments);

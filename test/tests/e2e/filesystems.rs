@@ -34,7 +34,7 @@ fn filesystem(world: &World, fs: &str) {
 /// A raw device keeps what is written to it, and has the size that was asked for.
 pub(crate) fn block(world: &World) {
     let space = Space::new(world, "block");
-    space.claim("disk", "hostloop-ext4", json!({"volumeMode": "Block"}));
+    space.device("disk", "hostloop-ext4");
     space.run("one", &["disk"]);
     let size = space.sh("one", "blockdev --getsize64 /dev/disk");
     assert_eq!(size, (512 << 20).to_string());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::front::objects;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::objects::{assert_text, handle_of, name, restarts, text};
 use crate::site::Site;
 use crate::snapshots::{content_of, ready};
 use crate::space::{Space, inline_volumes, on_node, staged_as, there};
-use crate::world::{DRIVER, NAMESPACE, World, check};
+use crate::world::{World, check};
 
 /// A pod that appends to a file, and ends at the first failed write: a restart shows a disturbance.
 pub(crate) struct Writer<'a, 'w> {

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hostloop_test::cluster::BUSYBOX;
+use hostloop_test::front::objects::{cloned, restored};
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, handle_of, name, text};
-use crate::snapshots::{content_of, group_snapshot, label, snapshot, source};
+use crate::snapshots::{content_of, group_snapshot, label, larger, snapshot};
 use crate::space::{Space, on_node, there};
 use crate::world::{World, check};
 
@@ -171,18 +172,13 @@ pub(crate) fn copies_go_where_their_source_is(world: &World) {
     snapshot(&space, "snap", "data");
     let xfs = json!({"parameters": {"csi.storage.k8s.io/fstype": "xfs"}});
     let immediate = space.class("now", xfs);
-    let restored = source("VolumeSnapshot", "snap");
-    let cloned = source("PersistentVolumeClaim", "data");
     let mut pods = Vec::new();
     for (binding, class) in [("late", "hostloop-xfs"), ("now", immediate.as_str())] {
-        for (what, source, size) in [
-            ("restored", &restored, "512Mi"),
-            ("larger", &restored, "1Gi"),
-            ("cloned", &cloned, "512Mi"),
-        ] {
+        for (what, source) in
+            [("restored", restored("snap")), ("larger", larger("snap")), ("cloned", cloned("data"))]
+        {
             let claim = format!("{what}-{binding}");
-            let spec = json!({"dataSource": source, "resources": {"requests": {"storage": size}}});
-            space.claim(&claim, class, spec);
+            space.claim(&claim, class, source);
             space.pod(&claim, &[&claim]);
             pods.push(claim);
         }

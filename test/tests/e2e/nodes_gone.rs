@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use hostloop_test::front::objects::Place;
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
+use hostloop_test::front::objects::{Place, attachment_name};
 use hostloop_test::machine;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::attached::{attachment_name, record};
+use crate::attached::record;
 use crate::nodes::assert_one_volume_each;
 use crate::objects::{assert_text, handle_of, name, text};
 use crate::site::Site;
 use crate::space::{Space, on_node, there};
-use crate::world::{NAMESPACE, World, check};
+use crate::world::{World, check};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
@@ -117,7 +118,7 @@ pub(crate) fn an_out_of_service_node_gives_up_its_pods(world: &World) {
     let volume = space.volume("data");
     let lost = space.stateful_set("pod", &["data"], json!({}));
     space.sh("pod-0", "echo kept > /data/file && sync");
-    let attachment = attachment_name(handle_of(&volume), site.name());
+    let attachment = attachment_name(handle_of(&volume), DRIVER, site.name());
     let first = world.get("VolumeAttachment", "", &attachment);
 
     world.cluster().stop(&site.kubelet());

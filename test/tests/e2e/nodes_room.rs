@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use hostloop_test::deployed::NAMESPACE;
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, name, text};
 use crate::rights::ACCOUNTS;
 use crate::site::Site;
 use crate::space::{Space, on_node};
-use crate::world::{NAMESPACE, World};
+use crate::world::World;
 
 /// Uses up space of a node with a volume of this size.
 fn fill(space: &Space<'_>, site: &Site<'_>, named: &str, size: &str) {

@@ -1,5 +1,6 @@
 //! Objects of any kind, as JSON.
 
+pub(crate) use hostloop_test::front::fields::{handle as handle_of, name};
 use hostloop_test::front::objects::Place;
 use kube::api::DeleteParams;
 use serde_json::Value;
@@ -12,19 +13,9 @@ pub(crate) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     field.unwrap_or_default()
 }
 
-/// `metadata.name`.
-pub(crate) fn name(object: &Value) -> &str {
-    text(object, "/metadata/name")
-}
-
 /// Panics if a field, by its JSON pointer, is not this text.
 pub(crate) fn assert_text(value: &Value, pointer: &str, expected: &str) {
     assert_eq!(text(value, pointer), expected, "{pointer} of {value}");
-}
-
-/// The CSI handle of a PersistentVolume.
-pub(crate) fn handle_of(volume: &Value) -> &str {
-    text(volume, "/spec/csi/volumeHandle")
 }
 
 /// The restarts of a pod's first container, once it has started.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
 use hostloop_test::client::Csi;
+use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::requests;
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, handle_of, name, restarts};
 use crate::site::Site;
 use crate::space::{Space, staged_as};
-use crate::world::{NAMESPACE, World, check, until};
+use crate::world::{World, check, until};
 
 /// How long the API server is away.
 fn outage() -> Duration {

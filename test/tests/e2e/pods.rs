@@ -9,7 +9,7 @@ use crate::world::{World, check};
 /// ReadWriteOncePod: a second pod waits until the first is gone.
 pub(crate) fn one_pod_at_a_time_has_a_read_write_once_pod_volume(world: &World) {
     let space = Space::new(world, "rwop");
-    let one_pod = json!({"accessModes": ["ReadWriteOncePod"]});
+    let one_pod = json!({"spec": {"accessModes": ["ReadWriteOncePod"]}});
     space.claim("data", "hostloop-ext4", one_pod);
     space.run("first", &["data"]);
     space.pod("second", &["data"]);

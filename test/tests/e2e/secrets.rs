@@ -1,11 +1,12 @@
 //! Secrets that classes name: they are found, missing ones are reported, and their values appear
 //! nowhere.
 
+use hostloop_test::deployed::NAMESPACE;
 use serde_json::json;
 
 use crate::objects::assert_text;
 use crate::space::Space;
-use crate::world::{NAMESPACE, World};
+use crate::world::World;
 
 /// A value that must not appear in any log.
 const VALUE: &str = "unspeakable-4711";

@@ -14,7 +14,7 @@ pub(crate) fn two_volumes_share_one_handle(world: &World) {
     let first = space.volume("data");
     let handle = handle_of(&first);
     let second = second(&space, &first);
-    let of_second = json!({"volumeName": name(&second)});
+    let of_second = json!({"spec": {"volumeName": name(&second)}});
     space.claim("again", "hostloop-xfs", of_second);
     space.volume("again");
     space.run("two", &["again"]);

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use hostloop_test::cluster::Node;
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::leaks::Mounted;
 use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::objects::{name, text};
-use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, check, is_ready};
+use crate::world::{TOPOLOGY, World, check, is_ready};
 
 /// A node, and the driver's files on it.
 pub(crate) struct Site<'w> {

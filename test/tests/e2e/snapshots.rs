@@ -1,6 +1,7 @@
 //! Snapshots, group snapshots, and volumes restored from them.
 
-use hostloop_test::front::objects;
+use hostloop_test::front::fields::is_ready_to_use;
+use hostloop_test::front::objects::{self, cloned, restored, sized};
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, name, text};
@@ -17,14 +18,10 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
     assert_content(&space, "snap");
     space.sh("writer", "echo after > /data/file && sync");
 
-    let from = source("VolumeSnapshot", "snap");
-    let copy = source("PersistentVolumeClaim", "data");
-    for (claim, from, size) in
-        [("same", &from, "512Mi"), ("larger", &from, "1Gi"), ("copy", &copy, "512Mi")]
+    for (claim, from) in
+        [("same", restored("snap")), ("larger", larger("snap")), ("copy", cloned("data"))]
     {
-        let resources = json!({"requests": {"storage": size}});
-        let spec = json!({"dataSource": from, "resources": resources});
-        space.claim(claim, "hostloop-xfs", spec);
+        space.claim(claim, "hostloop-xfs", from);
     }
     let claims = ["same", "larger", "copy"];
     space.run("reader", &claims);
@@ -43,7 +40,7 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
     // A snapshot outlives its source.
     space.delete_pod("writer");
     space.delete_claim("data");
-    space.claim("late", "hostloop-xfs", json!({"dataSource": from}));
+    space.claim("late", "hostloop-xfs", restored("snap"));
     space.run("last", &["late"]);
     assert_eq!(space.sh("last", "cat /late/file"), "before");
     space.volume("late");
@@ -63,27 +60,17 @@ pub(crate) fn label(space: &Space<'_>, claim: &str, app: &str) {
 
 /// Creates a group snapshot of the claims with a label.
 pub(crate) fn group_snapshot(space: &Space<'_>, named: &str, app: &str) {
-    space.create(json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
-        "metadata": {"name": named},
-        "spec": {"volumeGroupSnapshotClassName": "hostloop",
-            "source": {"selector": {"matchLabels": {"app": app}}}}}));
+    space.create(objects::group_snapshot(&space.name, named, "hostloop", ("app", app)));
 }
 
-/// The data source of a claim: a snapshot or another claim.
-pub(crate) fn source(kind: &str, named: &str) -> Value {
-    match kind {
-        "VolumeSnapshot" => {
-            json!({"apiGroup": "snapshot.storage.k8s.io", "kind": kind, "name": named})
-        }
-        _ => json!({"kind": kind, "name": named}),
-    }
+/// The change of a claim of 1 GiB that is restored from a smaller snapshot.
+pub(crate) fn larger(snapshot: &str) -> Value {
+    objects::with(restored(snapshot), sized("1Gi"))
 }
 
 /// Waits until a snapshot or group of snapshots is ready, and returns it.
 pub(crate) fn ready(space: &Space<'_>, kind: &str, named: &str) -> Value {
-    let is_ready = |object: &Value| object["status"]["readyToUse"] == true;
-    space.world.until_is("ready", (kind, &space.name, named), is_ready)
+    space.world.until_is("ready", (kind, &space.name, named), is_ready_to_use)
 }
 
 /// The content of a snapshot. [`Space::end`] looks for leaks of it.
@@ -127,8 +114,7 @@ pub(crate) fn a_group_is_snapshotted_at_one_moment(world: &World) {
         let snapshot = ready(&space, "VolumeSnapshot", &member);
         assert_text(&snapshot, "/status/volumeGroupSnapshotName", "both");
         assert_content(&space, &member);
-        let from = json!({"dataSource": source("VolumeSnapshot", &member)});
-        space.claim(&format!("{claim}-again"), "hostloop-xfs", from);
+        space.claim(&format!("{claim}-again"), "hostloop-xfs", restored(&member));
     }
     space.run("reader", &["first-again", "second-again"]);
     let read = |claim: &str| {

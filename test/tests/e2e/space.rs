@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use hostloop_test::cluster::{self, BUSYBOX};
+use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::objects;
 use hostloop_test::leaks::files_in;
 use hostloop_test::loops;
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::objects::{handle_of, name, text};
 use crate::site::Site;
-use crate::world::{DRIVER, TOPOLOGY, World, check, is_ready};
+use crate::world::{TOPOLOGY, World, check, is_ready};
 
 /// A test's namespace. [`Space::end`] checks that nothing is left.
 pub(crate) struct Space<'w> {
@@ -58,10 +59,14 @@ impl<'w> Space<'w> {
         named
     }
 
-    /// Creates a claim of 512 MiB for one node, with other fields in its spec.
-    pub(crate) fn claim(&self, named: &str, class: &str, spec: Value) -> Value {
-        let spec = json!({"spec": spec});
-        self.create(objects::claim(&self.name, named, class, "512Mi", spec))
+    /// Creates a claim of 512 MiB for one node, with this change.
+    pub(crate) fn claim(&self, named: &str, class: &str, change: Value) -> Value {
+        self.create(objects::claim(&self.name, named, class, "512Mi", change))
+    }
+
+    /// Creates a claim of a raw block volume.
+    pub(crate) fn device(&self, named: &str, class: &str) {
+        self.claim(named, class, json!({"spec": {"volumeMode": "Block"}}));
     }
 
     /// Reads a claim.
@@ -106,8 +111,15 @@ impl<'w> Space<'w> {
 
     /// Changes the requested size of a claim.
     pub(crate) fn grow(&self, claim: &str, to: &str) {
-        let spec = json!({"spec": {"resources": {"requests": {"storage": to}}}});
-        self.patch_claim(claim, spec);
+        self.patch_claim(claim, objects::sized(to));
+    }
+
+    /// Changes the VolumeAttributesClass of a claim, and waits until the volume has it.
+    pub(crate) fn modify(&self, claim: &str, class: &str) {
+        self.patch_claim(claim, objects::with_attributes(class));
+        self.until_claim("of the other class", claim, |claim| {
+            text(claim, "/status/currentVolumeAttributesClassName") == class
+        });
     }
 
     /// [`Space::grow`], and waits until the claim has grown in its pod.

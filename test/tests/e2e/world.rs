@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
+use hostloop_test::front::fields::has_condition;
 use hostloop_test::front::objects::Objects;
 use hostloop_test::leaks::{files_in, mounted, mountinfo};
 use hostloop_test::machine::{self, text as path_text};
@@ -17,10 +19,6 @@ use tokio::runtime::Runtime;
 use crate::objects::name;
 use crate::site::Site;
 
-/// The driver's name.
-pub(crate) const DRIVER: &str = "hostloop.csi.dev";
-/// The namespace of the driver's deployment.
-pub(crate) const NAMESPACE: &str = "hostloop";
 /// The topology key of the driver's nodes.
 pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
@@ -58,10 +56,7 @@ impl World {
     /// Starts the cluster and deploys the driver without attachment.
     pub(crate) fn up() -> World {
         machine::require();
-        // Kubelet's root is not at the usual place, so that nothing relies on that.
-        let kubelet_dir = format!("/var/lib/hostloop-e2e-{}", std::process::id());
-        let cluster =
-            Cluster::up(&Options { kubelet_dir: Some(kubelet_dir.into()), ..Options::two_nodes() });
+        let cluster = Cluster::up(&Options::two_nodes().apart("e2e"));
         let runtime = Runtime::new().expect("threads can be had");
         let objects = runtime.block_on(Objects::connect(&cluster.kubeconfig()));
         let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
@@ -308,7 +303,5 @@ pub(crate) fn check(held: bool, seen: impl FnOnce() -> String) -> Result<(), Str
 
 /// True if a pod is ready.
 pub(crate) fn is_ready(pod: &Value) -> bool {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    let is_ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
-    conditions.is_some_and(|all| all.iter().any(is_ready))
+    has_condition(pod, "Ready")
 }

@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use hostloop_test::deployed::DRIVER;
 use hostloop_test::driver::NODE;
+use hostloop_test::front::fields::{handle, has_finalizer, list, name, text};
 use hostloop_test::front::objects::{self, Place};
-use hostloop_test::machine::text;
+use hostloop_test::requests;
 use serde_json::{Value, json};
 
-use crate::site::{DRIVER, Site, at};
+use crate::site::{Site, at};
 
 /// A claim's volume in use by a pod that writes.
 pub(crate) struct Mounted {
@@ -20,7 +22,7 @@ pub(crate) struct Mounted {
     attachment: Place,
     /// The driver's name of the volume.
     pub(crate) handle: String,
-    staging: String,
+    staging: PathBuf,
     target: PathBuf,
     capability: csi::VolumeCapability,
 }
@@ -40,61 +42,54 @@ impl Mounted {
     /// Attaches, stages and publishes the volume of a bound claim.
     pub(crate) async fn new(site: &Site, claim: &Place) -> Mounted {
         let volume = site.bound(claim).await;
-        let csi = &volume["spec"]["csi"];
-        let handle = string(&csi["volumeHandle"]);
-        let name = string(&volume["metadata"]["name"]);
-        let attachment = attach(site, &name, &handle).await;
+        let (name, handle) = (name(&volume), handle(&volume));
+        let attachment = attach(site, name, handle).await;
         let publish_context = strings(&attachment["status"]["attachmentMetadata"]);
         let attachment = Place::of_object(&attachment);
 
         let kubelet = site.scratch.dir("kubelet");
-        let staging = kubelet.join("plugins").join(&name).join("globalmount");
-        let target = kubelet.join("pods").join(&name).join("mount");
+        let staging = kubelet.join("plugins").join(name).join("globalmount");
+        let target = kubelet.join("pods").join(name).join("mount");
         std::fs::create_dir_all(&staging).expect("a staging path can be made");
         let parent = target.parent().expect("it has one");
         std::fs::create_dir_all(parent).expect("a target's parent can be made");
         let mounted = Mounted {
             claim: claim.clone(),
             attachment,
-            handle,
-            staging: text(&staging).to_owned(),
+            handle: handle.to_owned(),
+            staging,
             target,
             capability: capability(&volume),
         };
-        let volume_context = strings(&csi["volumeAttributes"]);
+        let volume_context = strings(&volume["spec"]["csi"]["volumeAttributes"]);
         let stage = csi::NodeStageVolumeRequest {
-            volume_id: mounted.handle.clone(),
             publish_context: publish_context.clone(),
-            staging_target_path: mounted.staging.clone(),
             volume_capability: Some(mounted.capability.clone()),
             volume_context: volume_context.clone(),
-            ..Default::default()
+            ..requests::stage(&mounted.handle, &mounted.staging)
         };
         site.csi.ok(stage).await;
         let publish = csi::NodePublishVolumeRequest {
-            volume_id: mounted.handle.clone(),
             publish_context,
-            staging_target_path: mounted.staging.clone(),
-            target_path: text(&mounted.target).to_owned(),
             volume_capability: Some(mounted.capability.clone()),
             volume_context,
-            ..Default::default()
+            ..requests::publish(&mounted.handle, &mounted.staging, &mounted.target)
         };
         site.csi.ok(publish).await;
         mounted
     }
 
-    /// Grows the filesystem to its volume's size, and says so in the claim.
+    /// Grows the filesystem to its volume's size, and updates the claim's status.
     pub(crate) async fn grow(&self, site: &Site) {
         let volume = site.bound(&self.claim).await;
-        let capacity = string(&volume["spec"]["capacity"]["storage"]);
+        let capacity = &volume["spec"]["capacity"]["storage"];
         let claim = site.objects.get(&self.claim).await.expect("the claim");
         let asked = mebibytes(&claim["spec"]["resources"]["requests"]["storage"]);
         let expand = csi::NodeExpandVolumeRequest {
             volume_id: self.handle.clone(),
-            volume_path: text(&self.target).to_owned(),
+            volume_path: requests::text(&self.target),
             capacity_range: hostloop_test::client::at_least(asked << 20),
-            staging_target_path: self.staging.clone(),
+            staging_target_path: requests::text(&self.staging),
             volume_capability: Some(self.capability.clone()),
             ..Default::default()
         };
@@ -109,16 +104,8 @@ impl Mounted {
 
     /// Takes the mounts down; the volume stays attached.
     pub(crate) async fn unmount(&self, site: &Site) {
-        let unpublish = csi::NodeUnpublishVolumeRequest {
-            volume_id: self.handle.clone(),
-            target_path: text(&self.target).to_owned(),
-        };
-        site.csi.ok(unpublish).await;
-        let unstage = csi::NodeUnstageVolumeRequest {
-            volume_id: self.handle.clone(),
-            staging_target_path: self.staging.clone(),
-        };
-        site.csi.ok(unstage).await;
+        site.csi.ok(requests::unpublish(&self.handle, &self.target)).await;
+        site.csi.ok(requests::unstage(&self.handle, &self.staging)).await;
     }
 
     /// Deletes the attachment, and waits until the volume is detached.
@@ -145,7 +132,7 @@ async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
     let finalizer = format!("external-attacher/{}", DRIVER.replace('.', "-"));
     let volume = site.objects.get(&at("PersistentVolume", volume)).await;
     for object in [&attachment, &volume.expect("the volume")] {
-        assert!(finalizers(object).contains(&finalizer), "{object}");
+        assert!(has_finalizer(object, &finalizer), "{object}");
     }
     attachment
 }
@@ -154,10 +141,10 @@ async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
 /// several, so ReadWriteOnce is several on one node.
 fn capability(volume: &Value) -> csi::VolumeCapability {
     assert_eq!(volume["spec"]["accessModes"], json!(["ReadWriteOnce"]));
-    let options = volume["spec"]["mountOptions"].as_array();
+    let options = list(&volume["spec"]["mountOptions"]);
     let mount = MountVolume {
-        fs_type: string(&volume["spec"]["csi"]["fsType"]),
-        mount_flags: options.into_iter().flatten().map(string).collect(),
+        fs_type: text(&volume["spec"]["csi"]["fsType"]).to_owned(),
+        mount_flags: options.map(|option| text(option).to_owned()).collect(),
         ..Default::default()
     };
     csi::VolumeCapability {
@@ -166,19 +153,9 @@ fn capability(volume: &Value) -> csi::VolumeCapability {
     }
 }
 
-/// A string, or nothing.
-pub(crate) fn string(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-pub(crate) fn finalizers(object: &Value) -> Vec<String> {
-    let finalizers = object["metadata"]["finalizers"].as_array();
-    finalizers.into_iter().flatten().map(string).collect()
-}
-
 fn strings(map: &Value) -> BTreeMap<String, String> {
     let map = map.as_object().into_iter().flatten();
-    map.map(|(key, value)| (key.clone(), string(value))).collect()
+    map.map(|(key, value)| (key.clone(), text(value).to_owned())).collect()
 }
 
 /// Of `320Mi`, 320: the only form these tests ask in.

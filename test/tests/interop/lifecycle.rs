@@ -2,15 +2,22 @@
 //! driver did.
 
 use hostloop_test::data;
+use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::fields::{
+    has_condition, has_finalizer, is_ready_to_use, list, name, text,
+};
 use hostloop_test::front::objects::{self, Place};
 use hostloop_test::loops;
 use serde_json::{Value, json};
 
-use crate::kubelet::{Mounted, finalizers, string};
-use crate::site::{CLASS, DRIVER, NAMESPACE, Site, at};
+use crate::kubelet::Mounted;
+use crate::site::{CLASS, NAMESPACE, Site, at};
 
 /// Claims with this label are taken together.
 const GROUPED: &str = "grouped";
+
+/// The size of the first claim after its expansion.
+const GROWN: &str = "480Mi";
 
 /// From the first claim to the last object's end.
 pub(crate) async fn lifecycle(site: &Site) {
@@ -25,8 +32,8 @@ pub(crate) async fn lifecycle(site: &Site) {
 
     let snapshot = snapshot(site, "cut", "data").await;
     let second = data::write(&pod.data(), 2);
-    let restored = site.claim("restored", from("VolumeSnapshot", "cut")).await;
-    let clone = from("PersistentVolumeClaim", "data");
+    let restored = site.claim("restored", grown(objects::restored("cut"))).await;
+    let clone = grown(objects::cloned("data"));
     let cloned = site.claim("cloned", objects::with(clone, labelled())).await;
     let of_snapshot = Mounted::new(site, &restored).await;
     assert_eq!(data::read(&of_snapshot.data()), first);
@@ -53,7 +60,7 @@ pub(crate) async fn lifecycle(site: &Site) {
         pod.end(site).await;
         site.until_gone(&volume).await;
     }
-    let late = site.claim("late", from("VolumeSnapshot", "cut")).await;
+    let late = site.claim("late", grown(objects::restored("cut"))).await;
     let pod = Mounted::new(site, &late).await;
     assert_eq!(data::read(&pod.data()), first);
     pod.end(site).await;
@@ -72,15 +79,14 @@ fn provisioned(volume: &Value) {
     let term = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"][0];
     let key = &term["matchExpressions"][0]["key"];
     assert_eq!(*key, format!("topology.{DRIVER}/node"), "{spec}");
-    let finalizer = "external-provisioner.volume.kubernetes.io/finalizer".to_owned();
-    assert!(finalizers(volume).contains(&finalizer), "{volume}");
+    let finalizer = "external-provisioner.volume.kubernetes.io/finalizer";
+    assert!(has_finalizer(volume, finalizer), "{volume}");
 }
 
 /// The claim asks for more while its volume is in use.
 async fn expanded(site: &Site, claim: &Place, pod: &Mounted) {
     let before = pod.bytes();
-    let more = json!({"spec": {"resources": {"requests": {"storage": "480Mi"}}}});
-    site.objects.merge(claim, more).await;
+    site.objects.merge(claim, objects::sized(GROWN)).await;
     let pending = |c: &Value| {
         c["status"]["allocatedResourceStatuses"]["storage"] == "NodeResizePending"
             && has_condition(c, "FileSystemResizePending")
@@ -105,8 +111,7 @@ async fn modified(site: &Site, claim: &Place) {
         found.expect("the volume has a loop device").direct_io
     };
     assert!(direct(), "the class asks for direct I/O");
-    let other = json!({"spec": {"volumeAttributesClassName": "buffered"}});
-    site.objects.merge(claim, other).await;
+    site.objects.merge(claim, objects::with_attributes("buffered")).await;
     site.until(claim, "modified", |c| {
         c["status"]["currentVolumeAttributesClassName"] == "buffered"
             && c["status"]["modifyVolumeStatus"].is_null()
@@ -128,38 +133,29 @@ async fn snapshot(site: &Site, name: &str, claim: &str) -> Place {
 
 /// Waits until a snapshot can be restored, and returns the driver's name of it.
 async fn ready(site: &Site, snapshot: &Place) -> String {
-    let ready =
-        |s: &Value| s["status"]["readyToUse"] == true && s["status"]["restoreSize"].is_string();
+    let ready = |s: &Value| is_ready_to_use(s) && s["status"]["restoreSize"].is_string();
     let made = site.until(snapshot, "ready", ready).await;
-    let content = string(&made["status"]["boundVolumeSnapshotContentName"]);
-    let content = at("VolumeSnapshotContent", &content);
+    let content = text(&made["status"]["boundVolumeSnapshotContentName"]);
+    let content = at("VolumeSnapshotContent", content);
     let content = site.objects.get(&content).await;
     let content = content.expect("the snapshot's content");
-    string(&content["status"]["snapshotHandle"])
+    text(&content["status"]["snapshotHandle"]).to_owned()
 }
 
 /// All claims with the label are taken at one moment, and each of the snapshots can be restored.
 async fn grouped(site: &Site, pods: &[&Mounted]) {
     let written = (10..).zip(pods);
     let written: Vec<_> = written.map(|(seed, pod)| data::write(&pod.data(), seed)).collect();
-    let group = json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
-        "metadata": {"name": "both", "namespace": NAMESPACE},
-        "spec": {
-            "volumeGroupSnapshotClassName": CLASS,
-            "source": {"selector": {"matchLabels": {GROUPED: "yes"}}},
-        },
-    });
+    let group = objects::group_snapshot(NAMESPACE, "both", CLASS, (GROUPED, "yes"));
     let group = site.objects.create(group).await;
     let place = Place::of_object(&group);
-    site.until(&place, "ready", |g| g["status"]["readyToUse"] == true).await;
+    site.until(&place, "ready", is_ready_to_use).await;
     let members = members(site, &group).await;
     assert_eq!(members.len(), pods.len(), "{members:?}");
     let mut found = Vec::new();
     for (n, member) in members.iter().enumerate() {
         ready(site, &at("VolumeSnapshot", member)).await;
-        let (name, spec) = (format!("member-{n}"), from("VolumeSnapshot", member));
-        let claim = site.claim(&name, spec).await;
+        let claim = site.claim(&format!("member-{n}"), grown(objects::restored(member))).await;
         let pod = Mounted::new(site, &claim).await;
         found.push(data::read(&pod.data()));
         pod.end(site).await;
@@ -177,33 +173,20 @@ async fn grouped(site: &Site, pods: &[&Mounted]) {
 async fn members(site: &Site, group: &Value) -> Vec<String> {
     let snapshots = site.objects.list("VolumeSnapshot", NAMESPACE).await;
     let owned = |s: &&Value| {
-        let owners = s["metadata"]["ownerReferences"].as_array();
-        let mut owners = owners.into_iter().flatten();
+        let mut owners = list(&s["metadata"]["ownerReferences"]);
         owners.any(|owner| owner["uid"] == group["metadata"]["uid"])
     };
     let owned = snapshots.iter().filter(owned);
-    owned.map(|s| string(&s["metadata"]["name"])).collect()
-}
-
-fn has_condition(object: &Value, kind: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|c| c["type"] == kind && c["status"] == "True")
+    owned.map(|s| name(s).to_owned()).collect()
 }
 
 /// A claim that is taken with its group, in a class of attributes.
 fn labelled() -> Value {
-    json!({
-        "metadata": {"labels": {GROUPED: "yes"}},
-        "spec": {"volumeAttributesClassName": "direct"},
-    })
+    let label = json!({"metadata": {"labels": {GROUPED: "yes"}}});
+    objects::with(objects::with_attributes("direct"), label)
 }
 
-/// A claim made of a claim or a snapshot, which have grown.
-fn from(kind: &str, name: &str) -> Value {
-    let group = (kind == "VolumeSnapshot").then_some("snapshot.storage.k8s.io");
-    json!({"spec": {
-        "resources": {"requests": {"storage": "480Mi"}},
-        "dataSource": {"apiGroup": group, "kind": kind, "name": name},
-    }})
+/// The change of a claim with a source that has grown.
+fn grown(change: Value) -> Value {
+    objects::with(change, objects::sized(GROWN))
 }

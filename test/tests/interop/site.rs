@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use hostloop_test::client::Csi;
 use hostloop_test::cluster::{Cluster, Options, Stock};
+use hostloop_test::deployed::DRIVER;
 use hostloop_test::driver::{Driver, DriverSpec, NODE};
+use hostloop_test::front::fields::{is_bound, text};
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait;
 use hostloop_test::leaks::Leaks;
@@ -14,9 +16,6 @@ use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
 
 use crate::process::{Process, common};
-
-/// The driver's name, as it ships.
-pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 
 /// Where the claims are.
 pub(crate) const NAMESPACE: &str = "default";
@@ -65,10 +64,7 @@ impl Site {
     pub(crate) async fn up(cast: [Who; ROLES.len()]) -> Site {
         machine::require();
         let cluster = Cluster::up(&Options::default());
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let crds = root.join("deploy/crds");
-        cluster.kubectl(&["apply", "--server-side", "-k", machine::text(&crds)]);
-        cluster.kubectl(&["wait", "--for=condition=Established", "--all", "crd"]);
+        cluster.create_crds();
         cluster.apply(&surroundings().to_string());
 
         let scratch = Scratch::new();
@@ -126,18 +122,15 @@ impl Site {
 
     /// Waits until a claim is bound, and returns its volume.
     pub(crate) async fn bound(&self, claim: &Place) -> Value {
-        let bound = |object: &Value| object["status"]["phase"] == "Bound";
-        let claim = self.until(claim, "bound", bound).await;
-        let name = claim["spec"]["volumeName"].as_str().unwrap_or_default();
-        let volume = at("PersistentVolume", name);
-        self.until(&volume, "bound", bound).await
+        let claim = self.until(claim, "bound", is_bound).await;
+        let volume = at("PersistentVolume", text(&claim["spec"]["volumeName"]));
+        self.until(&volume, "bound", is_bound).await
     }
 
     /// Waits until an object is as it is to be, and returns it. Otherwise the test fails, with the
     /// object, its events and the ends of all logs.
     pub(crate) async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let ask = || async { self.objects.get(at).await.filter(|object| is(object)) };
-        match wait::until(PATIENCE, ask).await {
+        match self.objects.until(at, PATIENCE, is).await {
             Some(object) => object,
             None => self.fail(at, what).await,
         }
@@ -145,8 +138,7 @@ impl Site {
 
     /// Waits until an object is gone.
     pub(crate) async fn until_gone(&self, at: &Place) {
-        let ask = || async { self.objects.get(at).await.is_none().then_some(()) };
-        if wait::until(PATIENCE, ask).await.is_none() {
+        if !self.objects.until_gone(at, PATIENCE).await {
             self.fail(at, "gone").await;
         }
     }
@@ -169,12 +161,9 @@ impl Site {
     }
 
     async fn fail(&self, at: &Place, what: &str) -> ! {
-        let object = self.objects.get(at).await.unwrap_or_default();
-        let object = serde_json::to_string_pretty(&object).unwrap_or_default();
-        let events = self.objects.events(at).await;
+        let object = self.objects.describe(at).await;
         let tails: Vec<_> = self.processes.iter().map(Process::tail).collect();
-        let tails = tails.join("\n");
-        panic!("{at} is not {what} after {PATIENCE:?}:\n{object}\nevents {events:#?}\n{tails}");
+        panic!("{at} is not {what} after {PATIENCE:?}:\n{object}\n{}", tails.join("\n"));
     }
 
     /// Ends it. Everything was deleted: nothing may be left in the cluster, the pool or the kernel.
@@ -201,41 +190,25 @@ pub(crate) fn at(kind: &str, name: &str) -> Place {
 /// when the driver registers.
 fn surroundings() -> Value {
     let key = format!("topology.{DRIVER}/node");
-    let class = |group: &str, kind: &str| {
-        json!({
-            "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": CLASS},
-            "driver": DRIVER, "deletionPolicy": "Delete",
-        })
-    };
+    let class = |kind: &str| objects::snapshot_class(kind, CLASS, DRIVER, json!({}));
     let attributes = |name: &str, direct: &str| {
-        json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-            "metadata": {"name": name},
-            "driverName": DRIVER, "parameters": {"directIO": direct},
-        })
+        objects::attributes_class(name, DRIVER, json!({"directIO": direct}))
     };
+    let storage = json!({
+        "mountOptions": ["noatime"], "parameters": {"csi.storage.k8s.io/fstype": "xfs"},
+    });
+    let labels = json!({"metadata": {"labels": {&key: NODE}}});
     json!({"apiVersion": "v1", "kind": "List", "items": [
-        {
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
-            "spec": {"attachRequired": true, "podInfoOnMount": true},
-        },
-        {
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": NODE, "labels": {key.clone(): NODE}},
-        },
+        objects::csi_driver(DRIVER, json!({"attachRequired": true, "podInfoOnMount": true})),
+        objects::with(objects::named("Node", NODE), labels),
         {
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
             "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [key]}]},
         },
-        {
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
-            "provisioner": DRIVER, "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
-            "allowVolumeExpansion": true, "mountOptions": ["noatime"],
-            "parameters": {"csi.storage.k8s.io/fstype": "xfs"},
-        },
+        objects::class(CLASS, DRIVER, storage),
         attributes("direct", "true"),
         attributes("buffered", "false"),
-        class("snapshot.storage.k8s.io", "VolumeSnapshotClass"),
-        class("groupsnapshot.storage.k8s.io", "VolumeGroupSnapshotClass"),
+        class("VolumeSnapshotClass"),
+        class("VolumeGroupSnapshotClass"),
     ]})
 }

@@ -49,11 +49,8 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
         assert!(left.iter().any(|member| member.node == node), "{node}");
         // The label is added after the object is created.
         let at = Place::of("PersistentVolume", "", &volume.name_any());
-        let labelled = || async {
-            let volume = fleet.objects.get(&at).await.expect("it is there");
-            (volume["metadata"]["labels"][LABEL] == *node).then_some(())
-        };
-        until(PATIENCE, labelled).await.expect("it has its label");
+        let labelled = |volume: &Value| volume["metadata"]["labels"][LABEL] == *node;
+        fleet.objects.until(&at, PATIENCE, labelled).await.expect("it has its label");
     }
     let tidied = || async { rooms_of(&fleet, &gone.node).await.is_empty().then_some(()) };
     until(PATIENCE, tidied).await.expect("its room is gone");
@@ -86,10 +83,8 @@ async fn a_leader_of_its_own_places_what_is_restored() {
     fleet.controller.as_ref().expect("it is apart").start();
     fleet.ready(PATIENCE).await;
     let namespace = &fleet.namespace;
-    let class = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-        "metadata": {"name": fleet.name}, "driver": fleet.driver_name, "deletionPolicy": "Delete",
-    });
+    let (kind, driver) = ("VolumeSnapshotClass", &fleet.driver_name);
+    let class = objects::snapshot_class(kind, &fleet.name, driver, json!({}));
     let class = Place::of_object(&fleet.objects.create(class).await);
     fleet.storm(Binding::Immediate, 0..1).await;
     fleet.bound(1, PATIENCE).await;
@@ -108,8 +103,7 @@ async fn a_leader_of_its_own_places_what_is_restored() {
     }
     // No claim waits for the snapshot any more, so the leader removes its finalizer.
     fleet.objects.delete(&snapshot).await;
-    let gone = || async { fleet.objects.get(&snapshot).await.is_none().then_some(()) };
-    until(PATIENCE, gone).await.expect("the snapshot goes");
+    assert!(fleet.objects.until_gone(&snapshot, PATIENCE).await, "{snapshot} is left");
     fleet.clear(PATIENCE).await;
     fleet.objects.delete(&class).await;
     fleet.down().await;

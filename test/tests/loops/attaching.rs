@@ -7,6 +7,7 @@ use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerR
 use hostloop_test::client::map;
 
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec, Member};
+use hostloop_test::front::fields::{handle, has_finalizer, name, text};
 use hostloop_test::front::objects::{self, Place, attachment_name, with};
 use hostloop_test::front::plane::Plane;
 use hostloop_test::front::wait::{PATIENCE, until};
@@ -15,7 +16,7 @@ use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{LABEL, Rig, annotation, handle, has_finalizer, in_class, name, quick, text, without};
+use crate::{LABEL, Rig, annotation, in_class, quick, without};
 
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
@@ -221,15 +222,17 @@ async fn attach_all(fleet: &Fleet, node: &str, labels: Value) -> Vec<Place> {
     made
 }
 
-/// Waits until an attachment is like this, or gone.
-async fn until_attachment(
+/// Waits until attachments are like this.
+async fn until_all(
     fleet: &Fleet,
-    at: &Place,
+    attachments: &[Place],
     limit: Duration,
-    so: impl Fn(Option<&Value>) -> bool,
+    is: impl Fn(&Value) -> bool,
 ) {
-    let ask = || async { so(fleet.objects.get(at).await.as_ref()).then_some(()) };
-    until(limit, ask).await.unwrap_or_else(|| panic!("{at} did not change"));
+    for at in attachments {
+        let seen = fleet.objects.until(at, limit, &is).await;
+        assert!(seen.is_some(), "{at} did not change");
+    }
 }
 
 async fn detach_all(fleet: &Fleet, attachments: &[Place]) {
@@ -237,7 +240,7 @@ async fn detach_all(fleet: &Fleet, attachments: &[Place]) {
         fleet.objects.delete(at).await;
     }
     for at in attachments {
-        until_attachment(fleet, at, PATIENCE, |found| found.is_none()).await;
+        assert!(fleet.objects.until_gone(at, PATIENCE).await, "{at} is left");
     }
 }
 
@@ -259,9 +262,7 @@ async fn nodes_watch_only_their_own_attachments() {
     let mut attachments = attach_all(&fleet, &first.node, Value::Null).await;
     attachments.extend(attach_all(&fleet, &second.node, Value::Null).await);
     assert_eq!(attachments.len(), 6);
-    for at in &attachments {
-        until_attachment(&fleet, at, PATIENCE, |found| found.is_some_and(attached)).await;
-    }
+    until_all(&fleet, &attachments, PATIENCE, attached).await;
     let counts = || fleet.members.iter().map(watched).collect::<Vec<_>>();
     let reported = || async { (counts() == [9, 9, 0]).then_some(()) };
     let reported = until(PATIENCE, reported).await;
@@ -270,15 +271,11 @@ async fn nodes_watch_only_their_own_attachments() {
     let of = |node: &str| json!({"metadata": {"labels": {LABEL: node}}});
     for label in [of(&third.node), json!({"metadata": {"labels": {LABEL: null}}})] {
         fleet.objects.merge(&attachments[0], label).await;
-        let right = |found: Option<&Value>| {
-            found.is_some_and(|one| one["metadata"]["labels"][LABEL] == *first.node)
-        };
-        until_attachment(&fleet, &attachments[0], PATIENCE, right).await;
+        let right = |one: &Value| one["metadata"]["labels"][LABEL] == *first.node;
+        until_all(&fleet, &attachments[..1], PATIENCE, right).await;
     }
     let wrong = attach_all(&fleet, &third.node, json!({LABEL: second.node})).await;
-    for at in &wrong {
-        until_attachment(&fleet, at, PATIENCE, |found| found.is_some_and(attached)).await;
-    }
+    until_all(&fleet, &wrong, PATIENCE, attached).await;
     for member in &fleet.members {
         assert_eq!(member.driver.left().publications, 3, "{}", member.node);
     }
@@ -299,10 +296,7 @@ async fn attachments_need_no_leader() {
     let (first, second) = (&fleet.members[0].node, &fleet.members[1].node);
     let mut attachments = attach_all(&fleet, first, Value::Null).await;
     attachments.extend(attach_all(&fleet, second, json!({LABEL: first})).await);
-    let limit = Duration::from_secs(180);
-    for at in &attachments {
-        until_attachment(&fleet, at, limit, |found| found.is_some_and(attached)).await;
-    }
+    until_all(&fleet, &attachments, Duration::from_secs(180), attached).await;
     for member in &fleet.members {
         assert_eq!(member.driver.left().publications, 2, "{}", member.node);
     }

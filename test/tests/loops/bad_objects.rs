@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::front::FrontSpec;
-use hostloop_test::front::objects::restored;
+use hostloop_test::front::objects::{cloned, restored, sized, with_attributes};
 use serde_json::{Value, json};
 
 use crate::{Rig, in_class, without};
@@ -41,21 +41,17 @@ async fn every_bad_claim_ends_in_an_event() {
         rig.class(&class, change.clone()).await;
         rig.claim(name, in_class(&class)).await;
     }
-    let size = |size: &str| json!({"resources": {"requests": {"storage": size}}});
-    let selector = json!({"selector": {"matchLabels": {"colour": "blue"}}});
-    let snapshot = restored("never")["spec"].clone();
-    let clone = json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "selector"}});
-    let attributes = json!({"volumeAttributesClassName": "never"});
+    let selector = json!({"spec": {"selector": {"matchLabels": {"colour": "blue"}}}});
     let claims: [Case; 6] = [
         ("selector", selector, "selector"),
-        ("too-large", size("11Gi"), "limit"),
-        ("larger-than-the-place", size("1Ei"), ""),
-        ("no-such-snapshot", snapshot, "never"),
-        ("cannot-clone", clone, "CLONE_VOLUME"),
-        ("no-such-attributes", attributes, "never"),
+        ("too-large", sized("11Gi"), "limit"),
+        ("larger-than-the-place", sized("1Ei"), ""),
+        ("no-such-snapshot", restored("never"), "never"),
+        ("cannot-clone", cloned("selector"), "CLONE_VOLUME"),
+        ("no-such-attributes", with_attributes("never"), "never"),
     ];
-    for (name, spec, _) in &claims {
-        rig.claim(name, json!({"spec": spec})).await;
+    for (name, change, _) in &claims {
+        rig.claim(name, change.clone()).await;
     }
     let cases: Vec<Case> = classes.into_iter().chain(claims).collect();
     for (name, _, words) in &cases {

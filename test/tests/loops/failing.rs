@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use hostloop_proto::csi;
-use hostloop_test::front::FrontSpec;
+use hostloop_test::front::fields::name;
+use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::memory::Step;
 use serde_json::json;
 use tonic::Code;
 
-use crate::{Rig, in_class, name, quick};
+use crate::{Rig, in_class, quick};
 
 fn spec(name: &str) -> FrontSpec {
     quick(name, "provisioner")
@@ -121,8 +122,7 @@ async fn a_wrong_volume_is_given_back() {
     rig.bound("small").await;
     rig.driver.change(|o| o.forgets_source = true);
     let deleted = rig.driver.count("DeleteVolume");
-    let from = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "small"}}});
-    rig.claim("copy", from).await;
+    rig.claim("copy", objects::cloned("small")).await;
     rig.until_called("DeleteVolume", deleted + 1).await;
     rig.driver.change(|o| o.forgets_source = false);
     rig.bound("copy").await;

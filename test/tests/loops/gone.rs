@@ -81,18 +81,8 @@ async fn a_node_is_deleted() {
     attachment["metadata"]["finalizers"] = json!([finalizer]);
     let attachment = Place::of_object(&rig.create(attachment).await);
     rig.objects.delete(&attachment).await;
-    let room = rig
-        .create(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
-            "metadata": {"name": "room", "namespace": rig.namespace, "labels": {
-                "csi.storage.k8s.io/drivername": rig.driver_name,
-                "csi.storage.k8s.io/managed-by": format!("external-provisioner-{node}"),
-            }},
-            "storageClassName": class, "capacity": "1Gi",
-            "nodeTopology": {"matchLabels": {&rig.key: node}},
-        }))
-        .await;
-    let room = Place::of_object(&room);
+    let room = objects::capacity(&rig.namespace, &rig.driver_name, &class, &rig.key, &node);
+    let room = Place::of_object(&rig.create(room).await);
 
     // While the Node exists, no other node touches its objects.
     tokio::time::sleep(Duration::from_secs(5)).await;

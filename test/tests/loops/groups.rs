@@ -2,13 +2,14 @@
 
 use hostloop_proto::csi;
 use hostloop_test::front::FrontSpec;
-use hostloop_test::front::objects::restored;
+use hostloop_test::front::fields::{is_ready_to_use, name, text};
+use hostloop_test::front::objects::{self, restored, with};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::snapshots::{self, class, content_of, error, ready};
-use crate::{Rig, name, quick, text};
+use crate::snapshots::{class, content_of, error};
+use crate::{Rig, quick};
 
 const API: &str = "groupsnapshot.storage.k8s.io/v1";
 
@@ -23,9 +24,8 @@ async fn group(rig: &Rig) -> Value {
 
 /// [`group`] with a client that uses this version of the group kinds.
 async fn group_in(rig: &Rig, api: &str) -> Value {
-    let none = json!({});
-    class(rig, snapshots::API, "VolumeSnapshotClass", none.clone()).await;
-    class(rig, api, "VolumeGroupSnapshotClass", none).await;
+    class(rig, "VolumeSnapshotClass", json!({})).await;
+    class(rig, "VolumeGroupSnapshotClass", json!({"apiVersion": api})).await;
     let labels = json!({"metadata": {"labels": {"app": "shop"}}});
     for name in ["logs", "data"] {
         rig.bound_claim(name, labels.clone()).await;
@@ -36,15 +36,8 @@ async fn group_in(rig: &Rig, api: &str) -> Value {
 
 /// A group snapshot of the claims of an application.
 async fn group_of(rig: &Rig, api: &str, app: &str) -> Value {
-    rig.create(json!({
-        "apiVersion": api, "kind": "VolumeGroupSnapshot",
-        "metadata": {"name": "shop", "namespace": rig.namespace},
-        "spec": {
-            "volumeGroupSnapshotClassName": rig.name,
-            "source": {"selector": {"matchLabels": {"app": app}}},
-        },
-    }))
-    .await
+    let group = objects::group_snapshot(&rig.namespace, "shop", &rig.name, ("app", app));
+    rig.create(with(group, json!({"apiVersion": api}))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +45,7 @@ async fn a_group_is_taken_restored_and_deleted() {
     let rig = Rig::with_snapshots(spec("group").driver(|o| o.ready_after_polls = 2)).await;
     let made = group(&rig).await;
     let at = rig.at("VolumeGroupSnapshot", "shop");
-    let seen = rig.until(&at, "ready", ready).await;
+    let seen = rig.until(&at, "ready", is_ready_to_use).await;
     let uid = text(&made["metadata"]["uid"]);
     let request = rig.request::<csi::CreateVolumeGroupSnapshotRequest>();
     assert_eq!(request.name, format!("groupsnapshot-{uid}"));
@@ -69,7 +62,7 @@ async fn a_group_is_taken_restored_and_deleted() {
     assert_eq!(members.len(), 2, "{members:#?}");
     for (i, member) in members.iter().enumerate() {
         let at = rig.at("VolumeSnapshot", name(member));
-        let member = rig.until(&at, "ready", ready).await;
+        let member = rig.until(&at, "ready", is_ready_to_use).await;
         let group = &member["status"]["volumeGroupSnapshotName"];
         assert_eq!(group, "shop", "{member:#}");
         let copy = format!("copy-{i}");
@@ -93,7 +86,7 @@ async fn a_client_of_the_beta_version_is_served() {
     let rig = Rig::with_snapshots(spec("group-beta")).await;
     group_in(&rig, "groupsnapshot.storage.k8s.io/v1beta2").await;
     let at = rig.at("VolumeGroupSnapshot", "shop");
-    let seen = rig.until(&at, "ready", ready).await;
+    let seen = rig.until(&at, "ready", is_ready_to_use).await;
     let beta_at = at.clone().in_version("v1beta2");
     let mut beta = rig.get(&beta_at).await;
     assert_eq!(beta["apiVersion"], "groupsnapshot.storage.k8s.io/v1beta2");
@@ -124,7 +117,7 @@ async fn failures_are_reported_and_tried_again() {
     rig.driver.script("CreateVolumeGroupSnapshot", steps);
     group(&rig).await;
     let at = rig.at("VolumeGroupSnapshot", "shop");
-    let seen = rig.until(&at, "ready", ready).await;
+    let seen = rig.until(&at, "ready", is_ready_to_use).await;
     assert_eq!(rig.driver.left().groups, 1);
     let content = content_of(&rig, &seen);
     rig.warned(&content, "GroupSnapshotCreationFailed", &["scripted"]).await;
@@ -138,7 +131,7 @@ async fn failures_are_reported_and_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_group_ends_in_an_error() {
     let rig = Rig::with_snapshots(spec("group-none")).await;
-    class(&rig, API, "VolumeGroupSnapshotClass", json!({})).await;
+    class(&rig, "VolumeGroupSnapshotClass", json!({})).await;
     group_of(&rig, API, "none").await;
     let at = rig.at("VolumeGroupSnapshot", "shop");
     let failed = |group: &Value| !error(group).is_empty();

@@ -22,31 +22,15 @@ mod snapshots;
 use std::sync::Arc;
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
+use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::front::objects::{self, Place};
 use hostloop_test::front::plane::Plane;
 use hostloop_test::front::{Front, FrontSpec};
 use hostloop_test::memory::{Rpc, Volume};
 use serde_json::{Value, json};
 
-/// The node that a claim is for.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-
 /// The label of an object with its node.
 const LABEL: &str = "hostloop.csi.dev/node";
-
-/// A string in an object; empty if there is none.
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn name(object: &Value) -> &str {
-    text(&object["metadata"]["name"])
-}
-
-/// The driver's ID of a PersistentVolume.
-fn handle(volume: &Value) -> &str {
-    text(&volume["spec"]["csi"]["volumeHandle"])
-}
 
 /// An annotation of an object, or null.
 fn annotation<'a>(object: &'a Value, key: &str) -> &'a Value {
@@ -56,12 +40,6 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a Value {
 /// The change of a claim to a class of this name.
 fn in_class(class: &str) -> Value {
     json!({"spec": {"storageClassName": class}})
-}
-
-/// True if an object has this finalizer.
-fn has_finalizer(object: &Value, finalizer: &str) -> bool {
-    let finalizers = object["metadata"]["finalizers"].as_array();
-    finalizers.is_some_and(|all| all.iter().any(|one| one == finalizer))
 }
 
 /// Controllers with short waits, so that a test sees several tries.

@@ -2,12 +2,13 @@
 
 use hostloop_proto::csi;
 use hostloop_test::client::map;
-use hostloop_test::front::FrontSpec;
+use hostloop_test::front::fields::{handle, name, text};
+use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, handle, name, quick, text};
+use crate::{Rig, quick};
 
 const MODIFY: &str = "ControllerModifyVolume";
 
@@ -23,18 +24,14 @@ async fn attributes(rig: &Rig, name: &str, parameters: Value) -> String {
 
 async fn attributes_of(rig: &Rig, name: &str, driver: &str, parameters: Value) -> String {
     let name = format!("{name}-{}", rig.name);
-    rig.create(json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
-        "metadata": {"name": name, "labels": {"front": rig.name}},
-        "driverName": driver, "parameters": parameters,
-    }))
-    .await;
+    let mut class = objects::attributes_class(&name, driver, parameters);
+    class["metadata"]["labels"]["front"] = json!(rig.name);
+    rig.create(class).await;
     name
 }
 
 async fn ask(rig: &Rig, claim: &str, class: &str) {
-    let change = json!({"spec": {"volumeAttributesClassName": class}});
-    rig.objects.merge(&rig.claim_at(claim), change).await;
+    rig.objects.merge(&rig.claim_at(claim), objects::with_attributes(class)).await;
 }
 
 fn current(claim: &Value) -> &str {
@@ -55,8 +52,7 @@ async fn attributes_come_with_the_volume_and_change() {
     let rig = Rig::up(spec("modify")).await;
     let slow = attributes(&rig, "slow", json!({"speed": "1"})).await;
     let fast = attributes(&rig, "fast", json!({"speed": "9"})).await;
-    let with = json!({"spec": {"volumeAttributesClassName": slow}});
-    let (claim, volume) = rig.bound_claim("data", with).await;
+    let (claim, volume) = rig.bound_claim("data", objects::with_attributes(&slow)).await;
     let request = rig.request::<csi::CreateVolumeRequest>();
     assert_eq!(request.mutable_parameters, map(&[("speed", "1")]));
     assert_eq!(volume["spec"]["volumeAttributesClassName"], slow.as_str());

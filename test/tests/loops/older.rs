@@ -2,11 +2,11 @@
 //! snapshots and groups.
 
 use hostloop_test::cluster::{Cluster, Options};
+use hostloop_test::front::FrontSpec;
+use hostloop_test::front::fields::{handle, text};
+use hostloop_test::front::objects::{Place, sized};
 use hostloop_test::front::wait::{PATIENCE, until};
-use hostloop_test::front::{FrontSpec, objects::Place};
 use serde_json::json;
-
-use crate::{handle, text};
 
 /// The kind that an older API server does not have.
 const MISSING: &str = "storage.k8s.io/v1/volumeattributesclasses";
@@ -29,8 +29,7 @@ async fn kinds_that_an_older_server_lacks_stop_nothing_else() {
     let front = spec.up(cluster.kubeconfig()).await;
     front.claim("data", json!({})).await;
     let (_, volume) = front.bound("data").await;
-    let size = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
-    front.objects.merge(&front.claim_at("data"), size).await;
+    front.objects.merge(&front.claim_at("data"), sized("2Gi")).await;
     let at = Place::of_object(&volume);
     let grown = |volume: &serde_json::Value| text(&volume["spec"]["capacity"]["storage"]) == "2Gi";
     front.until(&at, "larger", grown).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hostloop_test::deployed;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
+use hostloop_test::front::objects::sized;
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, objects};
 use serde_json::{Value, json};
@@ -185,15 +186,13 @@ async fn the_api_server_places_claims_by_the_table() {
         ("empty", String::new()),
     ];
     let policed = Policed::up("by-table", &tables).await;
-    let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
-    let source = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "some"}}});
     let old = "volume.beta.kubernetes.io/storage-class";
     let old = |class| json!({"metadata": {"annotations": {old: policed.class(class)}}});
     for (name, class, change, is_placed) in [
-        ("small", "now", size("1"), true),
-        ("at-most", "now", size("1Gi"), true),
-        ("larger", "now", size("1025Mi"), false),
-        ("with-a-source", "now", source, false),
+        ("small", "now", sized("1"), true),
+        ("at-most", "now", sized("1Gi"), true),
+        ("larger", "now", sized("1025Mi"), false),
+        ("with-a-source", "now", objects::cloned("some"), false),
         ("of-now", "empty", old("now"), true),
         ("of-empty", "now", old("empty"), false),
         // None of these tables blocks the cluster's writes.

@@ -9,12 +9,15 @@ use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::{Type as Source, VolumeSource};
 use hostloop_test::client::{map, new_volume};
-use hostloop_test::front::{FrontSpec, SECRET, objects};
+use hostloop_test::front::fields::{handle, has_finalizer, name, text};
+use hostloop_test::front::objects::{self, cloned, sized, with};
+use hostloop_test::front::process::http;
+use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, annotation, handle, has_finalizer, in_class, name, text, without};
+use crate::{Rig, annotation, in_class, without};
 
 const GIB: i64 = 1 << 30;
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
@@ -239,11 +242,7 @@ async fn a_clone_protects_its_source() {
     let slow = Step::Delay(Duration::from_secs(2));
     // The first call has no final answer: the source stays protected.
     rig.driver.script("CreateVolume", [Step::Fail(Code::Aborted), slow]);
-    let from = json!({"spec": {
-        "dataSource": {"kind": "PersistentVolumeClaim", "name": "source"},
-        "resources": {"requests": {"storage": "2Gi"}},
-    }});
-    rig.claim("copy", from).await;
+    rig.claim("copy", with(cloned("source"), sized("2Gi"))).await;
     let at = rig.claim_at("source");
     let protection = "provisioner.storage.kubernetes.io/cloning-protection";
     let protected = |claim: &Value| has_finalizer(claim, protection);
@@ -295,7 +294,7 @@ async fn many_claims_cost_one_call_each() {
     join_all(names.iter().map(|name| rig.bound(name))).await;
     println!("{MANY} claims bound in {:?}", started.elapsed());
     assert_eq!(rig.driver.count("CreateVolume"), MANY);
-    let shown = rig.http(&metrics, "/metrics");
+    let shown = http(&metrics, "/metrics");
     let counted = shown.lines().any(|line| {
         line.starts_with("csi_sidecar_operations_seconds_count")
             && line.contains("method_name=\"/csi.v1.Controller/CreateVolume\"")

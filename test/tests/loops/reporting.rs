@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use hostloop_proto::csi::VolumeHealthErrorType;
 use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use hostloop_test::front::FrontSpec;
+use hostloop_test::front::fields::{handle, name, text};
 use hostloop_test::front::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
-use crate::{Rig, SELECTED_NODE, handle, name, text};
+use crate::{Rig, SELECTED_NODE};
 
 /// Each class and node, with its capacity.
 async fn room(rig: &Rig) -> BTreeSet<[String; 3]> {

@@ -2,12 +2,13 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::volume_expansion::Type as Expansion;
-use hostloop_test::front::FrontSpec;
+use hostloop_test::front::fields::{handle, has_condition, name, text};
+use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::memory::{Publication, Step};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, annotation, handle, name, quick, text};
+use crate::{Rig, annotation, quick};
 
 const GIB: i64 = 1 << 30;
 const EXPAND: &str = "ControllerExpandVolume";
@@ -17,8 +18,7 @@ fn spec(name: &str) -> FrontSpec {
 }
 
 async fn ask(rig: &Rig, claim: &str, size: &str) {
-    let change = json!({"spec": {"resources": {"requests": {"storage": size}}}});
-    rig.objects.merge(&rig.claim_at(claim), change).await;
+    rig.objects.merge(&rig.claim_at(claim), objects::sized(size)).await;
 }
 
 fn capacity(claim: &Value, size: &str) -> bool {
@@ -27,12 +27,6 @@ fn capacity(claim: &Value, size: &str) -> bool {
 
 fn state(claim: &Value) -> &str {
     text(&claim["status"]["allocatedResourceStatuses"]["storage"])
-}
-
-fn has_condition(claim: &Value, kind: &str) -> bool {
-    let all = claim["status"]["conditions"].as_array();
-    let is = |c: &Value| c["type"] == kind && c["status"] == "True";
-    all.is_some_and(|all| all.iter().any(is))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,13 +1,14 @@
 //! The scheduler's use of the published capacity: pods with late binding go where their claims fit.
 //! The tests run without a kubelet, so pods get a node but do not start.
 
-use hostloop_test::front::FrontSpec;
+use hostloop_test::front::fields::text;
 use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, SELECTED_NODE, annotation, text};
+use crate::{Rig, SELECTED_NODE, annotation, in_class};
 
 impl Rig {
     /// Two nodes of 10 GiB each that pods could run on. Returns the rig and the name of a class
@@ -25,11 +26,7 @@ impl Rig {
         // `attachRequired` is immutable, and no controller of this test attaches.
         rig.delete(driver).await;
         let spec = json!({"attachRequired": false, "storageCapacity": true});
-        rig.create(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
-            "metadata": {"name": rig.driver_name}, "spec": spec,
-        }))
-        .await;
+        rig.create(objects::csi_driver(&rig.driver_name, spec)).await;
         let room = json!({"cpu": "4", "memory": "4Gi", "pods": "20"});
         let status = json!({"status": {"capacity": room, "allocatable": room}});
         for node in &rig.nodes {
@@ -44,9 +41,7 @@ impl Rig {
     }
 
     async fn late_claim(&self, class: &str, name: &str, size: &str, node: Option<&str>) {
-        let mut claim = json!({
-            "spec": {"storageClassName": class, "resources": {"requests": {"storage": size}}},
-        });
+        let mut claim = objects::with(in_class(class), objects::sized(size));
         if let Some(node) = node {
             claim["metadata"] = json!({"annotations": {SELECTED_NODE: node}});
         }

@@ -4,19 +4,14 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type as Source};
 use hostloop_test::client::map;
-use hostloop_test::front::objects::{self, Place, restored, with};
+use hostloop_test::front::fields::{handle, is_ready_to_use, text};
+use hostloop_test::front::objects::{self, Place, restored, sized, with};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, annotation, handle, quick, text, without};
-
-pub(crate) const API: &str = "snapshot.storage.k8s.io/v1";
-
-pub(crate) fn ready(snapshot: &Value) -> bool {
-    snapshot["status"]["readyToUse"] == true
-}
+use crate::{Rig, annotation, quick, without};
 
 /// The error on a snapshot or a group.
 pub(crate) fn error(snapshot: &Value) -> &str {
@@ -27,19 +22,16 @@ fn spec(name: &str) -> FrontSpec {
     quick(name, "provisioner,snapshotter")
 }
 
-/// A class of this kind with the front's name.
-pub(crate) async fn class(rig: &Rig, api: &str, kind: &str, parameters: Value) {
-    rig.create(json!({
-        "apiVersion": api, "kind": kind,
-        "metadata": {"name": rig.name, "labels": {"front": rig.name}},
-        "driver": rig.driver_name, "deletionPolicy": "Delete", "parameters": parameters,
-    }))
-    .await;
+/// A class of this kind with the front's name, and with this change.
+pub(crate) async fn class(rig: &Rig, kind: &str, change: Value) {
+    let mut class = objects::snapshot_class(kind, &rig.name, &rig.driver_name, change);
+    class["metadata"]["labels"]["front"] = json!(rig.name);
+    rig.create(class).await;
 }
 
 /// The class, and a claim to take snapshots of.
 async fn with_claim(rig: &Rig, parameters: Value) -> Value {
-    class(rig, API, "VolumeSnapshotClass", parameters).await;
+    class(rig, "VolumeSnapshotClass", json!({"parameters": parameters})).await;
     rig.volume("data").await
 }
 
@@ -71,7 +63,7 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     let volume = with_claim(&rig, secret(&rig, "taking")).await;
     let made = snapshot(&rig, "first", "data").await;
     let at = rig.at("VolumeSnapshot", "first");
-    let seen = rig.until(&at, "ready", ready).await;
+    let seen = rig.until(&at, "ready", is_ready_to_use).await;
     assert_eq!(seen["status"]["restoreSize"], "1Gi");
     let created = text(&seen["status"]["creationTime"]);
     assert!(!created.is_empty(), "{seen:#}");
@@ -103,17 +95,13 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     ]);
     assert_eq!(request.parameters, expected);
 
-    let sized = |size: &str| {
-        let mut claim = restored("first");
-        claim["spec"]["resources"] = json!({"requests": {"storage": size}});
-        claim
-    };
-    let (_, volume) = rig.bound_claim("larger", sized("3Gi")).await;
+    let of_size = |size: &str| with(restored("first"), sized(size));
+    let (_, volume) = rig.bound_claim("larger", of_size("3Gi")).await;
     let source = rig.made(handle(&volume)).source.and_then(|s| s.r#type);
     let snapshot_id = there.id.clone();
     assert_eq!(source, Some(Source::Snapshot(SnapshotSource { snapshot_id })));
     // A claim smaller than the snapshot is rejected with the reason.
-    rig.claim("smaller", sized("512Mi")).await;
+    rig.claim("smaller", of_size("512Mi")).await;
     let smaller = rig.claim_at("smaller");
     rig.warned(&smaller, "ProvisioningFailed", &["first"]).await;
     rig.delete(smaller).await;
@@ -136,7 +124,7 @@ async fn an_unready_snapshot_is_asked_for_again() {
     let at = rig.at("VolumeSnapshot", "slow");
     let unready = |s: &Value| s["status"]["readyToUse"] == false;
     rig.until(&at, "unready", unready).await;
-    rig.until(&at, "ready", ready).await;
+    rig.until(&at, "ready", is_ready_to_use).await;
     rig.bound("copy").await;
     assert_eq!(rig.driver.snapshots().len(), 1);
     rig.down().await;
@@ -154,7 +142,7 @@ async fn failures_are_reported_and_tried_again() {
         rig.driver.script("CreateSnapshot", steps);
         snapshot(&rig, &name, "data").await;
         let at = rig.at("VolumeSnapshot", &name);
-        let seen = rig.until(&at, "ready", ready).await;
+        let seen = rig.until(&at, "ready", is_ready_to_use).await;
         assert!(seen["status"]["error"].is_null(), "{seen:#}");
         let content = content_of(&rig, &seen);
         rig.warned(&content, "SnapshotCreationFailed", &["scripted"]).await;
@@ -188,11 +176,11 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
         with_claim(&rig, json!({})).await;
         snapshot(&rig, "taken", "data").await;
         let at = rig.at("VolumeSnapshot", "taken");
-        rig.until(&at, "ready", ready).await;
+        rig.until(&at, "ready", is_ready_to_use).await;
         let handle = rig.driver.snapshots().remove(0).id;
         let content = format!("by-hand-{}", rig.name);
         rig.create(json!({
-            "apiVersion": API, "kind": "VolumeSnapshotContent",
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {"name": content},
             "spec": {
                 "driver": rig.driver_name, "deletionPolicy": "Retain",
@@ -208,7 +196,7 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
         let by_hand = objects::snapshot(&rig.namespace, "by-hand", &rig.name, "none");
         rig.create(with(by_hand, json!({"spec": {"source": source}}))).await;
         let at = rig.at("VolumeSnapshot", "by-hand");
-        rig.until(&at, "ready", ready).await;
+        rig.until(&at, "ready", is_ready_to_use).await;
         rig.bound_claim("copy", restored("by-hand")).await;
         rig.delete(at).await;
         assert_eq!(rig.driver.count("DeleteSnapshot"), 0, "it is to be kept");
@@ -233,6 +221,6 @@ async fn a_bad_snapshot_ends_in_an_event() {
     assert_eq!(rig.driver.count("CreateSnapshot"), 0);
     rig.secret("nowhere").await;
     let at = rig.at("VolumeSnapshot", "no-secret");
-    rig.until(&at, "ready", ready).await;
+    rig.until(&at, "ready", is_ready_to_use).await;
     rig.down().await;
 }

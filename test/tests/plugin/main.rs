@@ -105,9 +105,8 @@ fn paste(cluster: &Cluster, words: &str) -> String {
 async fn a_life_by_the_plugin() {
     machine::require();
     let scratch = Scratch::new();
-    let kubelet_dir = format!("/var/lib/hostloop-plugin-{}", std::process::id());
-    let options = Options { kubelet_dir: Some(kubelet_dir.clone().into()), ..Options::one_node() };
-    let cluster = Cluster::up(&options);
+    let cluster = Cluster::up(&Options::one_node().apart("plugin"));
+    let kubelet_dir = text(cluster.kubelet_dir());
     let stock = Stock::take(&cluster, &[]);
     let plugin = Plugin::of(&cluster);
     // Images share blocks, and the container gets the pool as a mount that passes mounts on.
@@ -115,14 +114,14 @@ async fn a_life_by_the_plugin() {
     machine::run("mount", &["--make-shared", text(fixture.mount().expect("it is mounted"))]);
     let pool = fixture.argument();
     let install = |further: &[&str]| {
-        let flags = ["install", "--pool", &pool, "--kubelet-dir", &kubelet_dir];
+        let flags = ["install", "--pool", &pool, "--kubelet-dir", kubelet_dir];
         plugin.run(&[&flags[..], further].concat())
     };
 
     // What will be applied, without any change.
     let (said, succeeds) = install(&["--dry-run"]);
     assert!(succeeds, "{said}");
-    assert_has(&said, &["kind: DaemonSet", "kind: CustomResourceDefinition", &kubelet_dir]);
+    assert_has(&said, &["kind: DaemonSet", "kind: CustomResourceDefinition", kubelet_dir]);
 
     // Without the image, the reason and the remedy are said.
     let attach = ["--attach", "--snapshot-controller", "no"];
@@ -150,14 +149,14 @@ async fn a_life_by_the_plugin() {
     cluster.kubectl(&["apply", "-f", text(&example)]);
     cluster.pod_ready("default", "claim");
     watch.until_row("claim", "published").await;
-    watch.interrupt().await;
+    watch.interrupt();
     checks::all_pass(&cluster, &plugin);
     let claim = shown::InUse::of(&cluster, &plugin, fixture.root());
     claim.is_in_status();
     claim.is_described();
     claim.is_in_logs();
     rights::each_missing_right_is_named(&cluster, &plugin, scratch.path());
-    assert_life(&cluster, &kubelet_dir);
+    assert_life(&cluster, kubelet_dir);
 
     // As the first minutes of README.md go on.
     let said = paste(&cluster, "**A volume, its snapshot, and a larger volume restored from it**");
@@ -167,14 +166,13 @@ async fn a_life_by_the_plugin() {
     let restored = machine::root().join("deploy/examples/snapshot.yaml");
     cluster.kubectl(&["delete", "--timeout=120s", "-f", text(&restored), "-f", text(&example)]);
     walk::until_no_volume(&cluster).await;
-    plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", &kubelet_dir]);
+    plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", kubelet_dir]);
     let removed = ["is not installed", "volumesnapshots.snapshot.storage.k8s.io removed"];
     plugin.succeeds(&["uninstall", "--yes", "--crds"], &removed);
     wait_for("the end of the namespace", Duration::from_secs(90), async || {
-        match cluster.try_kubectl(&["get", "namespace", "hostloop", "-o", "name"]) {
-            Ok(there) => Err(there),
-            Err(_) => Ok(()),
-        }
+        let get = ["get", "namespace", "hostloop", "--ignore-not-found", "-o", "name"];
+        let there = cluster.try_kubectl(&get)?;
+        if there.is_empty() { Ok(()) } else { Err(there) }
     })
     .await;
     let label = "app.kubernetes.io/name=hostloop";

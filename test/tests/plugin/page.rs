@@ -47,13 +47,12 @@ async fn the_page_in_a_browser() {
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
     // The container gets the pool as a mount that passes further mounts on.
     machine::run("mount", &["--make-shared", text(pool.mount().expect("it is mounted"))]);
-    let kubelet_dir = format!("/var/lib/hostloop-page-{}", std::process::id());
-    let options = Options { kubelet_dir: Some(kubelet_dir.clone().into()), ..Options::one_node() };
-    let cluster = Cluster::up(&options);
+    let cluster = Cluster::up(&Options::one_node().apart("page"));
     let stock = Stock::take(&cluster, &[]);
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let plugin = Plugin::of(&cluster);
-    let install = ["install", "--pool", &pool.argument(), "--kubelet-dir", &kubelet_dir];
+    let kubelet_dir = text(cluster.kubelet_dir());
+    let install = ["install", "--pool", &pool.argument(), "--kubelet-dir", kubelet_dir];
     plugin.succeeds(&install, &["ready after"]);
     cluster.kubectl(&["create", "namespace", NAMESPACE]);
     let (_, viewer) = cluster.account_with("view", NAMESPACE, "viewer", scratch.path());

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::Duration;
 
+use hostloop_test::child::Program;
 use hostloop_test::cluster::{Cluster, wait_for};
 use hostloop_test::loops::{self, Loop};
 use hostloop_test::machine::text;
@@ -16,8 +16,7 @@ use hostloop_test::plugin::Plugin;
 use hostloop_test::pools::GIB;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::civil::DateTime;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::tables::{Row, assert_row, bytes, cells, pairs, table};
@@ -335,7 +334,7 @@ impl<'c> InUse<'c> {
 
 /// `status --watch` while the test changes something. It ends with its owner.
 pub(crate) struct Watch {
-    child: Child,
+    program: Program,
     output: PathBuf,
 }
 
@@ -345,7 +344,8 @@ impl Watch {
         let output = dir.join("watch");
         let file = File::create(&output).expect("a file can be created");
         let child = plugin.command(&["status", "--watch"]).stdout(file).spawn();
-        let watch = Watch { child: child.expect("the plugin can be run"), output };
+        let program = Program::new(child.expect("the plugin can be run"));
+        let watch = Watch { program, output };
         watch.until("the pools", |line| line == "Pools").await;
         watch
     }
@@ -368,23 +368,10 @@ impl Watch {
     }
 
     /// Presses Ctrl-C. It ends at once, and not as a failure.
-    pub(crate) async fn interrupt(mut self) {
-        let pid = i32::try_from(self.child.id()).expect("a process ID");
-        kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");
-        let ended = wait_for("the end of the watch", Duration::from_secs(5), async || {
-            let ended = self.child.try_wait().expect("it is this process's child");
-            ended.ok_or_else(|| "it runs".to_owned())
-        });
-        let ended = ended.await;
+    pub(crate) fn interrupt(mut self) {
+        self.program.signal(Signal::SIGINT);
+        let ended = self.program.wait(Duration::from_secs(5)).expect("the watch ends");
         assert!(ended.success(), "{ended}");
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hostloop_test::cluster::wait_for;
+use hostloop_test::front::fields::{is_ready_to_use, name};
 use hostloop_test::front::objects::{self, Place};
 use serde_json::{Value, json};
 
@@ -102,11 +103,7 @@ fn read(site: &Site, pod: &str, volumes: &[Volume]) -> BTreeMap<&'static str, St
 
 /// The group snapshot of some volumes, and the snapshots of the others.
 fn snapshots_of(by: &str, volumes: &[Volume]) -> Vec<Value> {
-    let group = json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
-        "metadata": {"name": by, "namespace": SPACE},
-        "spec": {"volumeGroupSnapshotClassName": "hostloop",
-            "source": {"selector": {"matchLabels": {"group": by}}}}});
+    let group = objects::group_snapshot(SPACE, by, "hostloop", ("group", by));
     let single =
         |volume: &Volume| objects::snapshot(SPACE, &volume.claim, "hostloop", &volume.claim);
     let others = volumes.iter().filter(|volume| !GROUPED.contains(&volume.kind.name));
@@ -119,9 +116,7 @@ async fn ready_snapshot(site: &Site, claim: &str) -> String {
         let all = site.objects.list("VolumeSnapshot", SPACE).await;
         let of = |s: &&Value| s["spec"]["source"]["persistentVolumeClaimName"] == claim;
         match all.iter().find(of) {
-            Some(snapshot) if snapshot["status"]["readyToUse"] == true => {
-                Ok(snapshot["metadata"]["name"].as_str().unwrap_or_default().to_owned())
-            }
+            Some(snapshot) if is_ready_to_use(snapshot) => Ok(name(snapshot).to_owned()),
             found => Err(format!("{:?}", found.map(|s| s["status"].to_string()))),
         }
     })

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hostloop_test::cluster::{Cluster, Options, wait_for};
+use hostloop_test::deployed::{DRIVER, NAMESPACE};
+use hostloop_test::front::fields::name;
 use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::machine::{root, text};
 use hostloop_test::{deployed, tools};
@@ -15,9 +17,6 @@ use crate::volume::BOUNDED;
 
 /// The namespace of the pods with volumes.
 pub(crate) const SPACE: &str = "upgrade";
-/// The namespace of the driver's deployment.
-const NAMESPACE: &str = "hostloop";
-const DRIVER: &str = "hostloop.csi.dev";
 
 /// The time limit of one step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,9 +57,7 @@ pub(crate) struct Site {
 impl Site {
     /// Starts a cluster with the images of both versions.
     pub(crate) async fn up() -> Site {
-        let kubelet_dir = format!("/var/lib/hostloop-upgrade-{}", std::process::id());
-        let options = Options { kubelet_dir: Some(kubelet_dir.into()), ..Options::two_nodes() };
-        let cluster = Cluster::up(&options);
+        let cluster = Cluster::up(&Options::two_nodes().apart("upgrade"));
         // Each node has a /var of its own.
         let pool_dir = tempfile::Builder::new().prefix("hostloop-upgrade-").tempdir_in("/var/tmp");
         let pool_dir = pool_dir.expect("a directory can be made in /var/tmp");
@@ -174,7 +171,7 @@ impl Site {
         let is_node =
             |pod: &&Value| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "hostloop";
         for pod in pods.iter().filter(is_node) {
-            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let pod = name(pod);
             // The volumes of ended pods and deleted claims go in the background.
             wait_for("a sound node", PATIENCE, async || {
                 self.cluster.try_exec(NAMESPACE, pod, &fsck)

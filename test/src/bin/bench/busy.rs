@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
 use hostloop_test::client::{Csi, new_volume};
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::requests::{id_of, of_volume};
 use hostloop_test::scratch::Scratch;
 
 use crate::calls::{create, delete, publish, stage, unpublish, unstage};
@@ -75,13 +75,11 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
 }
 
 async fn clone(csi: &Csi, source: &str) -> String {
-    let volume_id = source.to_owned();
-    let r#type = Some(Type::Volume(VolumeSource { volume_id }));
     let request = csi::CreateVolumeRequest {
-        volume_content_source: Some(csi::VolumeContentSource { r#type }),
+        volume_content_source: of_volume(source),
         ..new_volume("copy", 4 * GIB)
     };
-    csi.ok(request).await.volume.expect("CreateVolume answers a volume").volume_id
+    id_of(csi.ok(request).await)
 }
 
 async fn publish_once(csi: &Csi, id: &str, staging: &Path, target: &Path) -> f64 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_test::client::{Csi, mounted, new_volume};
-use hostloop_test::machine::text;
+use hostloop_test::requests::{self, id_of};
 
 /// CreateVolume of this size, as ext4; returns the ID.
 pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
@@ -16,8 +16,7 @@ pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
 pub(crate) async fn create_as(csi: &Csi, name: &str, bytes: u64, fs: &str) -> String {
     let volume_capabilities = vec![mounted(fs, Mode::SingleNodeWriter)];
     let request = csi::CreateVolumeRequest { volume_capabilities, ..new_volume(name, bytes) };
-    let answer = csi.ok(request).await;
-    answer.volume.expect("CreateVolume answers a volume").volume_id
+    id_of(csi.ok(request).await)
 }
 
 /// NodeStageVolume as ext4.
@@ -27,32 +26,21 @@ pub(crate) async fn stage(csi: &Csi, id: &str, staging: &Path) {
 
 /// NodeStageVolume with this filesystem.
 pub(crate) async fn stage_as(csi: &Csi, id: &str, staging: &Path, fs: &str) {
-    csi.ok(csi::NodeStageVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: text(staging).to_owned(),
-        volume_capability: Some(mounted(fs, Mode::SingleNodeWriter)),
-        ..Default::default()
-    })
-    .await;
+    let volume_capability = Some(mounted(fs, Mode::SingleNodeWriter));
+    let stage = requests::stage(id, staging);
+    csi.ok(csi::NodeStageVolumeRequest { volume_capability, ..stage }).await;
 }
 
 /// NodePublishVolume.
 pub(crate) async fn publish(csi: &Csi, id: &str, staging: &Path, target: &Path) {
-    csi.ok(csi::NodePublishVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: text(staging).to_owned(),
-        target_path: text(target).to_owned(),
-        volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
-        ..Default::default()
-    })
-    .await;
+    csi.ok(requests::publish(id, staging, target)).await;
 }
 
 /// NodeGetVolumeStats.
 pub(crate) async fn stats(csi: &Csi, id: &str, target: &Path) {
     csi.ok(csi::NodeGetVolumeStatsRequest {
         volume_id: id.to_owned(),
-        volume_path: text(target).to_owned(),
+        volume_path: requests::text(target),
         ..Default::default()
     })
     .await;
@@ -60,18 +48,15 @@ pub(crate) async fn stats(csi: &Csi, id: &str, target: &Path) {
 
 /// NodeUnpublishVolume.
 pub(crate) async fn unpublish(csi: &Csi, id: &str, target: &Path) {
-    let (volume_id, target_path) = (id.to_owned(), text(target).to_owned());
-    csi.ok(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await;
+    csi.ok(requests::unpublish(id, target)).await;
 }
 
 /// NodeUnstageVolume.
 pub(crate) async fn unstage(csi: &Csi, id: &str, staging: &Path) {
-    let (volume_id, staging_target_path) = (id.to_owned(), text(staging).to_owned());
-    csi.ok(csi::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await;
+    csi.ok(requests::unstage(id, staging)).await;
 }
 
 /// DeleteVolume.
 pub(crate) async fn delete(csi: &Csi, id: &str) {
-    let volume_id = id.to_owned();
-    csi.ok(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await;
+    csi.ok(requests::delete(id)).await;
 }

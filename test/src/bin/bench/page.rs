@@ -156,7 +156,7 @@ pub(crate) mod tests {
 
     /// The report in the documentation, and its page.
     pub(crate) fn documented<R: Report>() -> (R, String) {
-        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let docs = hostloop_test::machine::root().join("docs");
         let page = std::fs::read_to_string(docs.join(R::PAGE).with_extension("md"));
         (read(&docs), page.expect("the page is there"))
     }

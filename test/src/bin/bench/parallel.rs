@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use futures::future::join_all;
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type};
 use hostloop_test::client::{Csi, new_volume};
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::requests;
 use hostloop_test::scratch::Scratch;
 
 use crate::attached::{BYTES, places};
@@ -192,24 +192,17 @@ fn restoring(runtime: &Runtime, kind: PoolKind) -> [Figure; 2] {
 }
 
 async fn snapshot(csi: &Csi, source: &str) -> String {
-    let request = csi::CreateSnapshotRequest {
-        source_volume_id: source.to_owned(),
-        name: "snapshot".to_owned(),
-        ..Default::default()
-    };
-    csi.ok(request).await.snapshot.expect("CreateSnapshot answers a snapshot").snapshot_id
+    let answer = csi.ok(requests::snapshot("snapshot", source)).await;
+    answer.snapshot.expect("CreateSnapshot answers a snapshot").snapshot_id
 }
 
 /// Creates a volume from the snapshot.
 async fn restore(csi: &Csi, snapshot: &str, name: String) -> Result<String, tonic::Status> {
-    let snapshot_id = snapshot.to_owned();
-    let r#type = Some(Type::Snapshot(SnapshotSource { snapshot_id }));
     let request = csi::CreateVolumeRequest {
-        volume_content_source: Some(csi::VolumeContentSource { r#type }),
+        volume_content_source: requests::of_snapshot(snapshot),
         ..new_volume(&name, 64 * MIB)
     };
-    let answer = csi.call(request).await?;
-    Ok(answer.volume.expect("CreateVolume answers a volume").volume_id)
+    csi.call(request).await.map(requests::id_of)
 }
 
 /// Calls per second, from their number and the elapsed milliseconds.

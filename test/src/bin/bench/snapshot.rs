@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use hostloop_proto::csi;
 use hostloop_test::client::Csi;
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::requests;
 use hostloop_test::scratch::Scratch;
 
 use crate::calls::{create, delete, stage, unstage};
@@ -65,14 +65,10 @@ fn fill(dir: &Path, mib: usize) {
 }
 
 async fn snapshot_once(csi: &Csi, volume: &str, round: usize) -> f64 {
-    let request = csi::CreateSnapshotRequest {
-        source_volume_id: volume.to_owned(),
-        name: format!("{volume}-{round}"),
-        ..Default::default()
-    };
+    let request = requests::snapshot(&format!("{volume}-{round}"), volume);
     let mut made = None;
     let elapsed = timed_async(async { made = csi.ok(request).await.snapshot }).await;
-    let snapshot_id = made.expect("CreateSnapshot answers a snapshot").snapshot_id;
-    csi.ok(csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await;
+    let made = made.expect("CreateSnapshot answers a snapshot");
+    csi.ok(requests::delete_snapshot(&made.snapshot_id)).await;
     elapsed
 }

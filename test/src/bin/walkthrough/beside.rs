@@ -3,16 +3,16 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anstream::println;
+use hostloop_test::child::Program;
 use hostloop_test::driver::{Driver, binary};
 use hostloop_test::machine::{self, text};
 use hostloop_test::pools::PoolFixture;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 /// How the story is shown.
 #[derive(clap::Args)]
@@ -40,11 +40,11 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "must be a number of seconds up to 3600".to_owned())
 }
 
-/// How long the page may take to be there.
+/// How long the page may take to appear, and the program to end.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A running `hostloop ui`. Dropping it ends it as Ctrl-C does, and waits.
-struct Ui(Child);
+struct Ui(Program);
 
 impl Ui {
     fn start(driver: &Driver, state_dir: &Path, pool: &PoolFixture, arguments: &[&str]) -> Ui {
@@ -57,17 +57,15 @@ impl Ui {
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        Ui(command.spawn().expect("hostloop starts"))
+        Ui(Program::new(command.spawn().expect("hostloop starts")))
     }
 
     /// Ends it, and returns whether it succeeded.
     fn end(&mut self) -> bool {
-        if let Ok(Some(status)) = self.0.try_wait() {
-            return status.success();
+        if self.0.ended().is_none() {
+            self.0.signal(Signal::SIGINT);
         }
-        let pid = i32::try_from(self.0.id()).expect("a PID");
-        let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
-        self.0.wait().is_ok_and(|status| status.success())
+        self.0.wait(LIMIT).is_some_and(|status| status.success())
     }
 }
 
@@ -93,7 +91,7 @@ impl Page {
     ) -> Page {
         let arguments: &[&str] = if no_open { &["--no-open"] } else { &[] };
         let mut ui = Ui::start(driver, state_dir, pool, arguments);
-        let output = ui.0.stdout.take().expect("it is a pipe");
+        let output = ui.0.output();
         let (sender, addresses) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {

@@ -1,0 +1,77 @@
+//! Programs as child processes.
+
+use std::fs::File;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A running program. Dropping it kills it.
+pub struct Program(Child);
+
+impl Program {
+    pub fn new(child: Child) -> Program {
+        Program(child)
+    }
+
+    /// The process ID.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The end of a pipe with the program's output.
+    pub fn output(&mut self) -> ChildStdout {
+        self.0.stdout.take().expect("the output is a pipe")
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).expect("a PID");
+        kill(Pid::from_raw(pid), signal).expect("the program runs");
+    }
+
+    /// The exit status, if the program has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().expect("it is this process's child")
+    }
+
+    /// Waits at most `limit` for the end. Returns `None` if the program still runs.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.ended();
+            if status.is_some() || Instant::now() > deadline {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(&mut self) {
+        // An error means that the program has already ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Gives a program no input, and this file for its output and errors.
+pub fn log_to(command: &mut Command, log: File) {
+    let output = log.try_clone().expect("a file can be opened twice");
+    command.stdin(Stdio::null()).stdout(output).stderr(log);
+}
+
+/// The last lines of a log, without the end of long lines.
+pub fn tail(log: &str) -> String {
+    let lines: Vec<_> = log.lines().collect();
+    let end = lines[lines.len().saturating_sub(30)..].iter();
+    let short = |line: &&str| line.chars().take(600).collect::<String>();
+    end.map(short).collect::<Vec<_>>().join("\n")
+}
