@@ -48,7 +48,7 @@ pub use shared_table::{Keyed, SharedTable};
 /// direct I/O, and a filesystem made for 512-byte sectors would no longer mount.
 pub const BLOCK_SIZE: u32 = 4096;
 
-/// The bytes of the whole blocks among these.
+/// Rounds a number of bytes down to whole blocks.
 pub(crate) fn whole_blocks(bytes: u64) -> u64 {
     bytes - bytes % u64::from(BLOCK_SIZE)
 }

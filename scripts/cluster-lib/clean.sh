@@ -162,10 +162,11 @@ node_down() { # NODE
 
 # SIGKILL is enough: all data is deleted too.
 take_down() {
-  local i part left=0
+  local i part
   for i in $(seq "$NODES"); do node_down "$i" || return 1; done
   for part in scheduler controller-manager apiserver etcd; do stop_process "$part" KILL; done
-  rm -rf --one-file-system "${DIR:?}" || left=1
+  # The settings go last: without them, nothing finds the cluster again.
+  find "${DIR:?}" -mindepth 1 -maxdepth 1 ! -name settings -exec rm -rf --one-file-system {} + &&
+    rm -rf --one-file-system "$DIR" || return 1
   release_ports
-  return "$left"
 }

@@ -98,7 +98,7 @@ pub(crate) fn parameters_of(key: &str) -> [String; 2] {
     ["name", "namespace"].map(|end| format!("{RESERVED}{key}-{end}"))
 }
 
-/// The key of the secret that a class parameter names, if it has the form of one.
+/// The key of the secret that a class parameter names; `None` if its name does not have that form.
 pub(crate) fn key_of(parameter: &str) -> Option<&str> {
     let own = parameter.strip_prefix(RESERVED)?;
     own.strip_suffix("-name").or_else(|| own.strip_suffix("-namespace"))

@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
             assert_eq!(owner(&Scope::Cluster, &pools, &volume), Ownership::Local);
             // A leader without a node owns no volume. Without an affinity the owner is unknown.
-            let expected = match pv::node_terms(&volume).is_some() {
+            let expected = match !affinity["required"].is_null() {
                 true => Ownership::Remote,
                 false => Ownership::Unknown,
             };

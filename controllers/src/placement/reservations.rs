@@ -2,8 +2,9 @@
 //!
 //! A claim counts against its node as soon as the leader or the scheduler selects the node. It
 //! counts until its PersistentVolume exists *and* the node has updated its capacity object since.
-//! It also ends after a time in which every node updates its object. A claim that has no volume after [`HOPEFUL`] no
-//! longer counts: something is wrong with it, and it must not keep other claims away.
+//! It counts for at most [`SETTLED`] after its PersistentVolume exists: by then, every node has
+//! updated its object. A claim that has no volume after [`HOPEFUL`] no longer counts: something is
+//! wrong with it, and it must not keep other claims away.
 //!
 //! An update is newer if its resource version is higher, because API servers usually keep all kinds
 //! in one store. If they do not, only the time counts. A node may then get a claim that does not

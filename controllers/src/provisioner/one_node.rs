@@ -1,5 +1,5 @@
-//! A message for the users of a claim with an access mode for several nodes, if its volume is on one
-//! node. CSI lets a driver accept such a claim: the mode allows pods to share the volume, and the node
+//! A message for users if a claim has an access mode for several nodes, but its volume is on one.
+//! CSI lets a driver accept such a claim: the mode allows pods to share the volume, and the node
 //! affinity keeps them together.
 
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume};

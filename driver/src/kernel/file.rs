@@ -9,9 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags,
-};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
 use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
@@ -223,13 +221,6 @@ pub fn has_data(file: &File) -> Result<bool> {
 /// Calls fsync. An error names the file `what`.
 pub fn sync(file: &File, what: &Path) -> Result<()> {
     effect("file.sync").and_then(|()| file.sync_all()).map_err(|e| Error::io("fsync", what, e))
-}
-
-/// Starts to write a file to the disk without waiting for it. Errors are left to the fsync that
-/// follows.
-pub fn start_sync(file: &File) {
-    // Linux starts to write what it is to forget.
-    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }
 
 /// Calls fsync on a directory.

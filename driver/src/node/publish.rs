@@ -54,6 +54,7 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
         false => Err(not_staged(format!(", but at {}", stage.path.display()))),
     }
 }
+
 impl Node {
     /// NodePublishVolume: binds a staged volume to the target, or creates and mounts an inline
     /// volume.

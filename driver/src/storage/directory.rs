@@ -20,6 +20,7 @@ use super::file_names::{EntryKind, IMAGE, INCOMING, TRASH};
 use super::image_file::{Image, nanoseconds};
 use super::record_io::Record;
 use super::{GroupId, Result, VolumeRecord};
+use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, file};
 
@@ -319,8 +320,8 @@ impl Incoming<'_> {
         let record = file::write_new(self.dir.as_fd(), R::FILE, &content)?;
         let path = self.layout.path.join(INCOMING).join(&self.entry);
         if let Some(image) = image {
-            // The flush for the image then covers the record, too.
-            file::start_sync(&record);
+            // The disk then writes the record while it syncs the image.
+            start_sync(&record, &path.join(R::FILE))?;
             file::sync(image, &self.image_path())?;
         }
         file::sync(&record, &path.join(R::FILE))?;

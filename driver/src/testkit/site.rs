@@ -73,7 +73,9 @@ impl TestKernel for Linux {
         // A device can hold a mount, and a mount a device. A child of another test can hold either.
         let end = Instant::now() + CLEANING;
         loop {
-            let table = self.mounts().unwrap_or_default();
+            let (table, loops) = (self.mounts(), self.loops());
+            let is_known = table.is_ok() && loops.is_ok();
+            let table = table.unwrap_or_default();
             let mounts = table.entries.iter().rev().filter(|e| beneath(&e.mount_point));
             let mounts: Vec<_> = mounts.collect();
             for entry in &mounts {
@@ -83,8 +85,8 @@ impl TestKernel for Linux {
                 // Not by the kernel interface, which waits for a busy mount.
                 let _ = umount2(&*entry.mount_point, MntFlags::UMOUNT_NOFOLLOW);
             }
-            let mut all = loops_beneath(self.loops().unwrap_or_default(), root);
-            if all.is_empty() && mounts.is_empty() {
+            let mut all = loops_beneath(loops.unwrap_or_default(), root);
+            if is_known && all.is_empty() && mounts.is_empty() {
                 break;
             }
             if Instant::now() > end {

@@ -183,6 +183,30 @@ async fn the_finalizer_of_a_volume_outlives_an_attachment_outside_the_watch() {
 }
 
 #[tokio::test]
+async fn the_finalizer_of_a_volume_goes_only_at_its_end() {
+    let (both, other) = (json!(["x", FINALIZER]), json!(["x"]));
+    for (what, before, is_deleted, is_named, after) in [
+        ("deleted", &both, true, false, &other),
+        ("deleted, but attached", &both, true, true, &both),
+        ("not deleted", &both, false, false, &both),
+        ("without the finalizer", &other, true, false, &other),
+    ] {
+        let setup = setup(&[PublishUnpublishVolume]);
+        let mut volume = setup.volume();
+        volume["metadata"]["finalizers"] = before.clone();
+        if is_deleted {
+            volume["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+        }
+        setup.world.add(&setup.attacher.volumes, volume);
+        if is_named {
+            setup.add(json!({}));
+        }
+        assert_eq!(setup.attacher.volume("pv").await, Outcome::Done, "{what}");
+        assert_eq!(setup.volume()["metadata"]["finalizers"], *after, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn attachments_of_other_processes_are_left_alone() {
     let mut setup = setup(&[PublishUnpublishVolume]);
     setup.add(json!({"spec": {"attacher": "other"}}));

@@ -25,7 +25,7 @@ pub struct Packing<K> {
     make: fn(&[u8]) -> serde_json::Result<K>,
     /// The dictionary for the next object.
     pattern: Option<Arc<Dictionary<K>>>,
-    /// The objects that are not packed yet.
+    /// The keys of the objects that are not packed yet.
     recent: Recent,
 }
 
@@ -70,7 +70,7 @@ impl<K: Resource> Encoding<K> {
         })
     }
 
-    /// Notes that an object was stored unpacked. Returns the object that is to be packed instead.
+    /// Notes that an object was stored unpacked. Returns the key of the object to pack next, if any.
     pub(super) fn note(&mut self, key: &Key) -> Option<Key> {
         match self {
             Encoding::Open => None,

@@ -31,6 +31,7 @@ fn a_mount_discards_as_its_flags_or_the_settings_say() {
         (mounted(&["discard"]), THIN, None),
         (mounted(&["nodiscard"]), DISCARDS, None),
         (mounted(&["discard=async"]), THIN, None),
+        (mounted(&["noatime,nodiscard"]), DISCARDS, None),
         (mounted(&["discard"]), THICK, Some(false)),
         (mounted(&["noatime"]), DISCARDS, Some(true)),
         (Some(Access::Block), DISCARDS, None),

@@ -106,8 +106,8 @@ impl Scene {
     }
 
     /// Stages the volume only for reading.
-    fn for_reading(self) -> Scene {
-        let access = Access::Mount { fs: FsType::Ext4, flags: vec!["ro".to_owned()], group: None };
+    fn for_reading(self, flags: &str) -> Scene {
+        let access = Access::Mount { fs: FsType::Ext4, flags: vec![flags.to_owned()], group: None };
         self.with(|s| s.stage().capability.access = access)
     }
 
@@ -258,7 +258,11 @@ const GI: u64 = 1 << 30;
 #[case::read_only(scene().options("ro"), "Inaccessible FilesystemReadOnly", "")]
 // On newer kernels, after an error.
 #[case::emergency_ro(scene().options("rw,emergency_ro"), "Inaccessible FilesystemReadOnly", "")]
-#[case::read_only_as_requested(scene().options("ro").for_reading(), "", "")]
+#[case::read_only_as_requested(scene().options("ro").for_reading("ro"), "", "")]
+#[case::read_only_in_one_word(scene().options("ro").for_reading("noatime,ro"), "", "")]
+#[case::writable_after_all(
+    scene().options("ro").for_reading("ro,rw"), "Inaccessible FilesystemReadOnly", ""
+)]
 #[case::shut_down(scene().options("rw,shutdown"), "Inaccessible FilesystemShutDown", "")]
 #[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "Warning UseWithoutStage")]
 #[case::frozen_for_too_long(

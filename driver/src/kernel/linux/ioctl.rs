@@ -204,6 +204,14 @@ pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
     Ok(stats)
 }
 
+/// Calls sync_file_range, which starts to write the file's dirty pages and does not wait.
+pub(super) fn start_writeback(file: &File) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: the call has no pointers.
+    let answer = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+    done(nix::errno::Errno::result(answer)).map(drop)
+}
+
 /// Calls mount_setattr on an open mount. Flags that are not in `flags` stay unchanged.
 pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
     let bits = [

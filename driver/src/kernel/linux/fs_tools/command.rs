@@ -56,8 +56,8 @@ fn search_path() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Path of a program, if it is installed. One that was found is not searched again while it is
-/// there.
+/// Path of a program, if it is installed. A program that was found is not searched again while its
+/// file exists.
 pub(super) fn find(name: &'static str) -> Option<PathBuf> {
     static FOUND: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let is_there = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();

@@ -50,5 +50,6 @@ fn container(workload: &Value, path: &str) -> Container {
 
 /// The value of an environment variable.
 fn variable(container: &Container, name: &str) -> Option<String> {
-    container.env.iter().flatten().find(|variable| variable.name == name)?.value.clone()
+    // As in Kubernetes, the last of equal names counts.
+    container.env.iter().flatten().rfind(|variable| variable.name == name)?.value.clone()
 }
