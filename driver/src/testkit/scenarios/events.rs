@@ -12,7 +12,7 @@ const VARIES: [&str; 5] = ["probe", "check", "grow", "flush", "loop detach"];
 fn steps<T>(name: &'static str, work: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     let trace = uuid::Uuid::new_v4().to_string();
     let call = Call::begin(name, &trace, None, Fields::default());
-    let done = call.run(work);
+    let done = call.enter(work);
     let mut events = RING.since(0, usize::MAX).events;
     events.retain(|event| *event.trace == *trace && event.kind == Kind::Phase);
     for event in &events {

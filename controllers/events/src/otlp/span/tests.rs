@@ -207,7 +207,7 @@ fn services_are_those_of_the_protocol() {
 fn what_the_ring_records_becomes_spans() {
     let trace = "00000000-0000-4000-8000-0000000005ba";
     let call = crate::Call::begin("NodeStageVolume", trace, None, Fields::default());
-    let staged: Result<(), &str> = call.run(|| crate::phase("mount", || Err("busy")));
+    let staged: Result<(), &str> = call.enter(|| crate::phase("mount", || Err("busy")));
     call.end("INTERNAL", staged.unwrap_err(), Duration::from_millis(3), Fields::default());
     let batch = crate::RING.since(0, usize::MAX);
     let spans = (batch.first..).zip(&batch.events).filter(|(_, event)| &*event.trace == trace);
