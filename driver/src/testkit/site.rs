@@ -73,11 +73,9 @@ impl TestKernel for Linux {
         // A device can hold a mount, and a mount a device. A child of another test can hold either.
         let end = Instant::now() + CLEANING;
         loop {
-            let (table, loops) = (self.mounts(), self.loops());
-            let is_known = table.is_ok() && loops.is_ok();
-            let table = table.unwrap_or_default();
-            let mounts = table.entries.iter().rev().filter(|e| beneath(&e.mount_point));
-            let mounts: Vec<_> = mounts.collect();
+            let table = self.mounts();
+            let entries = table.iter().flat_map(|table| table.entries.iter().rev());
+            let mounts: Vec<_> = entries.filter(|e| beneath(&e.mount_point)).collect();
             for entry in &mounts {
                 if let Ok(dir) = File::open(&entry.mount_point) {
                     let _ = self.thaw(&dir);
@@ -85,6 +83,9 @@ impl TestKernel for Linux {
                 // Not by the kernel interface, which waits for a busy mount.
                 let _ = umount2(&*entry.mount_point, MntFlags::UMOUNT_NOFOLLOW);
             }
+            // Only now: an autoclear device goes with its last mount.
+            let loops = self.loops();
+            let is_known = table.is_ok() && loops.is_ok();
             let mut all = loops_beneath(loops.unwrap_or_default(), root);
             if is_known && all.is_empty() && mounts.is_empty() {
                 break;
