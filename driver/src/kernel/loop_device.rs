@@ -63,7 +63,8 @@ pub fn loop_path(minor: u32) -> PathBuf {
 
 /// The nodes of loop devices, for messages.
 pub(crate) fn loop_names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
-    let names: Vec<_> = loops.into_iter().map(|l| format!("/dev/loop{}", l.minor)).collect();
+    let names: Vec<_> =
+        loops.into_iter().map(|l| loop_path(l.minor).display().to_string()).collect();
     names.join(", ")
 }
 
