@@ -23,7 +23,7 @@ use crate::client::kube::Resource;
 mod accepted;
 mod compress;
 mod index;
-mod lru;
+mod recent;
 mod run;
 mod select;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 
-use super::lru::Recent;
+use super::recent::Recent;
 use super::{Key, version};
 use crate::client::Resource;
 
