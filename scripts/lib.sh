@@ -10,9 +10,12 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${HOSTLOOP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hostloop}
 
 CARGO_DENY_VERSION=0.20.2
-CSI_SANITY_VERSION=5.6.0
-# The Kubernetes of the tests. Its module is test/cluster/kubernetes.
-KUBERNETES_VERSION=1.37.2
+
+# module_version MODULE PATH: prints the version of PATH that a Go module beneath test/ requires.
+module_version() { sed -n "s|^.*$2 v\([0-9.]*\).*$|\1|p" "$ROOT/test/$1/go.mod" | head -1; }
+
+# The Kubernetes of the tests.
+KUBERNETES_VERSION=$(module_version tools k8s.io/kubernetes)
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   BOLD=$'\e[1m' DIM=$'\e[2m' RED=$'\e[31m' RESET=$'\e[0m'
@@ -172,10 +175,19 @@ stripped_image() {
 
 # The Go compiler, with rare garbage collections: they take a fifth of its time.
 GO=(env GOGC=400 go)
-# Without debug information, which the linker would drop anyway, compiling takes a fifth less. Programs
-# share compiled packages if they have the same flags, and the same versions of what they share: the
-# modules beneath test/ that use Kubernetes' libraries are kept at the same versions.
+# Without debug information, which the linker would drop anyway, compiling takes a fifth less.
 GO_FLAGS=(-trimpath -gcflags=all=-dwarf=false)
+
+# go_build MODULE OUT LDFLAGS PACKAGE…: builds these packages of a Go module beneath test/ into OUT.
+# Programs share compiled packages if they have the same flags and the same versions of what they share.
+# So the tools of the tests are one module, test/tools.
+go_build() {
+  local module=$1 out=$2 ldflags=$3
+  shift 3
+  command -v go >/dev/null || die "go is not there: the tests' tools are Go programs, install Go 1.26+"
+  mkdir -p "$(dirname "$out")"
+  (cd "$ROOT/test/$module" && "${GO[@]}" build "${GO_FLAGS[@]}" -ldflags "-s -w $ldflags" -o "$out" "$@")
+}
 
 build_cargo_deny() {
   # It runs for seconds. Optimising it would take minutes, and debug information one more.
@@ -183,47 +195,38 @@ build_cargo_deny() {
     --version "$CARGO_DENY_VERSION" cargo-deny --root "$1"
 }
 
-build_csi_sanity() {
-  command -v go >/dev/null || die "go is not there: csi-sanity is a Go program, install Go 1.24+"
-  (cd "$ROOT/test/tools" && mkdir -p "$1/bin" && "${GO[@]}" build "${GO_FLAGS[@]}" -o "$1/bin/csi-sanity" \
-    github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity)
+# go_tools NAME…: prints the folder of these tools of test/tools/go.mod. The sums of its modules are
+# their version in the cache.
+go_tools() {
+  local version first
+  version=$(sha256sum <"$ROOT/test/tools/go.sum" | cut -c1-12)
+  first=$(build_tool "$1" "$version" build_go_tools "$@") || return
+  dirname "$first"
 }
 
-# go_tool NAME: prints the program NAME, in the version that test/tools/NAME/go.mod names. The sums of
-# its modules are its version in the cache.
-go_tool() {
-  local version
-  version=$(sha256sum <"$ROOT/test/tools/$1/go.sum" | cut -c1-12)
-  build_tool "$1" "$version" build_go_tool "$1"
-}
-
-build_go_tool() {
-  command -v go >/dev/null || die "go is not there: $1 is a Go program, install Go 1.26+"
-  mkdir -p "$2/bin"
-  # The tag leaves out Prometheus' clients of clouds, which take minutes; no other tool knows it.
-  (cd "$ROOT/test/tools/$1" && nice "${GO[@]}" build "${GO_FLAGS[@]}" -tags remove_all_sd -ldflags "-s -w" \
-    -o "$2/bin/" tool)
-}
-
-# Upstream's sidecars, in the versions test/interop/go.mod names.
-build_sidecars() {
-  command -v go >/dev/null || die "go is not there: the sidecars are Go programs, install Go 1.26+"
-  mkdir -p "$1/bin"
-  local module
-  for module in "$ROOT/test/interop" "$ROOT/test/interop/provisioner"; do
-    (cd "$module" && nice "${GO[@]}" build "${GO_FLAGS[@]}" -ldflags "-s -w" \
-      -o "$1/bin/" tool) || return
+build_go_tools() { # NAME… OUT
+  local name packages=() out=${*: -1}
+  for name in "${@:1:$#-1}"; do
+    packages+=("$(sed -n "s/^\t\([^ ]*\/$name\)$/\1/p" "$ROOT/test/tools/go.mod")")
   done
+  go_build tools "$out/bin/" "" "${packages[@]}"
 }
 
-# Prints the folder of upstream's sidecars. They are one module, so that what they share is
-# compiled once, but for the provisioner, which does not compile with the others' client library.
-# The modules' sums are their version.
-sidecars() {
-  local version attacher
-  version=$(cat "$ROOT"/test/interop/{,provisioner/}go.sum | sha256sum | cut -c1-12)
-  attacher=$(build_tool csi-attacher "$version" build_sidecars) || return
-  dirname "$attacher"
+# Prints the folder of upstream's sidecars.
+sidecars() { go_tools csi-attacher csi-provisioner csi-resizer csi-snapshotter snapshot-controller; }
+
+# Prints Prometheus' promtool.
+promtool() { type -P promtool || build_tool promtool debian build_promtool; }
+
+# Takes promtool out of Debian's package. To install the package would start a server, and to compile
+# promtool takes minutes.
+build_promtool() {
+  command -v apt-get >/dev/null || die "promtool is not there: install Prometheus"
+  mkdir "$1/bin" &&
+    (cd "$1" && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; }) &&
+    dpkg-deb --fsys-tarfile "$1"/prometheus_*.deb |
+    tar --extract --file - --directory "$1/bin" --strip-components 3 ./usr/bin/promtool &&
+    rm "$1"/prometheus_*.deb
 }
 
 # Prints the commit of the last release.
