@@ -269,7 +269,7 @@ impl Attacher {
         }
         let finalizer = &self.rules.finalizer;
         match finalizers::remove(&self.kube, Some(&self.volumes), &*volume, finalizer).await {
-            Ok(()) => Outcome::Done,
+            Ok(_) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(volume = name, %error, "removing the finalizer failed");
                 Outcome::Failed

@@ -242,14 +242,6 @@ impl Rules {
         (metadata != json!({})).then(|| bound(attachment, metadata))
     }
 
-    /// Removes the finalizer from an attachment; `None` if it has none.
-    pub fn release(&self, attachment: &VolumeAttachment) -> Option<Value> {
-        let mut finalizers = attachment.finalizers().to_vec();
-        finalizers.retain(|finalizer| *finalizer != self.finalizer);
-        let metadata = json!({"finalizers": finalizers});
-        attachment.has_finalizer(&self.finalizer).then(|| bound(attachment, metadata))
-    }
-
     /// True if a PV is being deleted and has the finalizer.
     pub fn keeps(&self, volume: &PersistentVolume) -> bool {
         volume.is_deleting() && volume.has_finalizer(&self.finalizer)

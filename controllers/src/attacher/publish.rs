@@ -194,22 +194,14 @@ impl Attacher {
     /// Removes the finalizer first: an attachment that has it would be detached again, attached or
     /// not.
     async fn mark_detached(&self, attachment: &VolumeAttachment) -> Result<(), PublishError> {
-        let mut current = attachment.clone();
-        if let Some(patch) = self.rules.release(attachment) {
-            self.ours()?;
-            let written = unless_gone(self.kube.merge(attachment, patch).await)?;
-            // The object is deleted with its last finalizer.
-            let Some(written) = written.filter(|written| !written.finalizers().is_empty()) else {
-                return Ok(());
-            };
-            self.attachments.apply_write(written.clone());
-            current = written;
-        }
-        let Some(patch) = detached_patch(&current) else {
+        self.ours()?;
+        let (attachments, finalizer) = (Some(&self.attachments), &self.rules.finalizer);
+        let left = finalizers::remove(&self.kube, attachments, attachment, finalizer).await?;
+        let Some((patch, left)) = left.and_then(|left| Some((detached_patch(&left)?, left))) else {
             return Ok(());
         };
         self.ours()?;
-        let written = unless_gone(self.kube.merge_status(&current, patch).await)?;
+        let written = unless_gone(self.kube.merge_status(&left, patch).await)?;
         written.into_iter().for_each(|written| self.attachments.apply_write(written));
         Ok(())
     }

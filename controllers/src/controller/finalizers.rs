@@ -23,7 +23,10 @@ pub(crate) async fn add<K: Resource>(
             return Ok(());
         }
         match kube.json(&object, addition(&object, finalizer)).await {
-            Ok(written) => return note(watch, written),
+            Ok(written) => {
+                note(watch, &written);
+                return Ok(());
+            }
             Err(error) if error.is_conflict() && tries < TRIES => {
                 object = again(kube, &object).await?.ok_or(error)?;
                 tries += 1;
@@ -51,18 +54,19 @@ fn addition<K: Resource>(object: &K, finalizer: &str) -> Value {
     }
 }
 
-/// Removes a finalizer; writes nothing if the object lacks it or is gone.
+/// Removes a finalizer; writes nothing if the object lacks it or is gone. Returns the object without
+/// it, or `None` if it is gone.
 pub(crate) async fn remove<K: Resource>(
     kube: &Kube,
     watch: Option<&Store<K>>,
     object: &K,
     finalizer: &str,
-) -> Result<(), ApiError> {
+) -> Result<Option<K>, ApiError> {
     let mut object = object.clone();
     let mut tries = 1;
     loop {
         let Some(at) = object.finalizers().iter().position(|one| one == finalizer) else {
-            return Ok(());
+            return Ok(Some(object));
         };
         let path = format!("/metadata/finalizers/{at}");
         let patch = json!([
@@ -73,16 +77,19 @@ pub(crate) async fn remove<K: Resource>(
         match kube.json(&object, patch).await {
             // Removing the last finalizer of an object that is being deleted deletes it.
             Ok(written) if written.finalizers().is_empty() && written.is_deleting() => {
-                return Ok(());
+                return Ok(None);
             }
-            Ok(written) => return note(watch, written),
-            Err(ApiError::NotFound { .. }) => return Ok(()),
+            Ok(written) => {
+                note(watch, &written);
+                return Ok(Some(written));
+            }
+            Err(ApiError::NotFound { .. }) => return Ok(None),
             // The API server has several errors for a JSON patch that does not apply.
             Err(error @ (ApiError::Conflict { .. } | ApiError::Rejected { code: 422, .. }))
                 if tries < TRIES =>
             {
                 match again(kube, &object).await? {
-                    None => return Ok(()),
+                    None => return Ok(None),
                     Some(now) if now.finalizers() == object.finalizers() => return Err(error),
                     Some(now) => object = now,
                 }
@@ -93,11 +100,10 @@ pub(crate) async fn remove<K: Resource>(
     }
 }
 
-fn note<K: Resource>(watch: Option<&Store<K>>, written: K) -> Result<(), ApiError> {
+fn note<K: Resource>(watch: Option<&Store<K>>, written: &K) {
     if let Some(watch) = watch {
-        watch.apply_write(written);
+        watch.apply_write(written.clone());
     }
-    Ok(())
 }
 
 /// Reads the same object again; `None` if it is gone or another object has its name.

@@ -186,12 +186,10 @@ impl Provisioner {
             return;
         }
         let removed = async {
-            match self.kube.get::<VolumeSnapshot>(&namespace, name).await? {
-                None => Ok(()),
-                Some(snapshot) => {
-                    finalizers::remove(&self.kube, None, &snapshot, SNAPSHOT_FINALIZER).await
-                }
+            if let Some(snapshot) = self.kube.get::<VolumeSnapshot>(&namespace, name).await? {
+                finalizers::remove(&self.kube, None, &snapshot, SNAPSHOT_FINALIZER).await?;
             }
+            Ok::<_, ApiError>(())
         };
         if let Err(error) = removed.await {
             tracing::info!(

@@ -98,7 +98,8 @@ impl Provisioner {
                 finalizers::add(&self.kube, Some(&watch), &*volume, VOLUME_FINALIZER).await
             }
             Work::RemoveFinalizer => {
-                finalizers::remove(&self.kube, Some(&watch), &*volume, VOLUME_FINALIZER).await
+                let watch = Some(&watch);
+                finalizers::remove(&self.kube, watch, &*volume, VOLUME_FINALIZER).await.map(drop)
             }
             Work::Delete => return self.delete(&volume).await,
         };

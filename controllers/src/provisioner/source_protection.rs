@@ -174,7 +174,7 @@ impl Protection {
             return Outcome::Done;
         }
         match finalizers::remove(&self.kube, Some(&watch), &*claim, CLONE_FINALIZER).await {
-            Ok(()) => Outcome::Done,
+            Ok(_) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(
                     claim = name, namespace, %error,
@@ -194,7 +194,7 @@ impl Protection {
             return Outcome::Done;
         }
         match finalizers::remove(&self.kube, None, &*snapshot, SNAPSHOT_FINALIZER).await {
-            Ok(()) => Outcome::Done,
+            Ok(_) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(snapshot = name, namespace, %error, "cannot remove the finalizer");
                 Outcome::Failed

@@ -230,7 +230,8 @@ impl<K: Content> ContentClient<K> {
 
     /// Removes the finalizer.
     pub(super) async fn release(&self, content: &K) -> Result<(), ApiError> {
-        finalizers::remove(&self.kube, Some(&self.watch), content, K::KEYS.finalizer).await
+        finalizers::remove(&self.kube, Some(&self.watch), content, K::KEYS.finalizer).await?;
+        Ok(())
     }
 
     async fn merge(&self, content: &K, patch: Value) -> Result<K, ApiError> {

@@ -204,15 +204,6 @@ fn an_inline_volume_has_no_finalizer_and_no_name() {
 }
 
 #[test]
-fn the_finalizer_of_an_attachment_goes() {
-    let rules = rules();
-    let both = attachment(json!({"metadata": {"finalizers": [FINALIZER, "x"]}}));
-    let bound = json!({"finalizers": ["x"], "uid": "u", "resourceVersion": "7"});
-    assert_eq!(rules.release(&both), Some(json!({ "metadata": bound })));
-    assert_eq!(rules.release(&attachment(json!({}))), None);
-}
-
-#[test]
 fn changes_that_need_work() {
     let error = json!({"message": "no", "time": DELETED});
     let with = json!({"metadata": {"finalizers": [FINALIZER], "annotations": {NODE_ID: "id-1"}}});
