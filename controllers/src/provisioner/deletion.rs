@@ -24,6 +24,7 @@ use crate::api::names::{
 use crate::api::pvc::NO_ANNOTATIONS;
 
 const FAILED: &str = "VolumeFailedDelete";
+const WAITS: &str = "VolumeDelete";
 
 /// The action that a PersistentVolume needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ pub(super) fn needs_work(volume: &PersistentVolume, driver: &str) -> Option<Stri
 /// The reason why a volume is not deleted yet.
 #[derive(Debug, thiserror::Error)]
 enum Obstacle {
-    #[error("persistentvolume {volume} is still attached to node {node}")]
+    #[error("persistentvolume {volume} is still attached to node {node}, waiting for detach")]
     Attached { volume: String, node: String },
     #[error(
         "neither its node affinity nor the CSI driver can tell on which node it is: delete it \
@@ -129,8 +130,14 @@ impl Provisioner {
             Ok(false) => Outcome::Done,
             Err(obstacle) => {
                 let name = volume.name_any();
-                tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");
                 let (events, message) = (&self.context.events, obstacle.to_string());
+                if matches!(obstacle, Obstacle::Attached { .. }) {
+                    // This is usual if a claim and its pod are deleted together.
+                    tracing::info!(volume = %name, %obstacle, "a volume is not deleted yet");
+                    events.normal(volume, WAITS, message);
+                    return Outcome::Failed;
+                }
+                tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");
                 match obstacle {
                     // Every node gets the same result. So one event is enough, and only the leader
                     // tries again.

@@ -47,7 +47,7 @@ pub(crate) async fn lifecycle(site: &Site) {
     of_snapshot.unmount(site).await;
     site.delete(&restored).await;
     site.until(&volume, "released", |v| v["status"]["phase"] == "Released").await;
-    site.until_event(&volume, "VolumeFailedDelete").await;
+    site.until_event(&volume, "VolumeDelete").await;
     let volumes = site.csi.volume_ids().await;
     let there = volumes.contains(&of_snapshot.handle);
     assert!(there, "a volume in use was deleted");
