@@ -25,16 +25,24 @@ impl Checksum {
     }
 }
 
-/// Content that does not compress and differs by seed.
+/// btrfs compresses pieces of this size.
+const PIECE: usize = 128 << 10;
+
+/// Content that does not compress and differs by seed. Pieces of it differ only in their first bytes,
+/// because a debug build takes long to make random numbers.
 pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
     // xorshift64*, which works with every seed but 0.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut content = Vec::with_capacity(bytes + 8);
-    while content.len() < bytes {
+    let mut piece = Vec::with_capacity(PIECE);
+    while piece.len() < bytes.min(PIECE) {
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;
-        content.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+        piece.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    let mut content = piece.repeat(bytes.div_ceil(PIECE));
+    for (number, piece) in content.chunks_mut(PIECE).enumerate().skip(1) {
+        piece[..8].copy_from_slice(&number.to_le_bytes());
     }
     content.truncate(bytes);
     content

@@ -67,8 +67,8 @@ impl Default for Settings {
 impl Settings {
     /// Enough to see that it works.
     pub(crate) fn quick(self) -> Settings {
-        let rest = Duration::from_secs(3);
-        Settings { instances: vec![1, 5], claims: 100, attachments: 20, rest, ..self }
+        let rest = Duration::from_secs(1);
+        Settings { instances: vec![1, 3], claims: 10, attachments: 5, rest, ..self }
     }
 }
 
