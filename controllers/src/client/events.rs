@@ -1,8 +1,8 @@
 //! Kubernetes events: they show users what happens to their objects (`kubectl describe`).
 //!
 //! Events are best-effort and never delay the work: a separate task sends them from a bounded
-//! queue. An event that does not fit in the queue is counted as lost. Warnings are sent first and
-//! without a pause. Normal events wait until none has been emitted for five seconds, at most two
+//! queue. An event that does not fit in the queue is counted as lost. Warnings, and events about work
+//! that has to wait, are sent first and without a pause. Normal events wait until none has been emitted for five seconds, at most two
 //! minutes. They are then sent at a fixed rate, so a storm of claims is not slowed by its own
 //! events. A repeated event only increases the count of the first. A message must never contain a
 //! secret.
@@ -19,7 +19,7 @@ use crate::client::kube::Resource;
 use crate::metrics::Metrics;
 use send::{Backlog, Sender};
 
-/// The queue limit for warnings, and for normal events.
+/// The limit of each queue.
 const WAITING: usize = 1000;
 
 /// The type of an event.
@@ -52,7 +52,7 @@ pub struct Event {
 #[derive(Clone, Debug)]
 pub struct Events {
     normal: mpsc::Sender<Event>,
-    warnings: mpsc::Sender<Event>,
+    urgent: mpsc::Sender<Event>,
     /// When the newest normal event was emitted.
     last: Arc<watch::Sender<Instant>>,
     metrics: Arc<Metrics>,
@@ -74,10 +74,10 @@ impl Events {
 
     fn queued(metrics: Arc<Metrics>) -> (Self, Backlog) {
         let (normal, waiting) = mpsc::channel(WAITING);
-        let (warnings, waiting_warnings) = mpsc::channel(WAITING);
+        let (urgent, waiting_urgent) = mpsc::channel(WAITING);
         let (last, seen) = watch::channel(Instant::now());
-        let events = Events { normal, warnings, last: Arc::new(last), metrics };
-        (events, Backlog::new(waiting_warnings, waiting, seen))
+        let events = Events { normal, urgent, last: Arc::new(last), metrics };
+        (events, Backlog::new(waiting_urgent, waiting, seen))
     }
 
     /// The second value receives every event.
@@ -86,7 +86,7 @@ impl Events {
         let (sender, waiting) = mpsc::channel(WAITING);
         let events = Events {
             normal: sender.clone(),
-            warnings: sender,
+            urgent: sender,
             last: Arc::new(watch::Sender::new(Instant::now())),
             metrics,
         };
@@ -96,6 +96,12 @@ impl Events {
     /// Emits a normal event.
     pub fn normal<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
         self.emit(about.object_ref(&()), Kind::Normal, reason, message.into());
+    }
+
+    /// Emits a normal event about work that has to wait and is retried. Its repeats do not hold back
+    /// the other normal events.
+    pub fn waits<K: Resource>(&self, about: &K, reason: &str, message: String) {
+        self.send(&self.urgent, new(about.object_ref(&()), Kind::Normal, reason, message));
     }
 
     /// Emits a warning.
@@ -116,14 +122,18 @@ impl Events {
     }
 
     fn put(&self, event: Event) {
-        let waiting = match event.kind {
+        let queue = match event.kind {
             Kind::Normal => {
                 self.last.send_replace(event.emitted);
                 &self.normal
             }
-            Kind::Warning => &self.warnings,
+            Kind::Warning => &self.urgent,
         };
-        if waiting.try_send(event).is_err() {
+        self.send(queue, event);
+    }
+
+    fn send(&self, queue: &mpsc::Sender<Event>, event: Event) {
+        if queue.try_send(event).is_err() {
             self.metrics.event_lost();
         }
     }

@@ -134,7 +134,7 @@ impl Provisioner {
                 if matches!(obstacle, Obstacle::Attached { .. }) {
                     // This is usual if a claim and its pod are deleted together.
                     tracing::info!(volume = %name, %obstacle, "a volume is not deleted yet");
-                    events.normal(volume, WAITS, message);
+                    events.waits(volume, WAITS, message);
                     return Outcome::Failed;
                 }
                 tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");

@@ -46,7 +46,7 @@ struct Sent {
 
 /// The waiting events.
 pub(super) struct Backlog {
-    warnings: mpsc::Receiver<Event>,
+    urgent: mpsc::Receiver<Event>,
     normal: mpsc::Receiver<Event>,
     /// The normal event that is sent next.
     first: Option<Event>,
@@ -58,18 +58,18 @@ pub(super) struct Backlog {
 
 impl Backlog {
     pub(super) fn new(
-        warnings: mpsc::Receiver<Event>,
+        urgent: mpsc::Receiver<Event>,
         normal: mpsc::Receiver<Event>,
         last: watch::Receiver<Instant>,
     ) -> Self {
-        Backlog { warnings, normal, first: None, last, free: Instant::now() }
+        Backlog { urgent, normal, first: None, last, free: Instant::now() }
     }
 
     /// Returns the next event once it is due; `None` after the last one.
     async fn next(&mut self) -> Option<Event> {
         tokio::select! {
             biased;
-            Some(warning) = self.warnings.recv() => Some(warning),
+            Some(event) = self.urgent.recv() => Some(event),
             Some(event) = normal(&mut self.normal, &mut self.first, &self.last, self.free) => {
                 self.free = Instant::now() + INTERVAL;
                 Some(event)
@@ -80,19 +80,19 @@ impl Backlog {
 
     /// Stops accepting new events.
     fn close(&mut self) {
-        self.warnings.close();
+        self.urgent.close();
         self.normal.close();
     }
 
     /// Returns the next event, due or not.
     fn take(&mut self) -> Option<Event> {
-        let warning = self.warnings.try_recv().ok();
-        let next = warning.or_else(|| self.first.take());
+        let urgent = self.urgent.try_recv().ok();
+        let next = urgent.or_else(|| self.first.take());
         next.or_else(|| self.normal.try_recv().ok())
     }
 
     fn len(&self) -> usize {
-        self.warnings.len() + self.normal.len() + usize::from(self.first.is_some())
+        self.urgent.len() + self.normal.len() + usize::from(self.first.is_some())
     }
 }
 

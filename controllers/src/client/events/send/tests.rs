@@ -102,6 +102,23 @@ async fn normal_events_wait_until_the_work_rests_and_warnings_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn work_that_waits_is_reported_at_once_and_holds_nothing_back() {
+    let (events, mut backlog) = Events::queued(Arc::default());
+    let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
+        crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}));
+    let begun = Instant::now();
+    emit(&events, Kind::Normal);
+    for _ in 0..2 {
+        events.waits(&claim, "Waits", String::new());
+        let next = backlog.next().await.map(|event| (event.kind, event.reason));
+        assert_eq!(next, Some((Kind::Normal, "Waits".to_owned())));
+        tokio::time::sleep(QUIET / 2).await;
+    }
+    let next = backlog.next().await.map(|event| event.reason);
+    assert_eq!((next.as_deref(), begun.elapsed()), (Some("Reason"), QUIET));
+}
+
+#[tokio::test(start_paused = true)]
 async fn normal_events_come_at_one_rate_and_behind_warnings() {
     let (events, mut backlog) = Events::queued(Arc::default());
     use Kind::{Normal, Warning};
