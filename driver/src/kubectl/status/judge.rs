@@ -142,7 +142,7 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
         return Judgement::stuck(State::Lost, Stuck::new(why, None));
     }
     let stuck = (facts.volume.and_then(volume_failure))
-        .or_else(|| facts.attachments.iter().find_map(|a| attachment_failure(a)))
+        .or_else(|| attachments_failure(facts))
         .or_else(|| match &facts.on_node {
             OnNode::Missing(why) => Some(Stuck::new(why, None)),
             OnNode::Known(volume) => frozen(volume, facts.now_ns),
@@ -168,14 +168,21 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
         _ => State::Released,
     };
     let stuck = volume_failure(volume)
+        .or_else(|| attachments_failure(facts))
         .or_else(|| events::last_warning(facts.events, volume).map(Stuck::from));
     if let Some(stuck) = stuck {
         return Judgement::stuck(state, stuck);
     }
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    match (state, policy) {
-        (State::Released, Some("Retain")) => Judgement::noted(state, "kept: its policy is Retain"),
+    match (state, policy, facts.attachments.first()) {
+        (State::Released, Some("Retain"), _) => {
+            Judgement::noted(state, "kept: its policy is Retain")
+        }
+        (State::Released, _, Some(attachment)) => {
+            let node = &attachment.spec.node_name;
+            Judgement::noted(state, format!("waits for the detach from node {node}"))
+        }
         _ => Judgement::fine(state),
     }
 }
@@ -250,6 +257,10 @@ fn volume_failure(volume: &PersistentVolume) -> Option<Stuck> {
         message.unwrap_or_else(|| "no reason is given".to_owned())
     );
     Some(Stuck { why, since_ns: status.last_phase_transition_time.as_ref().map(ns) })
+}
+
+fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
+    facts.attachments.iter().find_map(|attachment| attachment_failure(attachment))
 }
 
 fn attachment_failure(attachment: &VolumeAttachment) -> Option<Stuck> {

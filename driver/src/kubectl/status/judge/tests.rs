@@ -239,6 +239,16 @@ fn volumes_without_a_claim() {
     // An inline volume is staged at the path of its pod.
     let inline = |mounts| Case::default().on_node(true, mounts).reported("inline", json!("csi-1"));
     let pending = || Case::default().pod("a", "Pending");
+    let attached = |policy: &str, status: Value| {
+        let mut case = alone("Released");
+        case.volume["spec"]["persistentVolumeReclaimPolicy"] = json!(policy);
+        case.attachments.push(json!({
+            "metadata": {"name": "a"}, "status": status,
+            "spec": {"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "pv"}},
+        }));
+        case
+    };
+    let busy = json!({"attached": true, "detachError": {"message": "busy", "time": ago(3)}});
     let undeleted = alone("Released").warning("v", "VolumeFailedDelete", 3);
     let unmounted = pending().warning("uid-a", "FailedMount", 3);
     expect([
@@ -246,6 +256,9 @@ fn volumes_without_a_claim() {
         (alone("Released"), "Released (kept: its policy is Retain)"),
         // The person may not list claims.
         (alone("Bound"), "Bound"),
+        (attached("Delete", Value::Null), "Released (waits for the detach from node n1)"),
+        (attached("Delete", busy), "Released STUCK 3s: detaching from node n1: busy"),
+        (attached("Retain", Value::Null), "Released (kept: its policy is Retain)"),
         (undeleted, "Released STUCK 3s: VolumeFailedDelete: why"),
         (on_node(), "unclaimed (no PersistentVolume has it)"),
         (Case { volumes_unknown: true, ..on_node() }, "Bound"),
