@@ -1,11 +1,11 @@
 //! Kubernetes events: they show users what happens to their objects (`kubectl describe`).
 //!
 //! Events are best-effort and never delay the work: a separate task sends them from a bounded
-//! queue. An event that does not fit in the queue is counted as lost. Warnings, and events about work
-//! that has to wait, are sent first and without a pause. Normal events wait until none has been emitted for five seconds, at most two
-//! minutes. They are then sent at a fixed rate, so a storm of claims is not slowed by its own
-//! events. A repeated event only increases the count of the first. A message must never contain a
-//! secret.
+//! queue. An event that does not fit in the queue is counted as lost. Warnings, and events about
+//! work that has to wait, are sent first and without a pause. Other normal events wait until none
+//! has been emitted for five seconds, at most two minutes. They are then sent at a fixed rate, so a
+//! storm of claims is not slowed by its own events. A repeated event only increases the count of the
+//! first. A message must never contain a secret.
 
 use std::sync::Arc;
 
