@@ -128,16 +128,16 @@ impl Provisioner {
                 Outcome::Done
             }
             Ok(false) => Outcome::Done,
+            // This is usual if a claim and its pod are deleted together.
+            Err(obstacle @ Obstacle::Attached { .. }) => {
+                tracing::info!(volume = %volume.name_any(), %obstacle, "a volume is not deleted yet");
+                self.context.events.waits(volume, WAITS, obstacle.to_string());
+                Outcome::Failed
+            }
             Err(obstacle) => {
                 let name = volume.name_any();
-                let (events, message) = (&self.context.events, obstacle.to_string());
-                if matches!(obstacle, Obstacle::Attached { .. }) {
-                    // This is usual if a claim and its pod are deleted together.
-                    tracing::info!(volume = %name, %obstacle, "a volume is not deleted yet");
-                    events.waits(volume, WAITS, message);
-                    return Outcome::Failed;
-                }
                 tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");
+                let (events, message) = (&self.context.events, obstacle.to_string());
                 match obstacle {
                     // Every node gets the same result. So one event is enough, and only the leader
                     // tries again.

@@ -57,8 +57,7 @@ async fn a_repeated_event_is_counted() {
 async fn a_shared_event_is_created_once() {
     let api = FakeApi::default();
     for node in 0..3 {
-        let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
-            crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}));
+        let claim = claim();
         let lost = send(&api, CancellationToken::new(), |events| {
             events.once(&claim, Kind::Warning, "Refused", "no such pool".to_owned());
             events.once(&claim, Kind::Warning, "Refused", format!("other {}", node / 2));
@@ -70,6 +69,10 @@ async fn a_shared_event_is_created_once() {
     let names = happened.iter().filter_map(|line| line.split(' ').nth(1));
     let names: std::collections::BTreeSet<&str> = names.collect();
     assert_eq!((happened.len(), names.len()), (9, 4), "{names:?}");
+}
+
+fn claim() -> k8s_openapi::api::core::v1::PersistentVolumeClaim {
+    crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}))
 }
 
 fn emit(events: &Events, kind: Kind) {
@@ -104,8 +107,7 @@ async fn normal_events_wait_until_the_work_rests_and_warnings_do_not() {
 #[tokio::test(start_paused = true)]
 async fn work_that_waits_is_reported_at_once_and_holds_nothing_back() {
     let (events, mut backlog) = Events::queued(Arc::default());
-    let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
-        crate::testing::read(json!({"metadata": {"name": "c", "namespace": "ns"}}));
+    let claim = claim();
     let begun = Instant::now();
     emit(&events, Kind::Normal);
     for _ in 0..2 {
