@@ -196,7 +196,7 @@ build_cargo_deny() {
 }
 
 # go_tools NAME…: prints the folder of these tools of test/tools/go.mod. The sums of its modules are
-# their version in the cache.
+# their version in the cache. The first NAME is the folder's, so no other list may begin with it.
 go_tools() {
   local version first
   version=$(sha256sum <"$ROOT/test/tools/go.sum" | cut -c1-12)
