@@ -56,6 +56,11 @@ impl MountOptions {
         self.0.split(',').filter(|option| !option.is_empty())
     }
 
+    /// True if these are all options, in this order.
+    pub(super) fn are(&self, options: &str) -> bool {
+        *self.0 == *options
+    }
+
     /// True if this is one of the options.
     pub fn has(&self, option: &str) -> bool {
         self.iter().any(|o| o == option)

@@ -11,16 +11,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{AtFlags, StatVfsMountFlags, StatxFlags};
 
+use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, ioctl, loopdev, mount, statmount};
 use crate::kernel::mount_words::Words;
@@ -205,8 +205,7 @@ impl Mounts {
         let known = &self.table.entries;
         let after = known.numbers().rev().nth(LATEST).unwrap_or_default();
         let listed = statmount::list(after).ok()?;
-        let words = &mut self.words;
-        let is_gone = |id: &u64| statmount::stat(*id, words).is_ok_and(|mount| mount.is_none());
+        let is_gone = |id: &u64| statmount::stat(*id, |_| ()).is_ok_and(|mount| mount.is_none());
         let at_paths = unmounted.iter().flat_map(|path| self.table.numbers_at(path));
         // Without the latest ones, which the list shows.
         let old = at_paths.filter(|id| *id <= after).filter(is_gone);
@@ -215,7 +214,8 @@ impl Mounts {
             old.chain(latest.filter(|id| listed.binary_search(id).is_err())).collect();
         let mut new = Vec::new();
         for id in listed.into_iter().filter(|id| known.get(*id).is_none()) {
-            new.push((id, statmount::stat(id, &mut self.words).ok()??.entry));
+            let words = &mut self.words;
+            new.push((id, statmount::stat(id, |mount| mount.entry(words)).ok()??));
         }
         let mut table = self.table.clone();
         table.change(gone, new);
@@ -265,9 +265,10 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
     let (gone, mut new): (Vec<u64>, _) = (gone.collect(), Vec::new());
     let mut has_source = !known.entries.is_empty();
     for id in listed.into_iter().filter(|id| known.entries.get(*id).is_none()) {
-        if let Some(mount) = statmount::stat(id, words).ok()? {
-            has_source |= mount.has_source;
-            new.push((id, mount.entry));
+        let read = |mount: &Shown<'_>| (mount.has_source(), mount.entry(words));
+        if let Some((with_source, entry)) = statmount::stat(id, read).ok()? {
+            has_source |= with_source;
+            new.push((id, entry));
         }
     }
     let mut table = known.clone();
@@ -383,11 +384,7 @@ fn is_current(entry: &MountEntry) -> bool {
         return rustix::fs::statvfs(&*entry.mount_point)
             .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only);
     };
-    let now = statmount::stat(id, &mut Words::default()).ok().flatten();
-    now.is_some_and(|mut now| {
-        now.entry.loop_node = entry.loop_node;
-        now.entry == *entry
-    })
+    statmount::stat(id, |now| now.is(entry)).is_ok_and(|same| same == Some(true))
 }
 
 /// The ID of the topmost mount at exactly this path; `None` if the path is not a mount point. This
@@ -399,17 +396,12 @@ fn topmost_id(path: &Path) -> Option<u64> {
     Some(here).filter(|here| above != Some(*here))
 }
 
-/// The ID of the mount that contains this file, which may be a symlink.
+/// The ID of the mount that contains this file, which may be a symlink. The filesystem is not asked
+/// to update what it knows of the file.
 fn mount_of(path: &Path) -> Option<u64> {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
-    let file = options.open(path).ok()?;
-    let mut info = File::open(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
-    // The kernel shows less than this of an O_PATH handle, and all of it at once.
-    let mut text = [0; 512];
-    let len = info.read(&mut text).ok()?;
-    let text = std::str::from_utf8(&text[..len]).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+    let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(rustix::fs::CWD, path, how, StatxFlags::MNT_ID).ok()?;
+    (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! function is one call.
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -23,18 +24,65 @@ const FIELDS: u32 = raw::STATMOUNT_SB_BASIC
 
 /// Size of the part of an answer before its strings.
 const FIXED: usize = size_of::<raw::statmount>();
-/// A first buffer, large enough for nearly all mounts.
-const BUFFER: usize = 4096;
+/// A first buffer, large enough for nearly all mounts. Whole words, because the structure has fields of
+/// eight bytes.
+const BUFFER: usize = 4096 / 8;
 /// The kernel limits each string to a page or a path; an overlay has long options.
 const LARGEST: usize = 1 << 20;
 /// IDs to read with one call.
-const BATCH: usize = 4096;
+const BATCH: usize = 512;
 
 /// A mount, as statmount shows it.
-pub(super) struct Mount {
-    pub(super) entry: MountEntry,
-    /// True if the kernel shows the source (Linux 6.13). Some mounts have none.
-    pub(super) has_source: bool,
+pub(super) struct Shown<'a> {
+    id: u64,
+    unique_id: u64,
+    parent: u64,
+    device: (u32, u32),
+    root: &'a OsStr,
+    mount_point: &'a OsStr,
+    options: String,
+    fs_type: Cow<'a, str>,
+    /// `None` if the kernel does not show it (before Linux 6.13), or if the mount has none.
+    source: Option<Cow<'a, str>>,
+    super_options: String,
+}
+
+impl Shown<'_> {
+    pub(super) fn has_source(&self) -> bool {
+        self.source.is_some()
+    }
+
+    fn source(&self) -> &str {
+        self.source.as_deref().unwrap_or("none")
+    }
+
+    pub(super) fn entry(&self, words: &mut Words) -> MountEntry {
+        MountEntry {
+            id: self.id,
+            unique_id: Some(self.unique_id),
+            parent: self.parent,
+            device: self.device,
+            root: words.path(self.root),
+            mount_point: self.mount_point.into(),
+            options: words.options(&self.options),
+            fs_type: words.text(&self.fs_type),
+            source: words.text(self.source()),
+            super_options: words.options(&self.super_options),
+            loop_node: None,
+        }
+    }
+
+    /// True if a known entry says the same.
+    pub(super) fn is(&self, entry: &MountEntry) -> bool {
+        (self.id, Some(self.unique_id), self.parent) == (entry.id, entry.unique_id, entry.parent)
+            && self.device == entry.device
+            && entry.root == self.root
+            && entry.mount_point == self.mount_point
+            && entry.options.are(&self.options)
+            && *entry.fs_type == *self.fs_type
+            && *entry.source == *self.source()
+            && entry.super_options.are(&self.super_options)
+    }
 }
 
 fn request(id: u64, param: u64) -> raw::mnt_id_req {
@@ -49,8 +97,7 @@ pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
     loop {
         let last = ids.last().copied().unwrap_or(after);
         let request = request(raw::LSMT_ROOT as i64 as u64, last);
-        ids.reserve(BATCH);
-        let room = ids.spare_capacity_mut();
+        let mut room = [0_u64; BATCH];
         // SAFETY: the request is whole and has its size; the kernel writes at most `room.len()` IDs.
         let answer = unsafe {
             libc::syscall(
@@ -62,52 +109,54 @@ pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
             )
         };
         let more = usize::try_from(answer).map_err(|_| io::Error::last_os_error())?;
-        let whole = more < room.len();
-        // SAFETY: the kernel has written `more` IDs.
-        unsafe { ids.set_len(ids.len() + more) };
-        if whole {
+        ids.extend_from_slice(&room[..more]);
+        if more < room.len() {
             return Ok(ids);
         }
     }
 }
 
-/// A mount by its unique ID; `None` if it is not in this thread's namespace any more.
-pub(super) fn stat(id: u64, words: &mut Words) -> io::Result<Option<Mount>> {
+/// Looks at a mount by its unique ID; `None` if it is not in this thread's namespace any more.
+pub(super) fn stat<T>(id: u64, look: impl FnOnce(&Shown<'_>) -> T) -> io::Result<Option<T>> {
     let request = request(id, FIELDS.into());
-    // Whole words, because the structure has fields of eight bytes.
-    let mut buffer = vec![0_u64; BUFFER / 8];
+    // Nearly all answers need no allocation.
+    let (mut first, mut larger) = ([0_u64; BUFFER], Vec::new());
+    let mut len = first.len();
     loop {
-        let size = buffer.len() * 8;
-        // SAFETY: the request is whole and has its size; the kernel writes at most `size` bytes.
+        let buffer = if len == first.len() { &mut first[..] } else { &mut larger[..] };
+        // SAFETY: the request is whole and has its size; the kernel writes at most the buffer's size.
         let answer = unsafe {
             libc::syscall(
                 raw::__NR_statmount.into(),
                 &raw const request,
                 buffer.as_mut_ptr(),
-                size,
+                size_of_val(buffer),
                 0,
             )
         };
         if answer == 0 {
-            return Ok(Some(read(&buffer, words)));
+            return Ok(Some(look(&read(buffer))));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::ENOENT) => return Ok(None),
-            Some(libc::EOVERFLOW) if size < LARGEST => buffer.resize(buffer.len() * 4, 0),
+            Some(libc::EOVERFLOW) if size_of_val(buffer) < LARGEST => {
+                len *= 4;
+                larger.resize(len, 0);
+            }
             _ => return Err(error),
         }
     }
 }
 
-fn read(buffer: &[u64], words: &mut Words) -> Mount {
-    assert!(buffer.len() * 8 >= FIXED);
+fn read(buffer: &[u64]) -> Shown<'_> {
+    assert!(size_of_val(buffer) >= FIXED);
     // SAFETY: the buffer is at least as large as the structure and aligned for it. All its fields
     // are integers, for which any bits are valid.
     let answer = unsafe { &*buffer.as_ptr().cast::<raw::statmount>() };
     // SAFETY: the same memory, as bytes.
     let bytes =
-        unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), buffer.len() * 8) };
+        unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), size_of_val(buffer)) };
     let string = |field: u32, offset: u32| -> Option<&OsStr> {
         let shown = answer.mask & u64::from(field) != 0;
         let text = bytes.get(FIXED + offset as usize..).filter(|_| shown)?;
@@ -118,29 +167,25 @@ fn read(buffer: &[u64], words: &mut Words) -> Mount {
     if let Some(subtype) = text(raw::STATMOUNT_FS_SUBTYPE, answer.fs_subtype) {
         fs_type = format!("{fs_type}.{subtype}").into();
     }
-    let source = text(raw::STATMOUNT_SB_SOURCE, answer.sb_source);
-    let has_source = source.is_some();
     let read_only = answer.sb_flags & libc::MS_RDONLY as u32 != 0;
     let access = if read_only { "ro" } else { "rw" };
     let super_options = match text(raw::STATMOUNT_MNT_OPTS, answer.mnt_opts) {
-        Some(options) if !options.is_empty() => words.options(&format!("{access},{options}")),
-        _ => words.options(access),
+        Some(options) if !options.is_empty() => format!("{access},{options}"),
+        _ => access.to_owned(),
     };
     let path = |field, offset| string(field, offset).unwrap_or_default();
-    let entry = MountEntry {
+    Shown {
         id: answer.mnt_id_old.into(),
-        unique_id: Some(answer.mnt_id),
+        unique_id: answer.mnt_id,
         parent: answer.mnt_parent_id_old.into(),
         device: (answer.sb_dev_major, answer.sb_dev_minor),
-        root: words.path(path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root)),
-        mount_point: path(raw::STATMOUNT_MNT_POINT, answer.mnt_point).into(),
-        options: words.options(&flags(answer.mnt_attr)),
-        fs_type: words.text(&fs_type),
-        source: words.text(source.as_deref().unwrap_or("none")),
+        root: path(raw::STATMOUNT_MNT_ROOT, answer.mnt_root),
+        mount_point: path(raw::STATMOUNT_MNT_POINT, answer.mnt_point),
+        options: flags(answer.mnt_attr),
+        fs_type,
+        source: text(raw::STATMOUNT_SB_SOURCE, answer.sb_source),
         super_options,
-        loop_node: None,
-    };
-    Mount { entry, has_source }
+    }
 }
 
 /// The flags of a mount, in the words and the order of mountinfo.
