@@ -29,7 +29,7 @@ pub struct VolumeRecord {
     /// The volume's ID, also the name of its directory.
     pub id: VolumeId,
     /// The name in the CreateVolume request (`pvc-<claim UID>` from a provisioner).
-    pub name: String,
+    pub name: Box<str>,
     /// The volume's size in bytes, a multiple of 4096.
     pub capacity_bytes: u64,
     /// The capabilities in the CreateVolume request.
@@ -43,7 +43,7 @@ pub struct VolumeRecord {
     /// Further arguments of mkfs, from `mkfsOptions`.
     pub mkfs_options: Arc<[String]>,
     /// The source of the volume's content; `None` for an empty volume.
-    pub source: Option<Source>,
+    pub source: Option<Box<Source>>,
     /// Time of creation, nanoseconds since the epoch.
     pub created_ns: u64,
     /// The state of formatting.
@@ -60,7 +60,7 @@ pub struct VolumeRecord {
     /// The freeze in progress, written before the freeze. In `state.json`.
     pub freeze: Option<FreezeIntent>,
     /// Kubelet's volume handle of an inline ephemeral volume.
-    pub inline: Option<String>,
+    pub inline: Option<Box<str>>,
 }
 
 /// The use of a volume: access type and access mode.

@@ -10,8 +10,7 @@ use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
 
 /// The ID under which callers know a volume: kubelet's handle for an inline volume.
 pub(super) fn volume_id(record: &VolumeRecord) -> String {
-    let inline = record.inline.clone();
-    inline.unwrap_or_else(|| record.id.to_string())
+    record.inline.as_deref().map_or_else(|| record.id.to_string(), str::to_owned)
 }
 
 /// Converts a volume. Its context is empty: the record has all data that the node needs.
@@ -20,7 +19,7 @@ pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
         capacity_bytes: bytes(record.capacity_bytes),
         volume_id: volume_id(record),
         volume_context: Default::default(),
-        content_source: record.source.as_ref().map(source),
+        content_source: record.source.as_deref().map(source),
         accessible_topology: accessible(ours),
     }
 }

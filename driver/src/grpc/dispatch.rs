@@ -109,7 +109,7 @@ fn created_as(pools: &Pools, id: &str) -> Option<String> {
         return pools.group(&id).ok().map(|group| group.name.clone());
     }
     let volume = pools.volume(&id.parse::<VolumeHandle>().ok()?);
-    volume.ok().map(|volume| volume.name.clone())
+    volume.ok().map(|volume| volume.name.to_string())
 }
 
 /// Makes a tonic service from a blocking one, given a table of its RPCs.

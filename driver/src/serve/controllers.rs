@@ -127,7 +127,7 @@ fn inventory(pools: Arc<Pools>) -> Inventory {
         let volumes = pools.volumes();
         let kept = volumes.iter().map(|record| InventoryEntry {
             id: record.id.to_string(),
-            name: record.name.clone(),
+            name: record.name.to_string(),
             fresh: record.fresh,
             staged: record.stage.is_some(),
             inline: record.inline.is_some(),

@@ -116,6 +116,11 @@ impl<R: Named> Table<R> {
         self.records.insert(id, record);
     }
 
+    /// Frees the room that records leave in the tree when they are put in the order of their IDs: half.
+    pub(super) fn pack(&mut self) {
+        self.records = std::mem::take(&mut self.records).into_iter().collect();
+    }
+
     /// Removes a record.
     pub(super) fn take(&mut self, id: R::Id) -> Option<Arc<R>> {
         let record = self.records.remove(&id)?;
@@ -178,7 +183,7 @@ pub(super) struct Index {
     pub(super) volumes: Table<VolumeRecord>,
     pub(super) snapshots: Table<SnapshotRecord>,
     pub(super) groups: Table<GroupRecord>,
-    inline: HashMap<String, VolumeId>,
+    inline: HashMap<Box<str>, VolumeId>,
     capabilities: Interned<[Capability]>,
     parameters: Interned<BTreeMap<String, String>>,
     mkfs_options: Interned<[String]>,

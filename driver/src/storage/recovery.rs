@@ -133,6 +133,7 @@ fn read_records(pool: &Pool) -> Result<Index> {
         index.put_volume(Arc::new(record));
     })?;
     put_broken(&mut index.volumes, broken);
+    index.volumes.pack();
     let snapshots = &mut index.snapshots;
     let broken = read_shelf(pool, About::Snapshot, |record| snapshots.put(Arc::new(record)))?;
     put_broken(snapshots, broken);

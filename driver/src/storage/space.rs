@@ -267,7 +267,7 @@ impl Pool {
         {
             let index = self.index.read();
             for volume in index.volumes.all() {
-                let source = volume.source.map(|source| match source {
+                let source = volume.source.as_deref().map(|source| match source {
                     Source::Snapshot(id) => id.uuid(),
                     Source::Volume(id) => id.uuid(),
                 });

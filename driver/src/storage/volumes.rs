@@ -392,20 +392,20 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
     VolumeRecord {
         schema: SCHEMA,
         id,
-        name: new.name,
+        name: new.name.into(),
         capacity_bytes: new.capacity_bytes,
         capabilities: new.capabilities.into(),
         parameters: new.parameters.into(),
         mutable_parameters: new.mutable_parameters.into(),
         settings: new.settings,
         mkfs_options: new.mkfs_options.into(),
-        source: new.source,
+        source: new.source.map(Box::new),
         created_ns: now_ns(),
         format,
         fresh: new.inline.is_none(),
         publications: Default::default(),
         stage: None,
         freeze: None,
-        inline: new.inline,
+        inline: new.inline.map(Into::into),
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
     VolumeRecord {
         schema: 1,
         id: VolumeId::generate(pool),
-        name: new.name,
+        name: new.name.into(),
         capacity_bytes: new.capacity_bytes,
         capabilities: new.capabilities.into(),
         parameters: new.parameters.into(),

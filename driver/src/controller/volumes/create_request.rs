@@ -79,7 +79,7 @@ impl CreateRequest {
         if !parameters::same(&self.mutable_parameters, &existing.mutable_parameters) {
             return differs("mutable_parameters");
         }
-        if !same_source(self.source.as_ref(), existing.source.as_ref()) {
+        if !same_source(self.source.as_ref(), existing.source.as_deref()) {
             return differs("volume_content_source");
         }
         if !self.accessible {

@@ -262,15 +262,15 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -
     let devices: Vec<u32> = state.own().chain(state.over()).map(|l| l.minor).collect();
     VolumeReport {
         id: v.id.to_string(),
-        name: v.name.clone(),
-        inline: v.inline.clone(),
+        name: v.name.to_string(),
+        inline: v.inline.as_deref().map(str::to_owned),
         pool: pool.to_owned(),
         size_bytes: v.capacity_bytes,
         allocated_bytes: image.map(|i| i.allocated),
         written_ns: image.map(|i| i.written_ns),
         provisioning: v.settings.provisioning,
         format: format(v.format),
-        source: v.source.map(|source| match source {
+        source: v.source.as_deref().map(|source| match source {
             Source::Snapshot(id) => id.to_string(),
             Source::Volume(id) => id.to_string(),
         }),

@@ -21,7 +21,7 @@ fn record(inline: bool) -> VolumeRecord {
     let mut record = (*Site::fake(&["a"]).make("one")).clone();
     record.stage = stage("/stage");
     record.freeze = Some(FREEZE);
-    record.inline = inline.then(|| "csi-0".to_owned());
+    record.inline = inline.then(|| "csi-0".into());
     record
 }
 

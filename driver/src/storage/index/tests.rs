@@ -4,7 +4,7 @@ use super::*;
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
-    Arc::new(VolumeRecord { name: name.to_owned(), capacity_bytes, ..record.clone() })
+    Arc::new(VolumeRecord { name: name.into(), capacity_bytes, ..record.clone() })
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn volumes_are_listed_in_order_of_creation_across_pools() {
         site.create_in(pool, new(&i.to_string()));
     }
     let names = site.pools().volumes();
-    let names: Vec<&str> = names.iter().map(|v| v.name.as_str()).collect();
+    let names: Vec<&str> = names.iter().map(|v| &*v.name).collect();
     assert_eq!(names, ["0", "1", "2", "3"]);
 }
 

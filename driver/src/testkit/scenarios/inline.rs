@@ -192,7 +192,7 @@ pub(crate) fn an_administrator_opens_pools_to_inline_volumes<K: TestKernel>() {
         let size = [("size", "1Mi")];
         rig.publish_inline(3, "unnamed", &size, false).unwrap();
         let made = pools.inline_volumes();
-        let unnamed = made.iter().find(|v| v.inline == Some(inline(3))).unwrap();
+        let unnamed = made.iter().find(|v| v.inline.as_deref() == Some(&*inline(3))).unwrap();
         assert_eq!(pools.name_of(unnamed.id.pool()).unwrap(), open[0]);
     }
 }

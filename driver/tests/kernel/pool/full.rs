@@ -62,7 +62,7 @@ const OPERATIONS: [Operation; 7] = [
     ("expand", |pools, volume, i| pools.expand_volume(&volume, MI + i * 4096).map(drop)),
     ("record", |pools, volume, i| pools.update_volume(&volume, |r| r.created_ns = i).map(drop)),
     ("delete", |pools, _, _| {
-        let last = pools.volumes().pop().filter(|v| v.name != "first");
+        let last = pools.volumes().pop().filter(|v| *v.name != *"first");
         last.map_or(Ok(()), |v| pools.delete_volume(&v.id))
     }),
 ];

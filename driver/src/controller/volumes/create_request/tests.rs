@@ -22,7 +22,7 @@ fn from_volume(id: impl ToString) -> Option<csi::VolumeContentSource> {
 fn existing() -> VolumeRecord {
     let request = CreateRequest::read(&request(), &config()).unwrap();
     VolumeRecord {
-        name: request.name,
+        name: request.name.into(),
         capacity_bytes: 8 << 20,
         capabilities: request.wanted.into_all().into(),
         parameters: request.parameters.into(),
@@ -74,7 +74,7 @@ fn a_request_fits_an_existing_volume_or_the_error_says_why_not() {
         let why = fits.err().unwrap_or_default();
         assert!(why.contains(expected), "case {number}: {why}");
     }
-    let inline = VolumeRecord { inline: Some("csi-x".to_owned()), ..existing() };
+    let inline = VolumeRecord { inline: Some("csi-x".into()), ..existing() };
     assert!(read(|_| {}, &config()).unwrap().fits(&inline).is_err());
 }
 

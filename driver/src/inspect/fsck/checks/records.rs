@@ -103,7 +103,7 @@ pub(super) fn duplicates(survey: &Survey, found: &mut Vec<Problem>) {
     let mut add = |what, name, id: String| names.entry((what, name)).or_default().push(id);
     for (_, contents) in survey.contents() {
         for (v, _) in readable(&contents.volumes) {
-            add("volume", v.name.as_str(), v.id.to_string());
+            add("volume", &*v.name, v.id.to_string());
             if let Some(handle) = &v.inline {
                 add("inline volume", handle, v.id.to_string());
             }

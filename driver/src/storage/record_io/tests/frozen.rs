@@ -53,8 +53,8 @@ fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
     any(|v| v.fresh && v.inline.is_some() && !v.mkfs_options.is_empty());
     any(|v| v.freeze.is_some());
     any(|v| matches!(v.format, Format::Formatting(_)));
-    any(|v| matches!(v.source, Some(Source::Volume(_))));
-    any(|v| matches!(v.source, Some(Source::Snapshot(_))));
+    any(|v| matches!(v.source.as_deref(), Some(Source::Volume(_))));
+    any(|v| matches!(v.source.as_deref(), Some(Source::Snapshot(_))));
     any(|v| v.format == Format::Raw && v.stage.is_some());
     let snapshots: Vec<SnapshotRecord> = read_and_written_back(4);
     assert_eq!(snapshots.iter().filter(|s| s.group.is_some()).count(), 2);
