@@ -84,7 +84,7 @@ fn fio(dir: &Path, (rw, block, depth): &(&str, &str, u32)) -> f64 {
             "--ioengine=libaio",
             "--direct=1",
             "--time_based",
-            "--runtime=3",
+            "--runtime=1",
             &format!("--filename={}/file", text(dir)),
             &format!("--size={FILE}"),
             &format!("--rw={rw}"),

@@ -31,6 +31,9 @@ use page::Docs;
 use runtime::Runtime;
 use withheld::Cpus;
 
+/// These parts alternate their own runs, all numbers of volumes or instances in turn.
+const IN_TURNS: [&str; 2] = ["density", "scale"];
+
 /// A part of the run: its name, and the function that makes its figures.
 type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
@@ -74,7 +77,7 @@ struct Args {
     /// scale: claims of each kind for each number
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
-    /// density, scale: runs of all numbers of volumes or instances; three decide an aim of scale
+    /// Runs of each part: more of them decide closer aims, and three decide an aim of scale
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "quick")]
     runs: std::num::NonZeroUsize,
     /// scale: volumes to attach, 0 for none
@@ -139,11 +142,22 @@ fn main() -> ExitCode {
         true => !IF_NAMED.contains(n),
         false => only.iter().any(|o| o == n),
     }) {
-        eprintln!("measuring: {name}");
-        for figure in part(&runtime, &args) {
-            println!("{figure}");
-            figures.push(figure);
+        let mut of_part: Vec<Figure> = Vec::new();
+        let runs = if IN_TURNS.contains(name) { 1 } else { args.runs.get() };
+        for run in 1..=runs {
+            eprintln!(
+                "measuring: {name}{}",
+                if runs > 1 { format!(", run {run}") } else { String::new() }
+            );
+            let measured = part(&runtime, &args);
+            if of_part.is_empty() {
+                of_part = measured;
+            } else {
+                of_part.iter_mut().zip(measured).for_each(|(all, more)| all.extend(more));
+            }
         }
+        of_part.iter().for_each(|figure| println!("{figure}"));
+        figures.extend(of_part);
     }
     let withheld = vec![Cpus::now().withheld_since(before)];
     let what = "CPU withheld by the machine's host meanwhile";
