@@ -17,7 +17,6 @@ async fn away(part: &'static str, time: Duration) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_survives_restarts_of_the_api_server() {
     let _turn = alone().await;
-    let half = claims() / 2;
     let fleet = up(spec("restarts", 5)).await;
     let restarts = async {
         let pause = Duration::from_secs(2);
@@ -28,7 +27,7 @@ async fn a_storm_survives_restarts_of_the_api_server() {
         tokio::time::sleep(pause).await;
         away("apiserver", 3 * pause).await;
     };
-    tokio::join!(storms(&fleet, half), restarts);
+    tokio::join!(storms(&fleet, claims()), restarts);
     fleet.assert_running();
     fleet.each_once(patience()).await;
     let restart = async {

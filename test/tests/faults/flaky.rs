@@ -8,13 +8,12 @@ use crate::{beside_others, claims, cluster, ends, patience, spec, storms, up};
 #[tokio::test(flavor = "multi_thread")]
 async fn one_call_in_twenty_fails() {
     let _turn = beside_others().await;
-    let half = claims() / 2;
     let cluster = cluster().await;
     let proxy = Proxy::start(&cluster.kubeconfig(), 20, 5, 30).await;
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let kubeconfig = proxy.kubeconfig(&cluster.kubeconfig(), dir.path());
     let fleet = up(spec("flaky", 5).kubeconfigs(vec![kubeconfig])).await;
-    storms(&fleet, half).await;
+    storms(&fleet, claims()).await;
     fleet.each_once(patience()).await;
     fleet.clear(patience()).await;
     let counts = proxy.counts();

@@ -5,7 +5,7 @@
 //! Each test has its own fleet and namespace on one control plane. Two tests run at a time, but a
 //! test that takes the control plane away runs alone.
 //!
-//! `FAULTS_CLAIMS` sets the number of claims in a storm.
+//! `FAULTS_CLAIMS` sets the number of claims in a storm, 150 by default.
 
 mod apiserver;
 mod central;
@@ -45,7 +45,7 @@ const HANDOVER: Duration = Duration::from_secs(20);
 /// The number of claims in a storm.
 fn claims() -> usize {
     let set = std::env::var("FAULTS_CLAIMS").ok();
-    set.map_or(300, |n| n.parse().expect("FAULTS_CLAIMS is a number"))
+    set.map_or(150, |n| n.parse().expect("FAULTS_CLAIMS is a number"))
 }
 
 /// Determines which tests may run now.
