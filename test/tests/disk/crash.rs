@@ -166,7 +166,15 @@ async fn walk_opening(kind: PoolKind) -> Walk {
         let first = Namespace::new(&scratch);
         let spec = DriverSpec::new(&scratch, &[&pool]).inside(&first);
         match spec.failpoints(kill_before(effect)).try_start() {
-            Ok(_) => return walk,
+            Ok(driver) => {
+                // Without the pool, it would serve as well, and the walk would end too early.
+                let log = driver.log();
+                assert!(
+                    log.contains("pool open"),
+                    "before effect {effect}, the pool is not opened:\n{log}"
+                );
+                return walk;
+            }
             Err(dead) => walk.killed(&dead),
         }
         drop(first);

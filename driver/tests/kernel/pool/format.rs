@@ -275,7 +275,10 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         // The option has no effect if it stays in the configuration, even if the pool is not known.
         world.unmount();
         std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
-        assert_eq!(world.open().volumes()[0].id, made.id);
+        world.open();
+        // Names the reason if the pool is missing.
+        world.pool();
+        assert_eq!(world.pools().volumes()[0].id, made.id);
     }
 }
 
