@@ -159,7 +159,10 @@ test("each step of a life is in order, with the duration in the driver's log", a
   ]);
   // The watch of pods may be slower than the provisioner. Then the claim seems to wait for the user.
   const waits = rows.map((row) => row[2]!.replace("waits for the user", "waits for kube-scheduler"));
-  assertOrder(waits, ["waits for kube-scheduler", "CreateVolume", "waits for kubelet", "NodeStageVolume"]);
+  // On a busy machine, even the watch of claims may be. Then nothing is known of the time before.
+  const inTime = waits.indexOf("Claim first seen") < waits.indexOf("CreateVolume");
+  const first = inTime ? ["waits for kube-scheduler"] : [];
+  assertOrder(waits, [...first, "CreateVolume", "waits for kubelet", "NodeStageVolume"]);
 
   const shown = rows.filter((row) => row[1] === "Calls").map((row) => ({ name: row[2]!, ...milliseconds(row[3]!) }));
   const log = await logged([metadata.uid!, ...ids]);
