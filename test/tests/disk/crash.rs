@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use hostloop_test::arena::{Arena, Ended};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
-use hostloop_test::driver::{Driver, DriverSpec};
+use hostloop_test::driver::{Dead, Driver, DriverSpec};
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine;
 use hostloop_test::namespace::Namespace;
@@ -41,6 +41,9 @@ const ADOPTED: [(PoolKind, usize); 3] =
 fn start_effects(pool: PoolKind) -> usize {
     if pool == PoolKind::Image { 9 } else { 5 }
 }
+
+/// Time limit for the opening of a pool.
+const OPENING: Duration = Duration::from_secs(60);
 
 /// How long after the last answer an effect of the act may still run.
 const LATE: Duration = Duration::from_secs(1);
@@ -165,17 +168,10 @@ async fn walk_opening(kind: PoolKind) -> Walk {
         let pool = PoolFixture::new(&scratch, kind, GIB);
         let first = Namespace::new(&scratch);
         let spec = DriverSpec::new(&scratch, &[&pool]).inside(&first);
-        match spec.failpoints(kill_before(effect)).try_start() {
-            Ok(driver) => {
-                // Without the pool, it would serve as well, and the walk would end too early.
-                let log = driver.log();
-                assert!(
-                    log.contains("pool open"),
-                    "before effect {effect}, the pool is not opened:\n{log}"
-                );
-                return walk;
-            }
-            Err(dead) => walk.killed(&dead),
+        let started = spec.failpoints(kill_before(effect)).try_start();
+        match started.map_or_else(Some, |driver| dies_opening(driver, effect)) {
+            None => return walk,
+            Some(dead) => walk.killed(&dead),
         }
         drop(first);
         let second = Namespace::new(&scratch);
@@ -188,6 +184,21 @@ async fn walk_opening(kind: PoolKind) -> Walk {
         driver.stop();
     }
     panic!("no end of effects while a pool is opened")
+}
+
+/// Waits until a driver that serves has opened its pool, or died of that. It may serve without the pool
+/// and try again some seconds later, for example because the device was busy.
+fn dies_opening(mut driver: Driver, effect: usize) -> Option<Dead> {
+    let until = Instant::now() + OPENING;
+    while !driver.log().contains("pool open") {
+        let log = driver.tail();
+        assert!(Instant::now() < until, "before effect {effect}, the pool is not opened:\n{log}");
+        if let Some(status) = driver.wait_ended(Duration::from_millis(100)) {
+            println!("before effect {effect}, the driver served without its pool:\n{log}");
+            return Some(Dead { status, log: driver.tail() });
+        }
+    }
+    None
 }
 
 /// A node that has lost its state opens a pool with data, and is killed one effect later each time.
