@@ -116,7 +116,7 @@ impl<R: Named> Table<R> {
         self.records.insert(id, record);
     }
 
-    /// Frees the room that records leave in the tree when they are put in the order of their IDs: half.
+    /// Packs the tree: records that are put in the order of their IDs leave its nodes half empty.
     pub(super) fn pack(&mut self) {
         self.records = std::mem::take(&mut self.records).into_iter().collect();
     }

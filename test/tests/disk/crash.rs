@@ -186,8 +186,8 @@ async fn walk_opening(kind: PoolKind) -> Walk {
     panic!("no end of effects while a pool is opened")
 }
 
-/// Waits until a driver that serves has opened its pool, or died of that. It may serve without the pool
-/// and try again some seconds later, for example because the device was busy.
+/// Waits until a driver that serves has opened its pool, or died of that. It may serve without the
+/// pool and try again some seconds later, for example because the device was busy.
 fn dies_opening(mut driver: Driver, effect: usize) -> Option<Dead> {
     let until = Instant::now() + OPENING;
     while !driver.log().contains("pool open") {

@@ -24,8 +24,8 @@ const FIELDS: u32 = raw::STATMOUNT_SB_BASIC
 
 /// Size of the part of an answer before its strings.
 const FIXED: usize = size_of::<raw::statmount>();
-/// A first buffer, large enough for nearly all mounts. Whole words, because the structure has fields of
-/// eight bytes.
+/// A first buffer, large enough for nearly all mounts. Whole words, because the structure has
+/// fields of eight bytes.
 const BUFFER: usize = 4096 / 8;
 /// The kernel limits each string to a page or a path; an overlay has long options.
 const LARGEST: usize = 1 << 20;
@@ -124,7 +124,8 @@ pub(super) fn stat<T>(id: u64, look: impl FnOnce(&Shown<'_>) -> T) -> io::Result
     let mut len = first.len();
     loop {
         let buffer = if len == first.len() { &mut first[..] } else { &mut larger[..] };
-        // SAFETY: the request is whole and has its size; the kernel writes at most the buffer's size.
+        // SAFETY: the request is whole and has its size; the kernel writes at most as many bytes
+        // as the buffer has.
         let answer = unsafe {
             libc::syscall(
                 raw::__NR_statmount.into(),

@@ -96,8 +96,8 @@ async fn measure(ground: &mut Ground) -> Samples {
     samples
 }
 
-/// The order of the sources in a round. Each goes first in turn: what one leaves to the cluster, such as
-/// objects to collect, would always slow down the same next one.
+/// The order of the sources in a round. Each goes first in turn: what one leaves to the cluster,
+/// such as objects to collect, would always slow down the same next one.
 fn in_turn(round: usize) -> [usize; 3] {
     [0, 1, 2].map(|at| (at + round) % 3)
 }
