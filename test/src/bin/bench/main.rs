@@ -142,19 +142,13 @@ fn main() -> ExitCode {
         true => !IF_NAMED.contains(n),
         false => only.iter().any(|o| o == n),
     }) {
-        let mut of_part: Vec<Figure> = Vec::new();
+        eprintln!("measuring: {name}");
+        let mut of_part = part(&runtime, &args);
         let runs = if IN_TURNS.contains(name) { 1 } else { args.runs.get() };
-        for run in 1..=runs {
-            eprintln!(
-                "measuring: {name}{}",
-                if runs > 1 { format!(", run {run}") } else { String::new() }
-            );
-            let measured = part(&runtime, &args);
-            if of_part.is_empty() {
-                of_part = measured;
-            } else {
-                of_part.iter_mut().zip(measured).for_each(|(all, more)| all.extend(more));
-            }
+        for run in 2..=runs {
+            eprintln!("measuring: {name}, run {run} of {runs}");
+            let more = part(&runtime, &args);
+            of_part.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
         }
         of_part.iter().for_each(|figure| println!("{figure}"));
         figures.extend(of_part);
