@@ -72,16 +72,30 @@ impl Shown<'_> {
         }
     }
 
-    /// True if a known entry says the same.
+    /// True if a known entry says the same. It is taken apart, so that no new field is forgotten.
     pub(super) fn is(&self, entry: &MountEntry) -> bool {
-        (self.id, Some(self.unique_id), self.parent) == (entry.id, entry.unique_id, entry.parent)
-            && self.device == entry.device
-            && entry.root == self.root
-            && entry.mount_point == self.mount_point
-            && entry.options.are(&self.options)
-            && *entry.fs_type == *self.fs_type
-            && *entry.source == *self.source()
-            && entry.super_options.are(&self.super_options)
+        let MountEntry {
+            id,
+            unique_id,
+            parent,
+            device,
+            root,
+            mount_point,
+            options,
+            fs_type,
+            source,
+            super_options,
+            // Derived from the other mounts.
+            loop_node: _,
+        } = entry;
+        (self.id, Some(self.unique_id), self.parent) == (*id, *unique_id, *parent)
+            && self.device == *device
+            && *root == self.root
+            && *mount_point == self.mount_point
+            && options.are(&self.options)
+            && **fs_type == *self.fs_type
+            && **source == *self.source()
+            && super_options.are(&self.super_options)
     }
 }
 
