@@ -4,6 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hostloop_driver::kernel::Kernel;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
 /// Runs a tool; its output.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     for patience in (0..100).rev() {
@@ -22,6 +26,20 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
         return String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
     unreachable!("the last round returns or panics")
+}
+
+/// Gives this thread its own mount namespace. It has copies of all mounts, but of those of loop
+/// devices, only the ones beneath `kept`: a copy keeps another test's filesystem alive.
+pub(crate) fn own_namespace(kernel: &dyn Kernel, kept: &Path) {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+    for entry in kernel.mounts().unwrap().entries.iter() {
+        if entry.loop_minor().is_some() && !entry.mount_point.starts_with(kept) {
+            // Another thread may have unmounted it.
+            let _ = umount2(&*entry.mount_point, MntFlags::MNT_DETACH);
+        }
+    }
 }
 
 /// A path as a tool's argument.

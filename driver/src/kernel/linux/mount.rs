@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::CWD;
 use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
 
 use super::{ioctl, read_attribute};
 use crate::kernel::failpoint::effect;
-use crate::kernel::file::name_of;
+use crate::kernel::file::{mount_id, name_of};
 use crate::kernel::mount_flags::flags_and_data;
 use crate::kernel::{BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result};
 
@@ -34,11 +34,11 @@ pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
     let data = data.join(",");
     let target = Target::open(spec.target)?;
     effect("mount").map_err(|e| Error::io("mount", spec.target, e))?;
-    Mount::builder()
+    let builder = Mount::builder()
         .fstype(spec.fs.as_str())
         .flags(MountFlags::from_bits_retain(flags))
-        .data(&data)
-        .mount(spec.device, target.path())
+        .data(&data);
+    while_busy(|| builder.mount(spec.device, target.path()))
         .map_err(|e| Error::io("mount", spec.target, explained(e, spec.fs, &data)))?;
     if spec.fs == FsType::Xfs
         && let Err(e) = device_number(spec.device).and_then(xfs_gives_up)
@@ -202,36 +202,41 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
 
 /// The mount that contains an open file or directory.
 fn entry_of(file: &File) -> Result<Option<MountEntry>> {
-    let failed = |e: rustix::io::Errno| Error::io("statx", name_of(file), e.into());
-    let stat =
-        rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(failed)?;
-    let entries = table()?.entries;
-    Ok(entries.iter().find(|e| e.id == stat.stx_mnt_id).cloned())
+    let id = mount_id(file, "").map_err(|e| Error::io("statx", name_of(file), e))?;
+    Ok(table()?.entries.iter().find(|entry| Some(entry.id) == id).cloned())
 }
 
 fn discards(entry: &MountEntry) -> bool {
     entry.super_options.iter().any(|o| o == "discard" || o.starts_with("discard="))
 }
 
-/// How long a busy unmount is retried. A process that reads all mounts of the machine holds a mount
-/// for an instant. So does a program that another thread is starting: until exec, it has copies of
-/// this process's handles.
-const UNMOUNT_WAIT: Duration = Duration::from_secs(2);
+/// How long a busy mount or unmount is retried. A process that reads all mounts of the machine holds
+/// a mount for an instant. So does a program that another thread is starting: until exec, it has
+/// copies of this process's handles. A starting container has copies of all mounts. If one of them
+/// was read-only, the filesystem can't be mounted writable until the copy is gone.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+
+fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + BUSY_WAIT;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match call() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                std::thread::sleep(pause);
+            }
+            answer => return answer,
+        }
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
 
 pub(super) fn unmount(target: &Path) -> Result<()> {
     effect("unmount").map_err(|e| Error::io("unmount", target, e))?;
-    let deadline = Instant::now() + UNMOUNT_WAIT;
-    let mut pause = Duration::from_millis(1);
-    let answer = loop {
-        match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
-            Err(nix::Error::EBUSY) if Instant::now() < deadline => std::thread::sleep(pause),
-            answer => break answer,
+    while_busy(|| Ok(umount2(target, MntFlags::UMOUNT_NOFOLLOW)?)).map_err(|e| {
+        match e.raw_os_error() {
+            // No mount has its root there.
+            Some(libc::EINVAL) => Error::errno("unmount", target, libc::ENOENT),
+            _ => Error::io("unmount", target, e),
         }
-        pause = (pause * 2).min(Duration::from_millis(20));
-    };
-    match answer {
-        // No mount has its root there.
-        Err(nix::Error::EINVAL) => Err(Error::errno("unmount", target, libc::ENOENT)),
-        other => other.map_err(|e| Error::io("unmount", target, e.into())),
-    }
+    })
 }

@@ -9,18 +9,15 @@ use std::time::{Duration, Instant};
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{FsType, Kernel, Probe, file_id, loop_path};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::scratch::Scratch;
 use crate::testkit::{MI, mkfs_spec};
-use crate::tools::{arg, run};
+use crate::tools::{arg, own_namespace, run};
 
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
 fn static_dev() {
-    unshare(CloneFlags::CLONE_NEWNS).unwrap();
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+    own_namespace(&Linux::default(), Path::new("/nothing"));
     mount(None::<&str>, "/dev", Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     for (path, major, minor) in [("/dev/null", 1, 3), ("/dev/loop-control", 10, 237)] {
         mknod(path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(major, minor)).unwrap();

@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
-use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry};
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry, MountSpec};
 use rstest::rstest;
 
 use super::scratch::{Scratch, mount, size};
+use crate::testkit::mount_spec;
+use crate::tools::own_namespace;
 
 const READ_ONLY: BindFlags = BindFlags { read_only: true, nosuid: false, nodev: false };
 
@@ -62,6 +65,29 @@ fn a_busy_mount_is_unmounted_once_it_is_free() {
     let _held = File::open(&at).unwrap();
     let busy = s.kernel.unmount(&at).unwrap_err();
     assert_eq!(busy.to_string(), format!("unmount {}: busy", at.display()));
+}
+
+/// A container that starts has copies of all mounts for a moment.
+#[test]
+fn a_filesystem_is_mounted_writable_once_its_read_only_copies_are_gone() {
+    let s = Scratch::new();
+    let (_image, device) = s.made("image", Xfs, size(Xfs));
+    let (path, at) = (device.path(), s.dir("at"));
+    let spec = mount_spec(&path, &at, Xfs);
+    s.kernel.mount(&MountSpec { read_only: true, ..spec.clone() }).unwrap();
+    std::thread::scope(|scope| {
+        let (entered, has_entered) = std::sync::mpsc::channel();
+        let at = &at;
+        scope.spawn(move || {
+            own_namespace(&Linux::default(), at);
+            entered.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+        });
+        has_entered.recv().unwrap();
+        s.kernel.unmount(at).unwrap();
+        s.kernel.mount(&spec).unwrap();
+    });
+    assert!(!entry(&s, &at).fs_read_only());
 }
 
 #[rstest]
