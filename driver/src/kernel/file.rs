@@ -292,13 +292,23 @@ pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = retry(|| rustix::fs::open(at, flags, Mode::empty()))
         .map_err(|e| Error::io("open", at, e.into()))?;
-    let what = StatxFlags::MNT_ID;
-    let found = rustix::fs::statx(&dir, "", AtFlags::EMPTY_PATH, what)
-        .map_err(|e| Error::io("statx", at, e.into()))?;
-    if found.stx_mask & what.bits() == 0 || found.stx_mnt_id != mount.id {
+    if mount_id(&dir, "").map_err(|e| Error::io("statx", at, e))? != Some(mount.id) {
         return Err(Error::errno("open the mount at", at, libc::ENOENT));
     }
     Ok(dir.into())
+}
+
+/// The ID of the mount that contains this path beneath `dir`, which may lead to a symlink, or
+/// contains `dir` itself if the path is empty. `None` if the kernel does not show it: it needs Linux
+/// 5.8. The filesystem is not asked to update what it knows of the file.
+pub(super) fn mount_id(dir: impl AsFd, path: impl AsRef<Path>) -> io::Result<Option<u64>> {
+    let how = AtFlags::EMPTY_PATH
+        | AtFlags::SYMLINK_NOFOLLOW
+        | AtFlags::NO_AUTOMOUNT
+        | AtFlags::STATX_DONT_SYNC;
+    let what = StatxFlags::MNT_ID;
+    let found = rustix::fs::statx(dir, path.as_ref(), how, what)?;
+    Ok((found.stx_mask & what.bits() != 0).then_some(found.stx_mnt_id))
 }
 
 /// Calls syncfs.

@@ -18,11 +18,12 @@ use std::sync::{Arc, OnceLock};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, StatVfsMountFlags, StatxFlags};
+use rustix::fs::StatVfsMountFlags;
 
 use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
 use super::{Linux, ioctl, loopdev, mount, statmount};
+use crate::kernel::file::mount_id;
 use crate::kernel::mount_words::Words;
 use crate::kernel::{
     Error, KnownLoops, LOOKS, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result,
@@ -396,12 +397,8 @@ fn topmost_id(path: &Path) -> Option<u64> {
     Some(here).filter(|here| above != Some(*here))
 }
 
-/// The ID of the mount that contains this file, which may be a symlink. The filesystem is not asked
-/// to update what it knows of the file.
 fn mount_of(path: &Path) -> Option<u64> {
-    let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(rustix::fs::CWD, path, how, StatxFlags::MNT_ID).ok()?;
-    (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
+    mount_id(rustix::fs::CWD, path).ok()?
 }
 
 #[cfg(test)]
