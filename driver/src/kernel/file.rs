@@ -316,18 +316,16 @@ pub(crate) fn sync_fs(on: &File) -> Result<()> {
     retry(|| rustix::fs::syncfs(on)).map_err(on_file("syncfs", on))
 }
 
-/// Creates a directory beneath `dir`, mode 0700; true if it did not exist before.
-pub fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<bool> {
+/// Creates a directory beneath `dir`, mode 0700, unless it exists.
+pub fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     single(dir, name)?;
     effect("file.mkdir").map_err(beneath("mkdir", dir, name))?;
     match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
-        Ok(()) => Ok(true),
+        // A file or a symlink with that name is an error.
         Err(Errno::EXIST) => {
-            // A file or a symlink with that name is an error.
-            open_beneath(dir, name.as_ref(), OFlags::PATH | OFlags::DIRECTORY)?;
-            Ok(false)
+            open_beneath(dir, name.as_ref(), OFlags::PATH | OFlags::DIRECTORY).map(drop)
         }
-        Err(e) => Err(beneath("mkdir", dir, name)(e)),
+        made => made.map_err(beneath("mkdir", dir, name)),
     }
 }
 
