@@ -252,8 +252,8 @@ impl Kernel for Model {
     fn freeze(&self, on: &File) -> Result<Freeze> {
         let path = name_of(on);
         self.act("freeze", &path, |s| match s.super_of(&path) {
-            Some((_, sb)) if sb.frozen => Ok(Freeze::AlreadyFrozen),
-            Some((_, sb)) => {
+            Some(sb) if sb.frozen => Ok(Freeze::AlreadyFrozen),
+            Some(sb) => {
                 sb.frozen = true;
                 Ok(Freeze::Frozen)
             }
@@ -264,7 +264,7 @@ impl Kernel for Model {
     fn thaw(&self, on: &File) -> Result<()> {
         let path = name_of(on);
         self.act("thaw", &path, |s| {
-            if let Some((_, sb)) = s.super_of(&path) {
+            if let Some(sb) = s.super_of(&path) {
                 sb.frozen = false;
             }
             Ok(())
@@ -290,17 +290,14 @@ impl Kernel for Model {
         self.ask("usage", at, |s| {
             let path = place("statvfs", at)?;
             let read_only = s.containing(&path).is_some_and(|m| m.entry.read_only());
-            let Some((_, sb)) = s.super_of(&path) else {
+            let Some(sb) = s.super_of(&path) else {
                 // The model has no filesystem there, so use the machine's.
                 let dir = File::open(at).map_err(|e| Error::io("open", at, e))?;
                 return file::usage(dir.as_fd());
             };
             let (fs, source) = (sb.fs, sb.source.clone());
             let read_only = read_only || sb.read_only;
-            let total = match s.content(&source)? {
-                Content::Filesystem { size, .. } => size,
-                _ => 0,
-            };
+            let total = s.content(&source)?.size().unwrap_or_default();
             let inodes = if fs == FsType::Btrfs { 0 } else { total / 16384 };
             Ok(FsUsage {
                 total_bytes: total,

@@ -324,9 +324,9 @@ impl State {
     }
 
     /// The filesystem of a path, if it is on a device of the model.
-    pub(super) fn super_of(&mut self, path: &Path) -> Option<(Device, &mut Super)> {
+    pub(super) fn super_of(&mut self, path: &Path) -> Option<&mut Super> {
         let device = self.containing(path)?.device?;
-        self.supers.get_mut(&device).map(|sb| (device, sb))
+        self.supers.get_mut(&device)
     }
 
     pub(super) fn push(&mut self, mut mounted: Mounted) {
