@@ -107,6 +107,16 @@ impl Error {
         Error::io(op, path, io::Error::from_raw_os_error(number))
     }
 
+    /// The error of a program.
+    pub(crate) fn tool(
+        tool: impl Into<String>,
+        path: &Path,
+        code: Option<i32>,
+        message: impl Into<String>,
+    ) -> Self {
+        Error::Tool { tool: tool.into(), path: path.to_path_buf(), code, message: message.into() }
+    }
+
     /// The error for a device without a reported backing file.
     pub fn silent(device: &LoopInfo) -> Self {
         Error::Silent { device: loop_path(device.minor), file: PathBuf::from(&device.backing_path) }

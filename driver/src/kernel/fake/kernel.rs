@@ -138,13 +138,9 @@ impl Kernel for Model {
 
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {
         phase("mkfs", || {
-            let tool = |message: String| Error::Tool {
-                tool: format!("mkfs.{}", spec.fs),
-                path: spec.device.to_path_buf(),
-                code: Some(1),
-                message,
-            };
-            check_mkfs_options(spec.fs, spec.options).map_err(tool)?;
+            let failed =
+                |why: &str| Error::tool(format!("mkfs.{}", spec.fs), spec.device, Some(1), why);
+            check_mkfs_options(spec.fs, spec.options).map_err(|why| failed(&why))?;
             let late = self.enter("mkfs", spec.device, true)?;
             self.settled(|s| {
                 let size = s.size(spec.device)?;
@@ -161,7 +157,7 @@ impl Kernel for Model {
                     None
                 };
                 if let Some(message) = refused {
-                    return Err(tool(message.to_owned()));
+                    return Err(failed(message));
                 }
                 let fs = spec.fs;
                 let uuid =
@@ -188,12 +184,7 @@ impl Kernel for Model {
                 Content::Filesystem { fs: FsType::Ext4, .. } => return Ok(()),
                 _ => "bad magic number in super-block",
             };
-            Err(Error::Tool {
-                tool: "e2fsck".to_owned(),
-                path: device.to_path_buf(),
-                code: Some(1),
-                message: message.to_owned(),
-            })
+            Err(Error::tool("e2fsck", device, Some(1), message))
         })
     }
 
@@ -213,12 +204,10 @@ impl Kernel for Model {
                 {
                     s.set_content(device, &Content::Filesystem { fs, uuid, size: now })
                 }
-                _ => Err(Error::Tool {
-                    tool: format!("grow {fs}"),
-                    path: device.to_path_buf(),
-                    code: Some(1),
-                    message: "not mounted there for writing".to_owned(),
-                }),
+                _ => {
+                    let why = "not mounted there for writing";
+                    Err(Error::tool(format!("grow {fs}"), device, Some(1), why))
+                }
             }
         })
     }

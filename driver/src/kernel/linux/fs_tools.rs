@@ -76,12 +76,8 @@ fn parse_probe(output: &str) -> Probe {
 
 pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
     let name = mkfs_name(spec.fs);
-    check_mkfs_options(spec.fs, spec.options).map_err(|message| Error::Tool {
-        tool: name.to_owned(),
-        path: spec.device.to_path_buf(),
-        code: None,
-        message,
-    })?;
+    check_mkfs_options(spec.fs, spec.options)
+        .map_err(|why| Error::tool(name, spec.device, None, why))?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
     if let Some(image) = spec.image
         && templates.write(spec, image)?
@@ -204,26 +200,20 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
     if fs::size(mounted_at, device, fs)? >= wanted {
         return Ok(());
     }
-    let refused = |message: String| Error::Tool {
-        tool: format!("growing {fs}"),
-        path: device.to_path_buf(),
-        code: None,
-        message,
-    };
+    let refused = |why: &str| Err(Error::tool(format!("growing {fs}"), device, None, why));
     match fs {
         // The kernel requires it, and resize2fs would only say "permission denied".
         FsType::Ext4 if !grows_mounted(fs) => {
-            return Err(refused(
+            return refused(
                 "a mounted ext4 grows only with CAP_SYS_RESOURCE, which this process lacks; \
-                 an unmounted one needs none"
-                    .to_owned(),
-            ));
+                 an unmounted one needs none",
+            );
         }
         FsType::Btrfs if wanted < fs.minimum_grown_bytes() => {
-            return Err(refused(format!(
+            return refused(&format!(
                 "the kernel resizes btrfs to {} bytes or more, not to {wanted}",
                 fs.minimum_grown_bytes()
-            )));
+            ));
         }
         _ => {}
     }

@@ -118,12 +118,7 @@ impl Tool {
 
     /// Runs the program and waits for its end. `on` is only for messages.
     pub(super) fn run(self, on: &Path) -> Result<Output> {
-        let failed = |message: String| Error::Tool {
-            tool: self.name.to_owned(),
-            path: on.to_path_buf(),
-            code: None,
-            message,
-        };
+        let failed = |why: String| Error::tool(self.name, on, None, why);
         let program = find(self.name).ok_or_else(|| failed("not installed".to_owned()))?;
         let path = std::env::join_paths(search_path()).map_err(|e| failed(e.to_string()))?;
         let empty = empty_directory();
