@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use super::parameters::{self, Changes};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
-use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
+use crate::kernel::{self, FileId, FsType, LoopInfo, is_discard};
 use crate::storage::{self, Provisioning, Settings, VolumeRecord};
 
 /// The changes to a volume that is in use.
@@ -146,7 +146,7 @@ impl<'a> InUse<'a> {
         for device in loops {
             mounts.extend(kernel::mounts_of_loop(kernel, device.minor)?);
         }
-        let Some(mount) = mounts.first().filter(|mount| is_discarding(mount) != on) else {
+        let Some(mount) = mounts.first().filter(|mount| mount.discards() != on) else {
             return Ok(false);
         };
         let can_not = || {
@@ -161,12 +161,6 @@ impl<'a> InUse<'a> {
             remounted => remounted.map(|()| true).map_err(Error::from),
         }
     }
-}
-
-/// True if a mount discards freed space (for btrfs: `discard=async`).
-fn is_discarding(mount: &MountEntry) -> bool {
-    let says = |option: &str| option.split('=').next() == Some("discard");
-    mount.super_options.iter().any(says)
 }
 
 #[cfg(test)]

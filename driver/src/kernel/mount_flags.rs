@@ -43,7 +43,7 @@ impl BindFlags {
 }
 
 /// The mount(2) flag of an option, and whether the option sets or clears it.
-pub(crate) fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
+fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
     Some(match option {
         "ro" => (libc::MS_RDONLY, true),
         "rw" => (libc::MS_RDONLY, false),
@@ -87,7 +87,7 @@ pub(crate) fn is_discard(option: &str) -> bool {
 }
 
 /// True for options that matter to readers of fstab but not to the kernel.
-pub(crate) fn is_for_others(option: &str) -> bool {
+fn is_for_others(option: &str) -> bool {
     matches!(
         option,
         "" | "defaults"

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mount_words::Words;
-use super::{Keyed, MountOptions, MountPath, SharedTable};
+use super::{Keyed, MountOptions, MountPath, SharedTable, is_discard};
 
 #[cfg(test)]
 mod tests;
@@ -73,6 +73,11 @@ impl MountEntry {
     /// True if the filesystem itself is read-only.
     pub fn fs_read_only(&self) -> bool {
         self.super_options.has("ro")
+    }
+
+    /// True if the filesystem discards freed space (for btrfs: `discard=async`).
+    pub(crate) fn discards(&self) -> bool {
+        self.super_options.iter().any(|option| is_discard(option) && option != "nodiscard")
     }
 }
 

@@ -194,7 +194,7 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
     .map_err(failed)?;
     // A filesystem may accept the option at a remount and ignore it.
     match entry_of(&top.0)? {
-        Some(entry) if discards(&entry) == on => Ok(()),
+        Some(entry) if entry.discards() == on => Ok(()),
         Some(_) => Err(Error::errno("remount", target, libc::EOPNOTSUPP)),
         None => Err(Error::errno("remount", target, libc::ENOENT)),
     }
@@ -204,10 +204,6 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
 fn entry_of(file: &File) -> Result<Option<MountEntry>> {
     let id = mount_id(file, "").map_err(|e| Error::io("statx", name_of(file), e))?;
     Ok(table()?.entries.iter().find(|entry| Some(entry.id) == id).cloned())
-}
-
-fn discards(entry: &MountEntry) -> bool {
-    entry.super_options.iter().any(|o| o == "discard" || o.starts_with("discard="))
 }
 
 /// How long a busy mount or unmount is retried. A process that reads all mounts of the machine holds
