@@ -151,8 +151,8 @@ impl FromStr for PoolSpec {
 
 impl PoolSpec {
     /// The file name of the pool image that `image=SIZE` creates.
-    pub(crate) fn image_name(pool: &str) -> String {
-        format!("{pool}.pool")
+    pub(crate) fn image_name(&self) -> String {
+        format!("{}.pool", self.name)
     }
 
     fn option(&mut self, word: &str) -> Result<(), BadOption> {

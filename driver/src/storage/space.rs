@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 use super::capacity::{self, Image, SpaceRequest, SpaceUsage};
 use super::file_names::EntryKind;
-use super::{Pool, PoolKind, PoolSpec, Result, Source, scan};
+use super::{Pool, PoolKind, Result, Source, scan};
 use crate::kernel::{self, FsUsage, Kernel, file};
 
 /// How long a measurement of the space in the driver's images stays valid. Measuring ten thousand
@@ -79,7 +79,7 @@ impl Filesystems {
         let host = match pool.kind {
             PoolKind::Image => {
                 let dir = super::directory::open_dir(&pool.spec.path)?;
-                let image = PoolSpec::image_name(pool.name());
+                let image = pool.spec.image_name();
                 // Kept open: a disk mounted over the directory later would hide the image.
                 let image = file::open_beneath(dir.as_fd(), Path::new(&image), OFlags::RDONLY)?;
                 Some((self.of(dir)?, Arc::new(image)))

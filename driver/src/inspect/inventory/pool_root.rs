@@ -19,7 +19,7 @@ pub fn kind(spec: &PoolSpec) -> PoolKind {
 
 /// The path of the pool's image, if the pool is configured as an image.
 pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
-    spec.image_bytes.map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
+    spec.image_bytes.map(|_| spec.path.join(spec.image_name()))
 }
 
 /// Like [`root`], but reads only what it needs of the kernel's tables: nothing for a directory, and no

@@ -201,7 +201,7 @@ impl Mounting<'_> {
         }
     }
 
-    fn refuse(&self, why: impl std::fmt::Display) -> Error {
+    fn refuse(&self, why: String) -> Error {
         let device = self.device.path.display();
         refused(self.spec, format!("{device} {why}"))
     }

@@ -63,13 +63,13 @@ impl Ground {
 }
 
 /// The error for a pool that can't be opened because of its configuration or its content.
-pub(super) fn refused(spec: &PoolSpec, why: impl std::fmt::Display) -> Error {
+pub(super) fn refused(spec: &PoolSpec, why: String) -> Error {
     Error::Refused(format!("pool {}: {why}", spec.name))
 }
 
 /// The error for a pool that is missing, but may come back.
-pub(super) fn unavailable(spec: &PoolSpec, why: impl Into<String>) -> Error {
-    Error::Unavailable { name: spec.name.clone(), why: why.into() }
+pub(super) fn unavailable(spec: &PoolSpec, why: String) -> Error {
+    Error::Unavailable { name: spec.name.clone(), why }
 }
 
 /// Reads a pool's identity; `None` if the directory has no `pool.json`.

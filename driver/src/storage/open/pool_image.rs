@@ -33,7 +33,7 @@ pub(super) fn attach(
     entry: &Entry,
     bytes: u64,
 ) -> Result<Attached> {
-    let name = PoolSpec::image_name(&spec.name);
+    let name = spec.image_name();
     let path = spec.path.join(&name);
     let dir = open_dir(&spec.path)?;
     let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
@@ -104,7 +104,7 @@ fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) ->
 /// the same bytes, so a device of an earlier process is found by its backing file.
 fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDevice> {
     let id: FileId = kernel::file_id(image)?;
-    let attached = kernel.loops_holding(id, &PoolSpec::image_name(&spec.name))?;
+    let attached = kernel.loops_holding(id, &spec.image_name())?;
     let device = match attached.as_slice() {
         [] => kernel.loop_attach(&LoopSpec {
             backing: image,
