@@ -93,11 +93,8 @@ impl Pools {
         pools[0].index.read().snapshots.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, &[*volume])?;
         let facts = Facts { name: name.to_owned(), parameters, group: None, taken_ns };
-        let mut record = None;
-        for shot in shots {
-            record = Some(shot.commit(&facts)?.publish());
-        }
-        record.ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))
+        let shot = shots.into_iter().next().ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))?;
+        Ok(shot.commit(&facts)?.publish())
     }
 
     /// Takes snapshots of volumes at one point in time, and returns that time. `pools` lists the
