@@ -249,7 +249,7 @@ impl Pools {
             }
             VolumeHandle::Inline(name) => {
                 let found = self.find(|index| index.inline(name));
-                found.map_or_else(|| self.none_missing(|_| true).and_then(|()| Err(none())), Ok)
+                found.map_or_else(|| self.complete().and_then(|()| Err(none())), Ok)
             }
         }
     }

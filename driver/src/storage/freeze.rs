@@ -197,7 +197,7 @@ pub fn thaw_leftover(
     let mut found = Leftover::Nothing;
     for device in &loops {
         let mounts = kernel::mounts_of_loop(kernel, device.minor)?;
-        let thawed = if !mounts.is_empty() {
+        found = if !mounts.is_empty() {
             thaw(kernel, mounts.iter())?;
             Leftover::Mounted
         } else if thaw_unmounted(kernel, device.minor, scratch)? {
@@ -205,7 +205,6 @@ pub fn thaw_leftover(
         } else {
             continue;
         };
-        found = thawed;
     }
     Ok(found)
 }

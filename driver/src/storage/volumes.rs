@@ -32,10 +32,7 @@ impl Pools {
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
         pool.index.read().volumes.check_unused(&new.name)?;
         pool.limit(new.capacity_bytes)?;
-        let origin = match &new.source {
-            Some(source) => Some(self.origin(source)?),
-            None => None,
-        };
+        let origin = new.source.as_ref().map(|source| self.origin(source)).transpose()?;
         let need = match &origin {
             Some(origin) => origin.need(pool, &new)?,
             None => SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning),
