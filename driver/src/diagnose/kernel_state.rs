@@ -1,7 +1,7 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
 use crate::kernel::{
-    self, FileId, Kernel, KnownLoops, LoopInfo, LoopKey, LoopScope, MountEntry, MountTable,
+    self, Kernel, KnownLoops, LoopInfo, LoopKey, LoopScope, MountEntry, MountTable,
 };
 
 /// Loop devices and mounts at one time.
@@ -39,11 +39,6 @@ impl KernelState {
     /// The attached device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
         self.loops.device(minor)
-    }
-
-    /// Devices over this file.
-    pub(crate) fn over(&self, file: FileId) -> impl Iterator<Item = &LoopInfo> {
-        self.loops.over(file)
     }
 
     /// True if the device's node is bound anywhere, attached or not.
@@ -89,6 +84,7 @@ pub(crate) fn destroy_data<'a>(devices: impl IntoIterator<Item = &'a LoopInfo>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::FileId;
 
     fn state() -> KernelState {
         let mounts = "\

@@ -103,7 +103,7 @@ impl Pools {
         }
         let scope = LoopScope::Image { directory: &directory, minors: &BTreeSet::new() };
         let view = KernelState::known(&*self.kernel, scope)?;
-        let attached: Vec<&LoopInfo> = view.over(image).collect();
+        let attached: Vec<&LoopInfo> = view.loops.over(image).collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {
             let mut users = view.users(device.minor);

@@ -69,7 +69,7 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
             view.map_or(Ok(true), |view| settled(view).map(|settled| !settled))
         }),
         Holds::Loop(minor, backing) => Ok(view.is_none_or(|view| {
-            let mut devices = view.over(*backing);
+            let mut devices = view.loops.over(*backing);
             devices.any(|device| device.minor == *minor)
         })),
         Holds::Snapshot(id) => Ok(pool.index.read().snapshots.get(*id)?.is_some()),
