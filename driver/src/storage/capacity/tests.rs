@@ -45,11 +45,6 @@ fn capped(gi: u64) -> Limits {
     Limits { capacity_bytes: Some(gi * GI), ..limits() }
 }
 
-/// Space that can be promised to thin volumes.
-fn thin(books: SpaceUsage, limits: &Limits) -> u64 {
-    capacity(&[books], limits, Provisioning::Thin).available
-}
-
 /// The accounting, the limits, and what thin and thick volumes can be promised, in GiB.
 #[rstest]
 #[case::empty(books(100, 0, 0, 0), limits(), 100, 100)]
@@ -110,7 +105,7 @@ fn one_volume_is_limited() {
 fn capacity_is_whole_blocks() {
     let mut odd = books(1, 0, 0, 0);
     odd.usage.available_bytes += 4095;
-    assert_eq!(thin(odd, &limits()), GI);
+    assert_eq!(capacity(&[odd], &limits(), Provisioning::Thin).available, GI);
 }
 
 #[test]
