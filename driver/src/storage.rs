@@ -60,22 +60,16 @@ use self::recovery::Unfinished;
 use self::space::{Filesystems, Space};
 use crate::kernel::{FsUsage, Kernel, file};
 
-/// Properties of a new volume; the pool adds ID, time and format state.
+/// Properties of a new volume, as in [`VolumeRecord`]; the pool adds ID, time and format state.
 #[derive(Clone, Debug)]
 pub struct NewVolume {
-    /// The name from the caller's request.
     pub name: String,
     /// Size in bytes, a multiple of 4096, already checked against range and filesystem.
     pub capacity_bytes: u64,
-    /// See [`VolumeRecord`].
     pub capabilities: Vec<Capability>,
-    /// See [`VolumeRecord`].
     pub parameters: BTreeMap<String, String>,
-    /// See [`VolumeRecord`].
     pub mutable_parameters: BTreeMap<String, String>,
-    /// See [`VolumeRecord`].
     pub settings: Settings,
-    /// See [`VolumeRecord`].
     pub mkfs_options: Vec<String>,
     /// The copy source, which is at most as large as the new volume.
     pub source: Option<Source>,
@@ -133,7 +127,6 @@ const LOOK: Duration = Duration::from_secs(2);
 /// A configured pool, open or not.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// The pool's configuration.
     pub spec: PoolSpec,
     /// The open pool, or the reason why it is missing.
     pub state: std::result::Result<Arc<Pool>, String>,

@@ -11,7 +11,6 @@ mod tests;
 /// Facts about a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolFacts {
-    /// The pool's name.
     pub name: String,
     /// The reason if the pool is not open.
     pub missing: Option<String>,
@@ -85,7 +84,6 @@ pub(crate) struct PoolFiles<'a> {
     pub(crate) id: PoolId,
     /// The device number of its filesystem, as `stat` returns it.
     pub(crate) device: u64,
-    /// The pool's root directory.
     pub(crate) root: &'a Path,
 }
 

@@ -8,57 +8,29 @@ use super::{LoopInfo, loop_path};
 /// Result of a kernel operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failed kernel operation, with its object and the reason.
+/// A failed kernel operation. `op` names it ("mount", "LOOP_CONFIGURE"), and `path` is its object.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
     #[error("{op} {path}: {source}")]
-    Io {
-        /// The operation's name ("mount", "LOOP_CONFIGURE").
-        op: &'static str,
-        /// The object of the operation.
-        path: PathBuf,
-        /// The error that the kernel returned.
-        source: io::Error,
-    },
+    Io { op: &'static str, path: PathBuf, source: io::Error },
     /// No space left (ENOSPC, EDQUOT).
     #[error("{op} {path}: no space left")]
-    NoSpace {
-        /// The operation.
-        op: &'static str,
-        /// The object of the operation.
-        path: PathBuf,
-    },
+    NoSpace { op: &'static str, path: PathBuf },
     /// In use (EBUSY), or taken by another process.
     #[error("{op} {path}: busy")]
-    Busy {
-        /// The operation.
-        op: &'static str,
-        /// The object of the operation.
-        path: PathBuf,
-    },
+    Busy { op: &'static str, path: PathBuf },
     /// The object does not exist (ENOENT).
     #[error("{op} {path}: not found")]
-    NotFound {
-        /// The operation.
-        op: &'static str,
-        /// The object of the operation.
-        path: PathBuf,
-    },
+    NotFound { op: &'static str, path: PathBuf },
     /// This kernel or filesystem does not support the operation (EOPNOTSUPP).
     #[error("{op} {path}: not supported here")]
-    Unsupported {
-        /// The operation.
-        op: &'static str,
-        /// The object of the operation.
-        path: PathBuf,
-    },
+    Unsupported { op: &'static str, path: PathBuf },
     /// A program failed.
     #[error("{tool} {path}: {message}")]
     Tool {
         /// The program's name ("mkfs.ext4").
         tool: String,
-        /// The object of the program.
         path: PathBuf,
         /// Exit code; `None` if it did not run, or a signal killed it.
         code: Option<i32>,
@@ -72,7 +44,6 @@ pub enum Error {
          file has shut down or hangs. Bring it back, or detach the device"
     )]
     Silent {
-        /// The loop device.
         device: PathBuf,
         /// The path the kernel shows for the file.
         file: PathBuf,
@@ -80,9 +51,7 @@ pub enum Error {
     /// The operation took longer than its limit.
     #[error("{op} {path}: not done after {seconds} s")]
     TimedOut {
-        /// The operation.
         op: &'static str,
-        /// The object of the operation.
         path: PathBuf,
         /// The limit, in seconds.
         seconds: u64,

@@ -16,16 +16,12 @@ use crate::kernel::{FsUsage, whole_blocks};
 #[cfg(test)]
 mod tests;
 
-/// The configured limits of a pool.
+/// The configured limits of a pool, see [`PoolOptions`] and [`PoolSpec`](super::PoolSpec).
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
-    /// See [`PoolOptions`].
     pub(super) overcommit: f64,
-    /// See [`PoolOptions`].
     pub(super) reserve: Reserve,
-    /// See [`PoolOptions`].
     pub(super) max_volume_bytes: Option<u64>,
-    /// See [`PoolSpec`](super::PoolSpec).
     pub(super) capacity_bytes: Option<u64>,
 }
 

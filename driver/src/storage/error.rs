@@ -16,24 +16,13 @@ pub enum Error {
     UnknownPool(String),
     /// A configured pool is missing; it may hold the requested object.
     #[error("pool {name} is not available: {why}")]
-    Unavailable {
-        /// The pool's name.
-        name: String,
-        /// The reason.
-        why: String,
-    },
+    Unavailable { name: String, why: String },
     /// Another process has the pool open.
     #[error("pool {name}: {path} is in use by another process")]
-    Locked {
-        /// The pool's name.
-        name: String,
-        /// The path of the lock file.
-        path: PathBuf,
-    },
+    Locked { name: String, path: PathBuf },
     /// The pool belongs to another node: it was copied or moved.
     #[error("pool {name}: {why}")]
     OtherNode {
-        /// The pool's name.
         name: String,
         /// The owning node, and instructions for the operator.
         why: String,
@@ -52,14 +41,7 @@ pub enum Error {
     NoGroup(GroupId),
     /// The pool can't promise the requested space.
     #[error("pool {pool} has no room for {wanted} bytes: {available} bytes can be promised")]
-    NoRoom {
-        /// The pool's name.
-        pool: String,
-        /// Requested bytes.
-        wanted: u64,
-        /// Bytes that the pool could promise.
-        available: u64,
-    },
+    NoRoom { pool: String, wanted: u64, available: u64 },
     /// A loop device still holds the image.
     #[error("volume {volume} is in use: {by}")]
     Attached {
@@ -73,10 +55,7 @@ pub enum Error {
     InGroup(SnapshotId, GroupId),
     /// The record exists, but the image does not.
     #[error("{path}: the image is missing")]
-    ImageMissing {
-        /// The expected path of the image.
-        path: PathBuf,
-    },
+    ImageMissing { path: PathBuf },
     /// The volume can't be frozen for a consistent copy, or not within the limit; the message says
     /// what to do instead.
     #[error("{0}")]
@@ -87,20 +66,10 @@ pub enum Error {
     Refused(String),
     /// A record that can't be read, or an unknown directory layout.
     #[error("{path}: {why}")]
-    Corrupt {
-        /// The path of the record.
-        path: PathBuf,
-        /// The reason why it can't be used.
-        why: String,
-    },
+    Corrupt { path: PathBuf, why: String },
     /// The record can't be encoded as JSON. Nothing was written.
     #[error("{file} can't be written: {source}")]
-    Unwritable {
-        /// The record's file name.
-        file: &'static str,
-        /// The encoder's error.
-        source: serde_json::Error,
-    },
+    Unwritable { file: &'static str, source: serde_json::Error },
     /// A system call or kernel check failed.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),

@@ -9,11 +9,9 @@ use crate::kernel::FileId;
 /// The subject of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
-    /// The pool itself.
     Pool,
     Volume(VolumeId),
     Snapshot(SnapshotId),
-    /// A group snapshot.
     Group(GroupId),
     /// A file or directory that is not an entry of the pool; it stays untouched.
     File(PathBuf),
@@ -39,9 +37,7 @@ impl fmt::Display for About {
 pub struct Issue {
     /// The pool's name.
     pub pool: String,
-    /// The subject of the problem.
     pub about: About,
-    /// The description of the problem.
     pub what: String,
 }
 

@@ -15,22 +15,16 @@ const MAGIC: &[u8] = b"\x01model-filesystem\n";
 /// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Content {
-    /// No data.
     Blank,
-    /// A filesystem.
     Filesystem {
-        /// The filesystem type.
         fs: FsType,
-        /// The filesystem's UUID.
         uuid: String,
         /// The size of the filesystem, in bytes.
         size: u64,
     },
     /// An unfinished filesystem: it is recognised but can't be mounted.
     Broken {
-        /// The filesystem type.
         fs: FsType,
-        /// The filesystem's UUID.
         uuid: String,
     },
     /// Bytes without a signature.
