@@ -177,8 +177,8 @@ pub struct MkfsSpec<'a> {
     /// Further options from the StorageClass, already split into words; they never pass through a
     /// shell. [`Kernel::mkfs`] rejects what [`check_mkfs_options`] rejects.
     pub options: &'a [String],
-    /// Discard the device's space first. False for a thick volume, which keeps its space, and for an
-    /// image without data, which has nothing to discard.
+    /// Discard the device's space first. False for a thick volume, which keeps its space, and for
+    /// an image without data, which has nothing to discard.
     pub discard: bool,
     /// UUID of the new filesystem, if the caller chooses it.
     pub uuid: Option<&'a str>,

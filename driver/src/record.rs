@@ -19,8 +19,8 @@ use crate::kernel::{FsType, READ_AHEAD_KIB};
 /// The schema version that this build writes, and the newest that it reads.
 pub const SCHEMA: u32 = 1;
 
-/// The record of a volume. A node may have ten thousand of them in memory, so what many volumes have
-/// in common is shared, and what few have is boxed.
+/// The record of a volume. A node may have ten thousand of them in memory, so fields that many
+/// volumes have in common are shared, and fields that few volumes have are boxed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeRecord {

@@ -298,9 +298,9 @@ pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
     Ok(dir.into())
 }
 
-/// The ID of the mount that contains this path beneath `dir`, which may lead to a symlink, or
-/// contains `dir` itself if the path is empty. `None` if the kernel does not show it: it needs Linux
-/// 5.8. The filesystem is not asked to update what it knows of the file.
+/// The ID of the mount that contains this path beneath `dir`, or `dir` itself if the path is empty.
+/// Follows no symlink at the end of the path. `None` before Linux 5.8, which does not show the ID.
+/// The call does not make a network filesystem ask its server.
 pub(super) fn mount_id(dir: impl AsFd, path: impl AsRef<Path>) -> io::Result<Option<u64>> {
     let how = AtFlags::EMPTY_PATH
         | AtFlags::SYMLINK_NOFOLLOW

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Gives equal values one place in memory. It keeps no value that nothing else uses for long.
+/// Keeps one copy of equal values. A value without another user is dropped before long.
 #[derive(Debug)]
 pub(crate) struct Interned<T: ?Sized>(HashSet<Arc<T>>);
 

@@ -258,8 +258,8 @@ pub(crate) fn start_sync(file: &File, what: &Path) -> Result<()> {
     ioctl::start_writeback(file).map_err(|e| Error::io("sync_file_range", what, e))
 }
 
-/// Removes a loop device that is neither attached nor open. Only for benchmarks: they attach so many
-/// that the free ones would slow down other users of loop devices.
+/// Removes a loop device that is neither attached nor open. Only for benchmarks: they attach so
+/// many that the free ones would slow down other users of loop devices.
 pub fn remove_free_loop(minor: u32) -> Result<()> {
     loopdev::remove_free(minor)
 }

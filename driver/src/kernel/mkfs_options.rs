@@ -28,8 +28,8 @@ enum Value {
     /// A comma-separated list of these words, which are separated by spaces here; `^` before a word
     /// switches it off.
     Features(&'static str),
-    /// A comma-separated list of these keys, in the form key=value. Keys with the same kind of value
-    /// are in one entry, separated by spaces.
+    /// A comma-separated list of these keys, in the form key=value. Keys with the same kind of
+    /// value are in one entry, separated by spaces.
     Pairs(&'static [(&'static str, Value)]),
 }
 
@@ -41,9 +41,9 @@ const fn option(names: &'static [&'static str], value: Value) -> Allowed {
 
 const SWITCH: Value = OneOf("0 1");
 
-/// Left out on purpose: -d, -l and -z read or write files, -e and -S concern errors and damage, -E
-/// offset and blocks-count let the user exceed the device's bounds, -E discard would free a thick
-/// volume's space, -O journal_dev and -J device reach other devices.
+/// Left out on purpose: -d, -l and -z read or write files. -e and -S concern errors and damage.
+/// -E offset and blocks-count exceed the device's bounds, and -E discard frees a thick volume's
+/// space. -O journal_dev and -J device reach other devices.
 static EXT4: &[Allowed] = &[
     // Loop devices have blocks of this size.
     option(&["-b"], OneOf("4096")),

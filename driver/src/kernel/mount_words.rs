@@ -1,5 +1,5 @@
-//! The paths and options of mounts, in the kernel's notation. Thousands of mounts have few different
-//! ones, so equal ones share their memory.
+//! The paths and options of mounts, in the kernel's notation. Thousands of mounts have few
+//! different ones, so equal ones share their memory.
 
 use std::ffi::OsStr;
 use std::fmt;

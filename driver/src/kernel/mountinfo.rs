@@ -112,8 +112,8 @@ impl Keyed for MountEntry {
 /// All mounts of a namespace, in the kernel's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
-    /// The mounts, by their unique IDs, or else by their lines in mountinfo. A later one at the same
-    /// path hides an earlier one.
+    /// The mounts, by their unique IDs, or else by their lines in mountinfo. A later mount hides
+    /// an earlier one at the same path.
     pub entries: SharedTable<MountEntry>,
     /// Where this namespace's device nodes are.
     nodes: Option<DeviceNodes>,

@@ -122,8 +122,8 @@ id!(VolumeId, "vol");
 id!(SnapshotId, "snap");
 id!(GroupId, "group");
 
-/// The pool of the volume, snapshot or group in a path, from the ID among the path's components. The
-/// ID is unique, so the path may come from any mount namespace.
+/// The pool in the ID of a volume, snapshot or group that is a component of this path. The ID is
+/// unique, so the path may come from any mount namespace.
 pub fn pool_named_in(path: &Path) -> Option<PoolId> {
     path.components().find_map(|part| pool_of(part.as_os_str().to_str()?))
 }

@@ -92,9 +92,9 @@ fn bad(word: &str, why: impl Into<String>) -> BadOption {
     BadOption { word: word.to_owned(), why: why.into() }
 }
 
-/// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti`, `1e9`.
-/// A negative number is an error, as is a suffix or an exponent for fractions of a byte (`500m`,
-/// `1e-3`): a negative fraction would round to zero, and `m` is a mistake for `M`.
+/// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti` or
+/// `1e9`. A negative number is an error, because a negative fraction would round to zero. So is a
+/// suffix or an exponent for fractions of a byte (`500m`, `1e-3`): `m` is a mistake for `M`.
 pub fn size(word: &str) -> Result<u64, BadOption> {
     if word.contains('-') || word.ends_with(['n', 'u', 'm']) {
         return Err(bad(word, "is not a size: it is negative or counts fractions of a byte"));

@@ -23,7 +23,8 @@ pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec
     Ok(bytes)
 }
 
-/// Reads a file of versioned JSON that is not a [`Record`]; `None` if it does not exist.
+/// Reads a file of versioned JSON that is not a [`Record`](super::record_io::Record). `None` if it
+/// does not exist.
 pub(super) fn read_versioned<T: DeserializeOwned>(
     dir: BorrowedFd<'_>,
     file: &str,

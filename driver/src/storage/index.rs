@@ -190,7 +190,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Lets a new record share what it has in common with others: most volumes are of few classes.
+    /// Shares equal fields of a new record with other records: most volumes are of few classes.
     pub(super) fn share(&mut self, record: &mut VolumeRecord) {
         record.capabilities = self.capabilities.get(record.capabilities.clone());
         record.parameters = self.parameters.get(record.parameters.clone());

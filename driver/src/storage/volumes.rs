@@ -250,7 +250,7 @@ impl Pool {
 
     /// Changes a record: on disk first, then in the index. A change of the state in the running
     /// kernel alone needs no fsync. The durable part is written first. So `format: done` is on disk
-    /// before the minor, without which NodePublishVolume refuses the volume.
+    /// before the minor, and NodePublishVolume refuses a volume without a minor.
     pub(super) fn update(
         &self,
         id: &VolumeId,
@@ -373,8 +373,8 @@ fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> ker
     }
 }
 
-/// The state of formatting of a new volume. CreateVolume makes the filesystem, but not that of an
-/// inline volume: for such a one, `Done` says that a pod had it.
+/// The state of formatting of a new volume. CreateVolume makes the filesystem, except for an inline
+/// volume: there, `Done` means that a pod had the volume.
 fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
     match (new.capabilities.iter().find_map(|c| c.access.fs()), source) {
         // The content of a raw block volume belongs to its user, whatever its source.

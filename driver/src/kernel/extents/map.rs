@@ -48,8 +48,8 @@ pub fn map(file: &File) -> Result<Vec<Mapped>> {
     Ok(runs)
 }
 
-/// True for written blocks with an address. Those written since may have none yet; as address 0, all
-/// of them would look shared.
+/// True for written blocks with an address. Blocks that were just written may have none yet. With
+/// address 0, all of them would look shared.
 fn is_placed(flags: u32) -> bool {
     flags & (UNWRITTEN | UNKNOWN) == 0
 }

@@ -163,7 +163,7 @@ impl Kernel for Model {
                 let uuid =
                     spec.uuid.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
                 let content = match &late {
-                    // A discard erases the superblock first, and the remaining data has no signature.
+                    // A discard erases the superblock first; the rest has no signature.
                     Some(_) if spec.force && spec.discard => Content::Unknown,
                     Some(_) => Content::Broken { fs, uuid },
                     None => Content::Filesystem { fs, uuid, size },

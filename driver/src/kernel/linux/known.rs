@@ -5,9 +5,9 @@
 //! mount table (poll on mountinfo). Only what changed is read. Some changes have no notice: a
 //! remount, a moved mount, the settings of a loop device. So callers confirm what they rely on.
 //!
-//! Listing thousands of mounts, or walking over them, takes longer than most calls. So a table finds
-//! them by keys, and after a change, only the latest mounts are listed. The count of all mounts shows
-//! whether mounts have gone that this process did not unmount.
+//! Listing thousands of mounts, or walking over them, takes longer than most calls. So a table
+//! finds them by keys, and after a change, only the latest mounts are listed. The count of all
+//! mounts shows whether mounts have gone that this process did not unmount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -160,9 +160,9 @@ struct Mounts {
     notice: File,
     /// The open namespace.
     opened: File,
-    /// How many mounts the namespace has besides the listed ones. They are outside of this process's
-    /// root. `None` if the mount table changed while they were counted, or the kernel does not count
-    /// them: it needs Linux 6.12.
+    /// How many mounts the namespace has besides the listed ones. They are outside of this
+    /// process's root. `None` if the mount table changed while they were counted, or before Linux
+    /// 6.12, which does not count them.
     unlisted: Option<u32>,
     /// True if the kernel shows all fields of a mount by its ID. Otherwise a changed table is read
     /// whole.
@@ -251,8 +251,8 @@ impl Mounts {
     }
 }
 
-/// How many of the latest known mounts are listed again with the new ones. A mount has its ID before
-/// it is attached, so one with an earlier ID may appear after them.
+/// How many of the latest known mounts are listed again with the new ones. A mount has its ID
+/// before it is attached, so one with an earlier ID may appear after them.
 const LATEST: usize = 64;
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";

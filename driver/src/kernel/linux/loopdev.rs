@@ -24,8 +24,8 @@ use crate::kernel::{
     LoopSpec, Result, file_id, loop_path,
 };
 
-/// Another process may take the free device between the query and the attach. So many times in a
-/// row is not a coincidence.
+/// How many minors an attach tries. Another process may take the offered device before the attach,
+/// but hardly so many times in a row.
 const ATTEMPTS: u32 = 128;
 
 /// Number of nodes of free devices to keep in a static `/dev`. Kubelet's losetup fails without the

@@ -206,10 +206,10 @@ fn entry_of(file: &File) -> Result<Option<MountEntry>> {
     Ok(table()?.entries.iter().find(|entry| Some(entry.id) == id).cloned())
 }
 
-/// How long a busy mount or unmount is retried. A process that reads all mounts of the machine holds
-/// a mount for an instant. So does a program that another thread is starting: until exec, it has
-/// copies of this process's handles. A starting container has copies of all mounts. If one of them
-/// was read-only, the filesystem can't be mounted writable until the copy is gone.
+/// How long a busy mount or unmount is retried. A process that reads all mounts of the machine
+/// holds a mount for an instant. So does a program that another thread is starting: until exec, it
+/// has copies of this process's handles. A starting container has copies of all mounts. If one of
+/// them was read-only, the filesystem can't be mounted writable until the copy is gone.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 
 fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {

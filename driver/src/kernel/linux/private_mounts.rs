@@ -1,9 +1,9 @@
 //! A mount namespace without volumes, for a program that looks behind mounted loop devices.
 //!
 //! mkfs.btrfs looks up the backing file of every mounted loop device, and mkfs.ext4 does so for an
-//! image. If one of them is on a dead filesystem, mkfs fails; if it is on one that hangs, mkfs hangs.
-//! That would be the fault of another volume, or of a pod that mounted a device of its own. And it
-//! would take longer with each volume.
+//! image. If one of these files is on a dead filesystem, mkfs fails or hangs. Another volume could
+//! cause that, or a pod that mounted a device of its own. The lookup also takes longer with each
+//! volume.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ fn make() -> io::Result<File> {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     let table = super::mount::table().map_err(io::Error::other)?;
-    // A copy of a mount keeps its filesystem alive. So nothing stays but what programs need.
+    // A copy of a mount keeps its filesystem alive, so only the mounts that programs need stay.
     for entry in table.entries.iter().filter(|entry| !is_needed(entry)) {
         // It may be beneath a mount that is gone already.
         let _ = umount2(&*entry.mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);

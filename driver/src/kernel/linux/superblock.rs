@@ -20,7 +20,7 @@ pub(super) fn read(device: &Path, fs: FsType) -> Result<Option<Superblock>> {
     Ok(block_at(device, offset)?.and_then(|block| parse(&block)))
 }
 
-/// The bytes from the start of a superblock on. `None` if the device is shorter.
+/// Reads a superblock at this offset. `None` if the device is shorter.
 pub(super) fn block_at(device: &Path, offset: u64) -> Result<Option<Block>> {
     let file = open(device)?;
     let mut block = Block([0; 4096]);
@@ -67,8 +67,8 @@ fn xfs(block: &Block) -> Option<Superblock> {
     intact.then(|| Superblock { uuid: block.uuid(32), clean: true })
 }
 
-/// Offset of `sb_inprogress` in an XFS superblock. mkfs.xfs sets this byte first and clears it last,
-/// and the kernel does not mount such a filesystem.
+/// Offset of `sb_inprogress` in an XFS superblock. mkfs.xfs sets this byte first and clears it
+/// last. The kernel does not mount a filesystem while it is set.
 pub(super) const XFS_IN_PROGRESS: usize = 126;
 
 /// `struct btrfs_super_block`. The mount replays the log.
@@ -126,8 +126,8 @@ mod tests {
                 assert_eq!(read(&image, other).unwrap().is_some(), other == fs, "{fs} {other}");
             }
             let file = File::options().read(true).write(true).open(&image).unwrap();
-            // Magic numbers, UUIDs and checksums are among them. btrfs has room for longer checksums
-            // before byte 32.
+            // Magic numbers, UUIDs and checksums are among them. btrfs has room for longer
+            // checksums before byte 32.
             for byte in (0..4).chain((32..512).step_by(3)) {
                 let mut was = [0];
                 file.read_exact_at(&mut was, at + byte).unwrap();

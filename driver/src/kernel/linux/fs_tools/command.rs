@@ -104,8 +104,8 @@ impl Tool {
         self
     }
 
-    /// Adds an open file as an argument. The program opens it by the handle that it gets, so it needs
-    /// no path to the file.
+    /// Adds an open file as an argument. The program inherits the handle as its standard input and
+    /// opens the file through it.
     pub(super) fn arg_file(self, file: &File) -> Result<Tool> {
         let input = file.try_clone().map_err(|e| Error::io("dup", name_of(file), e))?;
         Ok(Tool { input: input.into(), ..self }.arg("/proc/self/fd/0"))

@@ -1,9 +1,9 @@
 //! Writes what mke2fs would write into a new image, without running it again.
 //!
-//! mke2fs writes the same blocks into each image of one size, but for the UUID and the hash seed. The
-//! checksums of all other blocks depend on a seed in the superblock (`metadata_csum_seed`), so only
-//! superblocks need a new checksum. The root directory and `lost+found` keep the times of the first
-//! image.
+//! mke2fs writes the same blocks into all images of one size. Only superblocks differ, in the UUID
+//! and the hash seed. The checksums of all other blocks depend on a seed in the superblock
+//! (`metadata_csum_seed`), which stays, so only superblocks need a new checksum. The root directory
+//! and `lost+found` keep the times of the first image.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -38,7 +38,7 @@ const LARGEST: u64 = 32 << 20;
 const MOST_KEPT: usize = 4 << 20;
 /// The most bytes to read of an image: some filesystems show allocated space as data.
 const MOST_READ: usize = 64 << 20;
-/// The most bytes to write at once: what a copy takes of memory.
+/// The most bytes to write at once, which is the memory that a copy needs.
 const CHUNK: usize = 256 << 10;
 const BLOCK: usize = BLOCK_SIZE as usize;
 
@@ -65,7 +65,7 @@ struct Chunk {
     content: Vec<u8>,
 }
 
-/// What superblocks have of their own.
+/// The fields in which the superblocks of two images differ.
 struct Identity {
     uuid: Uuid,
     hash_seed: Uuid,

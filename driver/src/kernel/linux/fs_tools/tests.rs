@@ -59,8 +59,8 @@ fn mkfs_gets_the_options_of_the_spec() {
     }
 }
 
-/// An image without a loop device becomes a filesystem for one with [`BLOCK_SIZE`], and takes little
-/// space.
+/// mkfs on an image without a loop device makes blocks of [`BLOCK_SIZE`], as a loop device has
+/// them, and takes little space.
 #[test]
 fn an_image_is_formatted_by_its_handle() {
     let dir = tempfile::tempdir().unwrap();
