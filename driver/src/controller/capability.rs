@@ -5,7 +5,7 @@ use hostloop_proto::csi;
 use crate::csi::capability::Asked;
 use crate::csi::validate::{CapabilityRules, Invalid, invalid};
 use crate::kernel::FsType;
-use crate::storage::{Access, Capability, VolumeRecord};
+use crate::storage::{Access, Capability};
 
 /// The capabilities of one request. All use a raw block volume, or all use one filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,17 +77,6 @@ impl CapabilitySet {
     pub(super) fn into_all(self) -> Vec<Capability> {
         self.all
     }
-}
-
-/// Reads a request's single capability for this volume.
-pub(super) fn of_volume(
-    field: &str,
-    value: Option<&csi::VolumeCapability>,
-    rules: &CapabilityRules,
-    record: &VolumeRecord,
-) -> Result<Capability, Invalid> {
-    let asked = Asked::read(field, value, rules)?;
-    asked.of(record).map_err(|why| invalid(field, why))
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use hostloop_proto::csi;
 
-use super::capability::of_volume;
 use super::{Controller, Error, Result, capacity_range, to_proto};
+use crate::csi::capability::Asked;
 use crate::csi::validate::{self, Range, invalid};
 use crate::kernel::FsType;
 
@@ -21,10 +21,10 @@ impl Controller {
             return Err(invalid("capacity_range", "is required").into());
         }
         let record = self.volume("volume_id", &req.volume_id)?;
-        let capability = req.volume_capability.as_ref();
-        if capability.is_some() {
-            let rules = &self.config.capabilities;
-            of_volume("volume_capability", capability, rules, &record)?;
+        if let Some(value) = &req.volume_capability {
+            const FIELD: &str = "volume_capability";
+            let asked = Asked::read(FIELD, Some(value), &self.config.capabilities)?;
+            asked.of(&record).map_err(|why| invalid(FIELD, why))?;
         }
         let largest = self.pools.options().max_volume_bytes;
         let now = record.capacity_bytes;

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 
 use hostloop_proto::csi;
 
-use super::capability::of_volume;
 use super::{Controller, Error, Result, lookup};
-use crate::csi::capability::compatible;
-use crate::csi::validate;
+use crate::csi::capability::{Asked, compatible};
+use crate::csi::validate::{self, invalid};
 use crate::kernel::under_way::{Entry, UnderWay};
 use crate::storage::{Publication, VolumeHandle, VolumeId, VolumeRecord};
 
@@ -86,22 +85,20 @@ impl Controller {
         &self,
         req: csi::ControllerPublishVolumeRequest,
     ) -> Result<csi::ControllerPublishVolumeResponse> {
+        const FIELD: &str = "volume_capability";
         Self::require(self.config.attach, "ControllerPublishVolume")?;
         validate::required("volume_id", &req.volume_id)?;
         validate::required("node_id", &req.node_id)?;
-        let capability = req.volume_capability.as_ref();
+        let rules = &self.config.capabilities;
         // An invalid capability is reported before an unknown volume.
-        validate::capability("volume_capability", capability, &self.config.capabilities)?;
+        let asked = Asked::read(FIELD, req.volume_capability.as_ref(), rules)?;
         let record = self.volume("volume_id", &req.volume_id)?;
         let node = &self.config.node_id;
         if req.node_id != *node {
             return Err(lookup::not_found("node", &req.node_id));
         }
-        let rules = &self.config.capabilities;
-        let publication = Publication {
-            capability: of_volume("volume_capability", capability, rules, &record)?,
-            readonly: req.readonly,
-        };
+        let capability = asked.of(&record).map_err(|why| invalid(FIELD, why))?;
+        let publication = Publication { capability, readonly: req.readonly };
         if decide(&record, node, &publication)? == Publish::Record {
             let limit = self.config.attach_limit;
             let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
