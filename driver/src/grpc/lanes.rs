@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use super::operation_locks::shutting_down;
 use crate::controller::parameters::POOL;
 use crate::record::id;
 use crate::storage::{Pools, VolumeHandle};
@@ -135,7 +136,7 @@ impl Lanes {
         let threads = self.threads(lane, Work::Question(method));
         match tokio::time::timeout(PATIENCE, threads.acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) => Err(Status::unavailable("the driver is shutting down")),
+            Ok(Err(_)) => Err(shutting_down()),
             Err(_) => Err(Status::unavailable(format!(
                 "the pool has not answered an earlier {method} for {} s; it may hang",
                 PATIENCE.as_secs()

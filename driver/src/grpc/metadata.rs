@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use super::call_log::{Interest, Report};
 use super::dispatch::{Call, Dispatcher, call};
 use super::lanes::Work;
-use super::operation_locks::guarded;
+use super::operation_locks::{guarded, shutting_down};
 use crate::controller::{self, Controller};
 
 call!(GetMetadataAllocatedRequest, "/csi.v1.SnapshotMetadata/GetMetadataAllocated", |r| &r
@@ -56,7 +56,7 @@ impl MetadataService {
             Report::begin(&self.dispatcher.calls, C::METHOD, request.about(), Interest::Question);
         let lane = request.lane(&self.dispatcher.pools);
         let turn = self.dispatcher.lanes.threads(&lane, Work::Stream).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::unavailable("the driver is shutting down"))?;
+        let turn = turn.map_err(|_| shutting_down())?;
         let service = self.service.clone();
         let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);
         Ok(Response::new(produce_on_thread(produce, report, turn, STALL)))
@@ -133,7 +133,7 @@ impl<M> LastWord<M> {
 impl<M> Drop for LastWord<M> {
     fn drop(&mut self) {
         if let Some(place) = self.0.take() {
-            place.send(Err(Status::unavailable("the driver is shutting down")));
+            place.send(Err(shutting_down()));
         }
     }
 }

@@ -453,7 +453,8 @@ fn in_progress(key: &Key, job: &Job) -> String {
     format!("an operation on {key} is in progress ({})", job.method)
 }
 
-fn shutting_down() -> Status {
+/// The answer to an RPC that the driver no longer begins.
+pub(super) fn shutting_down() -> Status {
     Status::unavailable("the driver is shutting down")
 }
 
