@@ -9,7 +9,7 @@ use crate::inspect::render::humanize::count;
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{ApiError, Objects};
 use crate::kubectl::manifests::ObjectKey;
-use crate::kubectl::volume_objects::title;
+use crate::kubectl::volume_objects::{handle, inline_volumes, title};
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
@@ -39,12 +39,9 @@ async fn find(cluster: &Cluster, objects: &mut Objects) -> Result<Vec<String>, A
 
 /// The volume and its claim, if it is the driver's.
 fn volume(volume: &PersistentVolume, driver: &str) -> Option<String> {
-    let spec = volume.spec.as_ref()?;
-    if spec.csi.as_ref()?.driver != driver {
-        return None;
-    }
+    handle(volume, driver)?;
     let name = volume.name_any();
-    let claim = spec.claim_ref.as_ref().and_then(|claim| {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref().and_then(|claim| {
         Some(format!("{}/{}", claim.namespace.as_deref()?, claim.name.as_deref()?))
     });
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -77,8 +74,7 @@ fn content(content: &Value, driver: &str) -> Option<String> {
 /// The pod, if it has an inline volume of the driver. One that has ended needs the driver until
 /// kubelet has unmounted its volumes, which its deletion waits for.
 fn inline(pod: &Pod, driver: &str) -> Option<String> {
-    let mut volumes = pod.spec.as_ref()?.volumes.iter().flatten();
-    let has_one = volumes.any(|volume| volume.csi.as_ref().is_some_and(|csi| csi.driver == driver));
+    let has_one = !inline_volumes(pod, driver).is_empty();
     has_one.then(|| format!("Pod {} with an inline volume", title(&pod.metadata)))
 }
 

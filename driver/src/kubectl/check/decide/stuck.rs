@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{Part, driver_container, flag, join, known};
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::{Line, names};
-use crate::kubectl::volume_objects::{provisioner, title};
+use crate::kubectl::volume_objects::{handle, provisioner, title};
 
 /// What takes longer than this many seconds is stuck.
 const STUCK: i64 = 300;
@@ -29,16 +29,12 @@ fn deleted(meta: &ObjectMeta) -> Option<Timestamp> {
     meta.deletion_timestamp.as_ref().map(|time| time.0)
 }
 
-/// True if the cluster has handed the claim to the driver.
-fn is_ours(claim: &PersistentVolumeClaim, driver: &str) -> bool {
-    provisioner(claim).is_some_and(|provisioner| provisioner == driver)
-}
-
+/// The claims that the cluster has handed to the driver.
 fn of_driver<'a>(
     claims: &'a [PersistentVolumeClaim],
     driver: &str,
 ) -> Vec<&'a PersistentVolumeClaim> {
-    claims.iter().filter(|claim| is_ours(claim, driver)).collect()
+    claims.iter().filter(|claim| provisioner(claim) == Some(driver)).collect()
 }
 
 fn claims(facts: &Facts) -> Part {
@@ -80,10 +76,8 @@ fn claims(facts: &Facts) -> Part {
 }
 
 fn volumes(facts: &Facts) -> Part {
-    let ours = known("Volumes", &facts.volumes)?.iter().filter(|volume| {
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        csi.is_some_and(|csi| csi.driver == facts.driver)
-    });
+    let all = known("Volumes", &facts.volumes)?.iter();
+    let ours = all.filter(|volume| handle(volume, &facts.driver).is_some());
     let stuck = |volume: &&PersistentVolume| {
         let status = volume.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
