@@ -5,3 +5,8 @@ pub mod error;
 pub mod identity;
 pub mod topology;
 pub mod validate;
+
+/// A number for a field of type int64, at most the field's maximum.
+pub(crate) fn int64(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -3,7 +3,8 @@
 use hostloop_proto::csi;
 
 use super::capability::CapabilitySet;
-use super::{Controller, Result, accessibility, parameters, to_proto};
+use super::{Controller, Result, accessibility, parameters};
+use crate::csi::int64;
 use crate::kernel::{BLOCK_SIZE, FsType};
 use crate::storage::{self, Capacity};
 
@@ -30,9 +31,9 @@ impl Controller {
             false => capacity,
         };
         Ok(csi::GetCapacityResponse {
-            available_capacity: to_proto::bytes(capacity.available),
-            maximum_volume_size: Some(to_proto::bytes(capacity.largest)),
-            minimum_volume_size: Some(to_proto::bytes(smallest)),
+            available_capacity: int64(capacity.available),
+            maximum_volume_size: Some(int64(capacity.largest)),
+            minimum_volume_size: Some(int64(smallest)),
         })
     }
 

@@ -2,8 +2,9 @@
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, capacity_range, to_proto};
+use super::{Controller, Error, Result, capacity_range};
 use crate::csi::capability::Asked;
+use crate::csi::int64;
 use crate::csi::validate::{self, Range, invalid};
 use crate::kernel::FsType;
 
@@ -37,7 +38,7 @@ impl Controller {
             false => record,
         };
         Ok(csi::ControllerExpandVolumeResponse {
-            capacity_bytes: to_proto::bytes(record.capacity_bytes),
+            capacity_bytes: int64(record.capacity_bytes),
             node_expansion_required: true,
         })
     }

@@ -5,6 +5,7 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 use prost_types::Timestamp;
 
 use super::accessibility::accessible;
+use crate::csi::int64;
 use crate::csi::topology::Segments;
 use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
 
@@ -16,7 +17,7 @@ pub(super) fn volume_id(record: &VolumeRecord) -> String {
 /// Converts a volume. Its context is empty: the record has all data that the node needs.
 pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
     csi::Volume {
-        capacity_bytes: bytes(record.capacity_bytes),
+        capacity_bytes: int64(record.capacity_bytes),
         volume_id: volume_id(record),
         volume_context: Default::default(),
         content_source: record.source.as_deref().map(source),
@@ -40,7 +41,7 @@ pub(super) fn nodes(record: &VolumeRecord) -> Vec<String> {
 /// Converts a snapshot. It is always ready, because the driver answers once a snapshot is complete.
 pub(super) fn snapshot(record: &SnapshotRecord, ours: &Segments) -> csi::Snapshot {
     csi::Snapshot {
-        size_bytes: bytes(record.size_bytes),
+        size_bytes: int64(record.size_bytes),
         snapshot_id: record.id.to_string(),
         source_volume_id: record.source.to_string(),
         creation_time: Some(timestamp(record.created_ns)),
@@ -63,14 +64,9 @@ pub(super) fn group(
     }
 }
 
-/// Converts a number of bytes; all sizes fit into the protocol's int64.
-pub(super) fn bytes(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
 fn timestamp(ns: u64) -> Timestamp {
     const SECOND: u64 = 1_000_000_000;
-    Timestamp { seconds: bytes(ns / SECOND), nanos: (ns % SECOND) as i32 }
+    Timestamp { seconds: int64(ns / SECOND), nanos: (ns % SECOND) as i32 }
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
+use crate::csi::int64;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     driver_name: Arc<String>,
@@ -115,8 +117,7 @@ fn pool_registry(pools: &[PoolGauges]) -> Registry {
         let gauges = Family::<PoolLabels, Gauge>::default();
         for pool in pools {
             if let Some(value) = value(pool) {
-                let value = i64::try_from(value).unwrap_or(i64::MAX);
-                gauges.get_or_create(&labels(pool)).set(value);
+                gauges.get_or_create(&labels(pool)).set(int64(value));
             }
         }
         registry.register(name, help, gauges);

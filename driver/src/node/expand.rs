@@ -6,10 +6,10 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
-use super::stats::int64;
 use super::volume_lookup::AtPath;
 use super::{Error, Node, Result, loop_device};
 use crate::csi::capability::word;
+use crate::csi::int64;
 use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::kernel::{FsType, Kernel, LoopDevice, file_id};
 use crate::storage::{Access, VolumeRecord};

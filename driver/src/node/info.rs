@@ -4,8 +4,8 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::node_service_capability::rpc::Type;
 use hostloop_proto::csi::node_service_capability::{self, Rpc};
 
-use super::stats::int64;
 use super::{Config, Result};
+use crate::csi::int64;
 
 /// The node ID, the volume limit and the topology of this node.
 pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {

@@ -5,7 +5,7 @@ use hostloop_proto::csi::volume_usage::Unit;
 
 use super::volume_lookup::AtPath;
 use super::{Node, Result};
-use crate::csi::validate;
+use crate::csi::{int64, validate};
 use crate::kernel::FsUsage;
 
 impl Node {
@@ -46,11 +46,6 @@ fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
         0 => vec![bytes],
         _ => vec![bytes, inodes],
     }
-}
-
-/// A number as CSI has it, at most the maximum.
-pub(super) fn int64(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

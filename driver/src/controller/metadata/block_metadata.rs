@@ -2,7 +2,8 @@
 
 use hostloop_proto::csi::{BlockMetadata, BlockMetadataType};
 
-use super::super::{MetadataBlocks, to_proto};
+use super::super::MetadataBlocks;
+use crate::csi::int64;
 use crate::kernel::BLOCK_SIZE;
 use crate::kernel::extents::Range;
 
@@ -43,7 +44,7 @@ impl Style {
 
     /// `volume_capacity_bytes`.
     pub(super) fn capacity(&self) -> i64 {
-        to_proto::bytes(self.capacity)
+        int64(self.capacity)
     }
 
     /// The range to read: from the block that contains `start` to the end.
@@ -126,8 +127,8 @@ impl<'a> Tuples<'a> {
                 break;
             }
             self.message.push(BlockMetadata {
-                byte_offset: to_proto::bytes(offset),
-                size_bytes: to_proto::bytes(size),
+                byte_offset: int64(offset),
+                size_bytes: int64(size),
             });
             if self.message.len() == self.max {
                 self.flush();
