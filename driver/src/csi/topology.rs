@@ -98,7 +98,7 @@ impl Topology {
         let remembered = memory.read();
         let of_label = |key: &String| Some((key.clone(), remembered.get(key)?.clone()));
         let found: Option<Segments> = labels.iter().map(of_label).collect();
-        let known = found.map(|found| Arc::new(own.iter().map(cloned).chain(found).collect()));
+        let known = found.map(|found| Arc::new(own.clone().into_iter().chain(found).collect()));
         Topology(Arc::new(Shared {
             own,
             labels,
@@ -152,7 +152,7 @@ impl Topology {
         let of_label = |key: &String| Some((key.clone(), value(key)?));
         let now: Option<Segments> = keys().map(of_label).collect();
         if let Some(now) = now {
-            let whole: Segments = self.0.own.iter().map(cloned).chain(now.clone()).collect();
+            let whole: Segments = self.0.own.clone().into_iter().chain(now.clone()).collect();
             let differs = |key: &&String| before.get(*key) != whole.get(*key);
             let moved = keys().find(differs).filter(|_| state.is_reported);
             let moved = moved.map(|key| Moved {
@@ -181,10 +181,6 @@ impl Topology {
             tracing::warn!(%error, "the node's labels could not be stored");
         }
     }
-}
-
-fn cloned((key, value): (&String, &String)) -> (String, String) {
-    (key.clone(), value.clone())
 }
 
 /// The labels read last, on disk. If the file is lost, they are read again.
