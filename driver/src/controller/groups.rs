@@ -1,7 +1,6 @@
 //! The GroupController service: snapshots of several volumes at one point in time.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use hostloop_proto::csi;
 
@@ -115,7 +114,7 @@ impl Controller {
         Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(self.show(&record)?) })
     }
 
-    fn show(&self, record: &Arc<GroupRecord>) -> Result<csi::VolumeGroupSnapshot> {
+    fn show(&self, record: &GroupRecord) -> Result<csi::VolumeGroupSnapshot> {
         let here = self.here()?;
         let members = record.snapshots.iter().map(|id| {
             let snapshot = self.pools.snapshot(id)?;

@@ -54,11 +54,11 @@ pub(super) fn snapshot(record: &SnapshotRecord, ours: &Segments) -> csi::Snapsho
 /// Converts a group with its snapshots.
 pub(super) fn group(
     record: &GroupRecord,
-    snapshots: impl IntoIterator<Item = csi::Snapshot>,
+    snapshots: Vec<csi::Snapshot>,
 ) -> csi::VolumeGroupSnapshot {
     csi::VolumeGroupSnapshot {
         group_snapshot_id: record.id.to_string(),
-        snapshots: snapshots.into_iter().collect(),
+        snapshots,
         creation_time: Some(timestamp(record.created_ns)),
         ready_to_use: true,
     }
