@@ -50,7 +50,7 @@ pub struct PoolSurvey {
 impl PoolSurvey {
     fn take(spec: &PoolSpec, state_dir: &Path, kernel: &KernelState) -> PoolSurvey {
         let KernelState { loops, mounts } = kernel;
-        let image = pool_root::image_path(spec).and_then(|path| Image::at(&path).ok().flatten());
+        let image = pool_root::image(spec);
         let root = pool_root::root(spec, state_dir, image.as_ref(), loops, mounts);
         let mount = root.as_ref().ok().and_then(|r| pool_root::enclosing(mounts, r));
         PoolSurvey {

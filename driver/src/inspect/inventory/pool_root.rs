@@ -17,13 +17,14 @@ pub fn kind(spec: &PoolSpec) -> PoolKind {
     }
 }
 
-/// The path of the pool's image, if the pool is configured as an image.
-pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
-    spec.image_bytes.map(|_| spec.path.join(spec.image_name()))
+/// The pool's image; `None` if it is missing, or if the pool is not configured as an image.
+pub(super) fn image(spec: &PoolSpec) -> Option<Image> {
+    spec.image_bytes?;
+    Image::at(&spec.path.join(spec.image_name())).ok()?
 }
 
-/// Like [`root`], but reads only what it needs of the kernel's tables: nothing for a directory, and no
-/// other loop device for an image.
+/// Like [`root`], but reads only what it needs of the kernel's tables: nothing for a directory, and
+/// no other loop device for an image.
 pub(in crate::inspect) fn find(
     spec: &PoolSpec,
     state_dir: &Path,
@@ -38,8 +39,7 @@ pub(in crate::inspect) fn find(
             loops = device.into_iter().collect();
         }
     }
-    let image = image_path(spec).and_then(|path| Image::at(&path).ok().flatten());
-    root(spec, state_dir, image.as_ref(), &loops, &mounts)
+    root(spec, state_dir, image(spec).as_ref(), &loops, &mounts)
 }
 
 fn real(path: &Path) -> Result<PathBuf, String> {
