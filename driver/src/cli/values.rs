@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use hostloop_controllers::csi::driver::check_name;
 
+use crate::csi::validate;
 use crate::kernel::FsType;
 
 /// A Unix socket: `unix:///path`, or the path alone.
@@ -48,7 +49,7 @@ impl std::str::FromStr for Cap {
 
 /// Parses a filesystem type.
 pub(super) fn filesystem(word: &str) -> Result<FsType, String> {
-    FsType::parse(word).ok_or_else(|| format!("{word:?} is none of ext4, xfs, btrfs"))
+    validate::filesystem(word).map_err(|why| format!("{word:?} {why}"))
 }
 
 /// Parses and checks a driver name.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::csi::validate::{Invalid, invalid};
+use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
 use crate::storage::{Provisioning, Settings};
 
@@ -187,10 +187,9 @@ pub fn filesystem(parameters: &Parameters) -> Result<Option<FsType>, Invalid> {
     let key = format!("{METADATA}fstype");
     match parameters.get(&key).filter(|name| !name.is_empty()) {
         None => Ok(None),
-        Some(name) => FsType::parse(name).map(Some).ok_or_else(|| {
-            let known = FsType::ALL.map(FsType::as_str).join(", ");
-            invalid(format!("parameters[{key:?}]"), format!("is none of {known}"))
-        }),
+        Some(name) => validate::filesystem(name)
+            .map(Some)
+            .map_err(|why| invalid(format!("parameters[{key:?}]"), why)),
     }
 }
 

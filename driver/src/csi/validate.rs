@@ -104,6 +104,12 @@ pub fn capability(
     Ok(Capability { access, mode })
 }
 
+/// The filesystem of this name, or what is wrong with the name.
+pub(crate) fn filesystem(name: &str) -> Result<FsType, String> {
+    let known = || FsType::ALL.map(FsType::as_str).join(", ");
+    FsType::parse(name).ok_or_else(|| format!("is none of {}", known()))
+}
+
 /// Mount options that panic the kernel on a filesystem error.
 const PANICS: [&str; 2] = ["errors=panic", "fatal_errors=panic"];
 
@@ -114,8 +120,7 @@ fn mount_access(
 ) -> Result<Access, Invalid> {
     let fs = match mount.fs_type.as_str() {
         "" => rules.default_fs,
-        name => FsType::parse(name)
-            .ok_or_else(|| invalid(format!("{field}.fs_type"), "is none of ext4, xfs, btrfs"))?,
+        name => filesystem(name).map_err(|why| invalid(format!("{field}.fs_type"), why))?,
     };
     // CSI says that mount flags may be sensitive, so the message does not contain them.
     if mount.mount_flags.iter().any(|f| f.is_empty() || f.contains(['\0', '\n'])) {
