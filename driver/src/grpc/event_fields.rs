@@ -25,7 +25,7 @@ macro_rules! fields {
             impl EventFields for csi::$message {
                 fn event_fields(&self) -> Fields {
                     let $m = self;
-                    let fields = [$((stringify!($field), field(&$m.$field))),*];
+                    let fields = [$((stringify!($field), Plain::field(&$m.$field))),*];
                     Fields::of(fields.into_iter()$(.chain($more))?)
                 }
             }
@@ -114,10 +114,6 @@ plain! {
     i64: |number| *number;
     bool: |flag| *flag;
     Vec<String>: |list| list;
-}
-
-fn field(value: &impl Plain) -> Field {
-    value.field()
 }
 
 fn range(range: &Option<csi::CapacityRange>) -> impl Iterator<Item = Named> + use<> {

@@ -122,7 +122,8 @@ impl<'a> Tuples<'a> {
 
     fn put(&mut self, run: Range) -> bool {
         let size = if self.style.fixed { self.style.unit } else { run.length };
-        for offset in (run.offset..run.end()).step_by(step(size)) {
+        let step = usize::try_from(size).unwrap_or(usize::MAX);
+        for offset in (run.offset..run.end()).step_by(step) {
             if !self.open {
                 break;
             }
@@ -141,10 +142,6 @@ impl<'a> Tuples<'a> {
         self.sent = true;
         self.open = (self.send)(std::mem::take(&mut self.message));
     }
-}
-
-fn step(size: u64) -> usize {
-    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
