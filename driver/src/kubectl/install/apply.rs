@@ -47,11 +47,10 @@ pub(super) async fn apply(
     objects: &mut Objects,
 ) -> Result<Counts, Error> {
     let mut counts = Counts::default();
-    let definitions: Vec<Value> = plan.crds.applied().collect();
-    for definition in &definitions {
+    for definition in &plan.crds.apply {
         apply_one(definition, objects, &mut counts).await?;
     }
-    for definition in &definitions {
+    for definition in &plan.crds.apply {
         until_served(definition, objects).await?;
     }
     for object in &rest {
