@@ -8,8 +8,12 @@ use crate::kubectl::volume_objects::title;
 
 /// The container in which the driver runs.
 pub(in crate::kubectl::check) fn driver_container(spec: &PodSpec) -> Option<&Container> {
-    let is_driver = |c: &&Container| c.args.iter().flatten().any(|arg| arg == "run");
-    spec.containers.iter().find(is_driver).or(spec.containers.first())
+    spec.containers.iter().find(|c| runs_driver(c)).or(spec.containers.first())
+}
+
+/// True if the container's arguments begin the driver.
+pub(super) fn runs_driver(container: &Container) -> bool {
+    container.args.iter().flatten().any(|arg| arg == "run")
 }
 
 /// The value of a flag: from the arguments, or from its environment variable. A flag without a

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 
+use super::container::runs_driver;
 use super::{Part, driver_container, flag, known};
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::{Line, names};
@@ -47,13 +48,9 @@ type Pods<'a> = BTreeMap<&'a str, &'a Pod>;
 
 /// The pods of DaemonSets that run the driver, by node.
 pub(in crate::kubectl::check) fn pods_by_node(pods: &[Pod]) -> Pods<'_> {
-    let is_driver = |pod: &&Pod| {
-        let container = pod.spec.as_ref().and_then(driver_container);
-        is_of_daemon_set(pod)
-            && container.is_some_and(|c| c.args.iter().flatten().any(|arg| arg == "run"))
-    };
+    let has_driver = |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).any(runs_driver);
     pods.iter()
-        .filter(is_driver)
+        .filter(|pod| is_of_daemon_set(pod) && has_driver(pod))
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod)))
         .collect()
 }
