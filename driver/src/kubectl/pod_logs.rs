@@ -17,7 +17,7 @@ use super::log_line::LogLine;
 use super::subject::Subject;
 
 /// The labels of the pods of the DaemonSet and of the Deployment.
-pub(super) const PODS: &str = "app.kubernetes.io/name in (hostloop,hostloop-controller)";
+const PODS: &str = "app.kubernetes.io/name in (hostloop,hostloop-controller)";
 /// The value of the pods' label for the Deployment.
 pub(super) const CONTROLLER: &str = "hostloop-controller";
 /// How long reading the log of one pod may take.
@@ -66,9 +66,14 @@ struct PodLog {
     last: Option<Timestamp>,
 }
 
+/// Lists the pods of the DaemonSet and of the controller.
+pub(super) async fn pods(cluster: &Cluster) -> Result<Vec<Pod>, ApiError> {
+    api::list(&cluster.system(), ListParams::default().labels(PODS)).await
+}
+
 /// Lists the pods with a log: those of the nodes by name, then the controller's.
 pub(super) async fn log_pods(cluster: &Cluster) -> Result<Vec<LogPod>, ApiError> {
-    let pods: Vec<Pod> = api::list(&cluster.system(), ListParams::default().labels(PODS)).await?;
+    let pods = pods(cluster).await?;
     let mut found: Vec<(bool, LogPod)> = pods.iter().filter_map(LogPod::of).collect();
     found.sort_by(|(a_leads, a), (b_leads, b)| {
         (a_leads, &a.source, &a.name).cmp(&(b_leads, &b.source, &b.name))

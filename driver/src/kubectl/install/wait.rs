@@ -17,7 +17,7 @@ use crate::kubectl::Cluster;
 use crate::kubectl::api::{self, ApiError, Call, timely};
 use crate::kubectl::distribution::Distribution;
 use crate::kubectl::events;
-use crate::kubectl::pod_logs::PODS;
+use crate::kubectl::pod_logs::pods;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -173,11 +173,6 @@ async fn look(cluster: &Cluster) -> Result<Look, ApiError> {
     let controller = timely(call, controllers.get("hostloop-controller")).await?;
     let csi_nodes = api::list_all(&cluster.all()).await?;
     Ok(Look { daemon_set, controller, pods: pods(cluster).await?, csi_nodes })
-}
-
-/// The pods of the DaemonSet and of the controller.
-async fn pods(cluster: &Cluster) -> Result<Vec<Pod>, ApiError> {
-    api::list(&cluster.system(), ListParams::default().labels(PODS)).await
 }
 
 #[cfg(test)]

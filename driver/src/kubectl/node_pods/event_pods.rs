@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
-use kube::api::{AttachedProcess, ListParams};
+use kube::api::AttachedProcess;
 use tokio::time::timeout;
 
 use super::pool_flags::event_flags;
 use super::{DEADLINE, FlagError, NodeError, NodePod, read};
 use crate::kubectl::NAME_LABEL;
-use crate::kubectl::api::{self, ApiError};
+use crate::kubectl::api::ApiError;
 use crate::kubectl::cluster::Cluster;
-use crate::kubectl::pod_logs::{CONTROLLER, PODS};
+use crate::kubectl::pod_logs::{self, CONTROLLER};
 use hostloop_events::serve::Request;
 
 /// How long the end of a command may take.
@@ -31,7 +31,7 @@ pub(in crate::kubectl) struct EventPod {
 
 /// Lists the pods with events: those of the nodes, and the controller's.
 pub(in crate::kubectl) async fn event_pods(cluster: &Cluster) -> Result<Vec<EventPod>, ApiError> {
-    let found: Vec<Pod> = api::list(&cluster.system(), ListParams::default().labels(PODS)).await?;
+    let found = pod_logs::pods(cluster).await?;
     Ok(found.iter().filter_map(EventPod::of).collect())
 }
 
