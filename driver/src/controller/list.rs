@@ -154,6 +154,7 @@ fn unless_elsewhere<T>(found: storage::Result<T>) -> Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::ids;
     use super::*;
     use crate::storage::PoolId;
 
@@ -181,11 +182,6 @@ mod tests {
             ..csi::Volume::default()
         };
         (id, volume)
-    }
-
-    fn ids(number: usize) -> Vec<VolumeId> {
-        let pool = PoolId::generate();
-        (0..number).map(|_| VolumeId::generate(pool)).collect()
     }
 
     /// The IDs on each page of a list.

@@ -1,7 +1,7 @@
 //! The services over pools in a temporary directory and a kernel in memory.
 
 use super::Config;
-use crate::storage::{PoolId, VolumeRecord};
+use crate::storage::{PoolId, VolumeId, VolumeRecord};
 use crate::testkit::{Configs, record_of};
 
 pub(super) mod bench;
@@ -17,6 +17,12 @@ mod volumes;
 /// A configuration with all services on.
 pub(super) fn config() -> Config {
     Configs::default().controller
+}
+
+/// New IDs of one pool, in the order of their creation.
+pub(super) fn ids(number: usize) -> Vec<VolumeId> {
+    let pool = PoolId::generate();
+    (0..number).map(|_| VolumeId::generate(pool)).collect()
 }
 
 /// The record of an unused volume.

@@ -1,6 +1,6 @@
-use super::super::tests::record;
+use super::super::tests::{ids, record};
 use super::*;
-use crate::storage::{AccessMode, Capability, PoolId};
+use crate::storage::{AccessMode, Capability};
 use crate::testkit::ext4;
 
 fn publication(mode: AccessMode, readonly: bool) -> Publication {
@@ -39,11 +39,6 @@ fn a_publication_is_compared_with_the_recorded_ones() {
         };
         assert_eq!(got, expected, "{publications:?} {asked:?}");
     }
-}
-
-fn ids(n: usize) -> Vec<VolumeId> {
-    let pool = PoolId::generate();
-    (0..n).map(|_| VolumeId::generate(pool)).collect()
 }
 
 #[test]
