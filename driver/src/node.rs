@@ -100,7 +100,6 @@ impl Node {
         Node { pools, config, making: Making::default() }
     }
 
-    /// NodeGetCapabilities.
     pub fn node_get_capabilities(
         &self,
         _: csi::NodeGetCapabilitiesRequest,
@@ -109,7 +108,6 @@ impl Node {
         Ok(csi::NodeGetCapabilitiesResponse { capabilities })
     }
 
-    /// NodeGetInfo.
     pub fn node_get_info(&self, _: csi::NodeGetInfoRequest) -> Result<csi::NodeGetInfoResponse> {
         info::info(&self.config)
     }

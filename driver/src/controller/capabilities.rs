@@ -37,7 +37,6 @@ pub(super) fn capabilities(config: &Config) -> Vec<Type> {
 }
 
 impl Controller {
-    /// ControllerGetCapabilities.
     pub fn controller_get_capabilities(
         &self,
         _req: csi::ControllerGetCapabilitiesRequest,
@@ -50,7 +49,6 @@ impl Controller {
         Ok(csi::ControllerGetCapabilitiesResponse { capabilities: capabilities.collect() })
     }
 
-    /// GroupControllerGetCapabilities.
     pub fn group_controller_get_capabilities(
         &self,
         _req: csi::GroupControllerGetCapabilitiesRequest,

@@ -73,7 +73,6 @@ impl CapabilitySet {
         within(&self.all, others) && within(others, &self.all)
     }
 
-    /// The list of capabilities.
     pub(super) fn into_all(self) -> Vec<Capability> {
         self.all
     }

@@ -9,7 +9,6 @@ use crate::kernel::{BLOCK_SIZE, FsType};
 use crate::storage::{self, Capacity};
 
 impl Controller {
-    /// GetCapacity.
     pub fn get_capacity(&self, req: csi::GetCapacityRequest) -> Result<csi::GetCapacityResponse> {
         let rules = &self.config.capabilities;
         let wanted = CapabilitySet::read("volume_capabilities", &req.volume_capabilities, rules)?;

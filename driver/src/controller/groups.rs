@@ -104,7 +104,6 @@ impl Controller {
         done
     }
 
-    /// GetVolumeGroupSnapshot.
     pub fn get_volume_group_snapshot(
         &self,
         req: csi::GetVolumeGroupSnapshotRequest,

@@ -14,7 +14,6 @@ use crate::storage::{self, About, VolumeHandle, VolumeId, VolumeRecord};
 type ReadRecord = std::result::Result<Arc<VolumeRecord>, String>;
 
 impl Controller {
-    /// ControllerGetVolumeHealth.
     pub fn controller_get_volume_health(
         &self,
         req: csi::ControllerGetVolumeHealthRequest,

@@ -80,7 +80,6 @@ impl Slots {
 }
 
 impl Controller {
-    /// ControllerPublishVolume.
     pub fn controller_publish_volume(
         &self,
         req: csi::ControllerPublishVolumeRequest,

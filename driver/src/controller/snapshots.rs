@@ -74,7 +74,6 @@ impl Controller {
         Ok(csi::DeleteSnapshotResponse {})
     }
 
-    /// GetSnapshot.
     pub fn get_snapshot(&self, req: csi::GetSnapshotRequest) -> Result<csi::GetSnapshotResponse> {
         let snapshot = self.snapshot("snapshot_id", &req.snapshot_id)?;
         Ok(csi::GetSnapshotResponse {

@@ -115,7 +115,6 @@ impl Controller {
         done
     }
 
-    /// ControllerGetVolume.
     pub fn controller_get_volume(
         &self,
         req: csi::ControllerGetVolumeRequest,

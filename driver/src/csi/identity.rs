@@ -27,7 +27,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// GetPluginInfo.
     pub fn plugin_info(&self) -> csi::GetPluginInfoResponse {
         let manifest = [
             ("build", env!("CARGO_PKG_VERSION")),

@@ -21,7 +21,6 @@ pub struct Invalid {
     pub why: String,
 }
 
-/// Makes an [`Invalid`].
 pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Invalid {
     Invalid { field: field.into(), why: why.into() }
 }

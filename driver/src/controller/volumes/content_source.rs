@@ -39,7 +39,6 @@ impl ContentSource {
 }
 
 impl Controller {
-    /// Finds a source.
     pub(super) fn content_source(&self, named: SourceRef) -> Result<ContentSource> {
         match named {
             SourceRef::Snapshot(id) => {

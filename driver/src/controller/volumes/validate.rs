@@ -17,7 +17,6 @@ use crate::storage::VolumeRecord;
 const PROVISIONER: &str = "storage.kubernetes.io/";
 
 impl Controller {
-    /// ValidateVolumeCapabilities.
     pub fn validate_volume_capabilities(
         &self,
         req: csi::ValidateVolumeCapabilitiesRequest,

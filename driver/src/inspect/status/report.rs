@@ -137,7 +137,6 @@ pub struct SnapshotReport {
     pub created_ns: u64,
 }
 
-/// A group snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupReport {
     /// The group snapshot's ID.
@@ -152,7 +151,6 @@ pub struct GroupReport {
     pub created_ns: u64,
 }
 
-/// A loop device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoopReport {
     /// The device node.
