@@ -95,8 +95,8 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print where the blocks of these volumes' and snapshots' images are, as JSON, and which of them
-    /// other files share. Images are left out once there are 50,000 runs of blocks
+    /// Print where the blocks of these volumes' and snapshots' images are, as JSON, and which of
+    /// them other files share. Images are left out once there are 50,000 runs of blocks
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub extents: Vec<String>,
 }

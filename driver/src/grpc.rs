@@ -2,8 +2,8 @@
 //! none of these.
 //!
 //! For each RPC, tonic decodes the request, and the table of `dispatch` names its lock keys.
-//! [`operation_locks`] waits for earlier RPCs on these and runs the work on a blocking thread. [`grpc_status`] maps
-//! an error to a code, and `call_log` logs the RPC.
+//! [`operation_locks`] waits for earlier RPCs on these and runs the work on a blocking thread.
+//! [`grpc_status`] maps an error to a code, and `call_log` logs the RPC.
 
 use std::io;
 use std::sync::Arc;

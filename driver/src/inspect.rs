@@ -1,5 +1,5 @@
-//! The commands `hostloop status`, `fsck`, `events` and `probe`. They change nothing, except `fsck --repair` and
-//! `probe write`.
+//! The commands `hostloop status`, `fsck`, `events` and `probe`. Only `fsck --repair` and
+//! `probe write` change anything.
 
 use std::io::{self, Write};
 

@@ -31,8 +31,8 @@ pub struct WatchArgs {
     #[command(flatten)]
     pub events: EventsSocket,
 
-    /// Send what the process does as spans to this collector, by OTLP over gRPC. The trace ID is the
-    /// UID of the claim [default: not sent]
+    /// Send what the process does as spans to this collector, by OTLP over gRPC. The trace ID is
+    /// the UID of the claim [default: not sent]
     #[arg(long, value_name = "http://HOST:PORT")]
     pub otlp_endpoint: Option<Address>,
 }

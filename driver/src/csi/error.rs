@@ -16,12 +16,12 @@ pub enum Error {
     /// INVALID_ARGUMENT.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// NOT_FOUND: the named object does not exist (volume, snapshot, group, node, source), or is not
-    /// at the path.
+    /// NOT_FOUND: the named object does not exist (volume, snapshot, group, node, source), or it is
+    /// not at the path.
     #[error("{0} not found")]
     NotFound(String),
-    /// ALREADY_EXISTS: an incompatible object has the name, or the volume is published or staged for
-    /// another use.
+    /// ALREADY_EXISTS: an incompatible object has the name, or the volume is published or staged
+    /// for another use.
     #[error("{0}")]
     AlreadyExists(String),
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! `hostloop probe`: what `kubectl hostloop check` runs inside pods. The image has no shell.
 //!
-//! `machine` looks at a node. `write` and `verify` are the pods of `--live`. Nothing else should use
-//! the output, so the command is hidden.
+//! `machine` looks at a node. The pods of `--live` run `write` and `verify`. The command is hidden,
+//! because nothing else should use its output.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -112,8 +112,8 @@ fn direct_io(root: &Path) -> Result<(), String> {
     opened.map(drop).map_err(|error| error.to_string())
 }
 
-/// The file content that is generated from a word. Different words give different data everywhere in
-/// the file.
+/// Generates the file's content from a word. Different words give different data everywhere in the
+/// file.
 fn data(word: &str) -> Vec<u8> {
     let hash = |n: u32| Sha256::new().chain_update(n.to_be_bytes()).chain_update(word).finalize();
     (0..HASHES).flat_map(hash).collect()

@@ -74,7 +74,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reads the kubeconfig. The first request connects, so success proves nothing about the server.
+    /// Reads the kubeconfig. Success proves nothing about the server: the first request connects.
     pub async fn connect(args: &ClusterArgs) -> Result<Cluster, Error> {
         let file = match &args.kubeconfig {
             Some(path) => Kubeconfig::read_from(path)?,

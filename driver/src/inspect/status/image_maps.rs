@@ -1,7 +1,7 @@
 //! Where the blocks of images are on the pool's filesystem, for `hostloop status --extents`.
 //!
-//! Only the files of these images are opened: no record, no other volume and no list of loop devices is
-//! read. So the answer takes the same time in a pool with thousands of volumes.
+//! This reads only the files of these images: no record, no other volume and no list of loop
+//! devices. So the answer takes the same time in a pool with thousands of volumes.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn one(roots: &[Result<PathBuf, String>], id: &str) -> ImageMap {
     ImageMap { id: id.to_owned(), extents, problem }
 }
 
-/// Finds the image in one of the pools. A pool that is missing is only a problem if no other has the
+/// Finds the image in one of the pools. A missing pool is only a problem if no other pool has the
 /// image.
 fn in_pools(roots: &[Result<PathBuf, String>], id: &str) -> Result<Option<Vec<Mapped>>, String> {
     let path =

@@ -132,7 +132,8 @@ impl ApiError {
                     call.verb = verb.into();
                     ApiError::Forbidden { call, message }
                 }
-                // Kubernetes 1.35 and newer give no reason if only `create` of pods/exec is missing.
+                // Kubernetes 1.35 and newer give no reason if only `create` of pods/exec is
+                // missing.
                 None if message.trim_end().ends_with("is forbidden:") => {
                     ApiError::Forbidden { call, message }
                 }
@@ -165,8 +166,8 @@ fn refused(message: &str) -> Option<(&str, &str)> {
     let (verb, rest) = rest.split_once(' ')?;
     let (kind, rest) = rest.split_once(" \"")?;
     let (what, _) = rest.split_once('"')?;
-    // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`, and the
-    // resource of the call.
+    // Kubernetes 1.37 names a narrower verb, such as `impersonate-on:serviceaccount:create`, and
+    // the resource of the call.
     let refusal = match verb.strip_prefix("impersonate-on:") {
         Some(on) if on.starts_with("serviceaccount:") => (IMPERSONATE, "serviceaccounts"),
         Some(on) if on.starts_with("user-info:") => (IMPERSONATE, "users"),

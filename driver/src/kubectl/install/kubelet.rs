@@ -12,7 +12,7 @@ pub(super) struct Found {
     pub(super) how: String,
 }
 
-/// The directory by the first sign that there is: the person, the installed hostloop, a distribution
+/// The directory by the first of these signs: the person, the installed hostloop, a distribution
 /// with a directory of its own, a DaemonSet that registers plugins, the default.
 pub(super) fn find(
     chosen: Option<&str>,

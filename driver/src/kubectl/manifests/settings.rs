@@ -76,8 +76,8 @@ pub(in crate::kubectl) struct Settings {
 }
 
 impl Settings {
-    /// The objects in the order of their application: workloads last, so that they find their rights
-    /// and policies. CustomResourceDefinitions are not among them.
+    /// The objects in the order of their application: workloads last, so that they find their
+    /// rights and policies. CustomResourceDefinitions are not among them.
     pub(in crate::kubectl) fn objects(&self) -> Vec<Value> {
         let mut objects = base();
         for (is_chosen, component) in [

@@ -46,8 +46,8 @@ fn flags(
     kept.into_iter().map(|arg| whole(arg, &variables)).collect()
 }
 
-/// All arguments of a container, with the values of its variables. A reference without a value stays
-/// as it is.
+/// All arguments of a container, with the values of its variables. A reference without a value
+/// stays as it is.
 pub(in crate::kubectl) fn arguments(pod: &Pod, container: &Container) -> Vec<String> {
     let variables = variables(pod, container);
     words(container).map(|arg| expand(arg, &variables).0).collect()

@@ -1,8 +1,9 @@
 //! Which maps of images' blocks are read, and which of them are sent.
 //!
-//! Each report has the allocated bytes of every image and the time of the last write. A map is read again
-//! if one of them changed, or if an image was written, came or went that may share blocks with it. Each
-//! request is for a bounded number of images, and all maps together have a bounded size.
+//! Each report has the allocated bytes of every image and the time of the last write. A map is read
+//! again if one of them changed. It is also read again if a relative was written, came or went: an
+//! image that may share blocks with it. Each request is for a bounded number of images, and all
+//! maps together have a bounded size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,10 +16,11 @@ mod tests;
 
 /// The most images in one request to a node.
 const AT_ONCE: usize = 64;
-/// No further image is mapped once all maps have this many runs. A run is about 60 bytes in a message.
+/// No further image is mapped once all maps have this many runs. A run takes about 60 bytes in a
+/// message.
 const ROOM: usize = 400_000;
-/// Looks after which the map of an image is read if a relative of it went. The blocks of the relative are
-/// freed some time after it left the report.
+/// The number of looks after which a map is read if a relative of its image went. The relative's
+/// blocks are freed some time after it left the report.
 const AFTER_A_DELETION: u8 = 2;
 
 /// An image in a report.
@@ -164,8 +166,8 @@ impl BlockMaps {
         self.nodes.values().flat_map(BTreeMap::values)
     }
 
-    /// Takes the answer to a request for these images, which may lack some of them. Returns the maps that
-    /// differ from those before.
+    /// Takes the answer to a request for these images, which may lack some of them. Returns the maps
+    /// that differ from those before.
     pub(super) fn answered(
         &mut self,
         node: &str,

@@ -1,4 +1,5 @@
-//! What `hostloop status` reports on each node, whenever it differs, and the maps of images' blocks.
+//! Sends each node's report of `hostloop status` whenever it differs, and the maps of images'
+//! blocks.
 //!
 //! Maps are only read while there is a page or a recording.
 
@@ -128,7 +129,8 @@ impl Known {
     }
 }
 
-/// The report without mount options, which may be secret, and without times that change with each write.
+/// The report without mount options, which may be secret. Times that change with each write are
+/// left out, too.
 fn for_page(mut report: Value) -> Value {
     for (list, field) in
         [("mounts", "options"), ("volumes", "written_ns"), ("snapshots", "written_ns")]

@@ -1,9 +1,9 @@
 //! The server for the page, on 127.0.0.1.
 //!
 //! Any program and any web page on the person's machine can reach the port. So every request but
-//! the one for the page needs the token, which only the address has that the person opens. The Host
-//! header must name this machine: a web page under a name that resolves to 127.0.0.1 is refused. There is
-//! no CORS header, so no other web page may read an answer.
+//! the one for the page needs the token, which is only in the address that the person opens. The
+//! Host header must name this machine: a web page under a name that resolves to 127.0.0.1 is
+//! refused. There is no CORS header, so no other web page may read an answer.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

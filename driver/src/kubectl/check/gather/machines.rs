@@ -23,8 +23,8 @@ impl From<NodeError> for Unknown {
     }
 }
 
-/// Asks all node pods. `ahead` is how far this machine's clock is ahead of the API server's. Without
-/// the right to list pods there is no answer; another fact says so.
+/// Asks all node pods. `ahead` is how far this machine's clock is ahead of the API server's.
+/// Without the right to list pods there is no answer; another fact says so.
 pub(super) async fn machines(
     cluster: &Cluster,
     ahead: SignedDuration,
