@@ -1,5 +1,5 @@
-//! The fields of requests and answers that events may have: none that can be secret. Secrets,
-//! parameters, contexts and mount flags are missing here, and only what is listed is shown.
+//! The fields of requests and answers that events have. Only listed fields are shown: no secrets,
+//! parameters, contexts or mount flags, all of which can be secret.
 
 use hostloop_events::{Field, Fields};
 use hostloop_proto::csi;

@@ -54,7 +54,7 @@ async fn print(args: &EventsArgs) -> Result<(), Error> {
     out.flush()?;
     while let Some(line) = stream.next_line().await.map_err(read::Error::Broken)? {
         match args.json {
-            // Empty lines too: who reads this sees that it lives.
+            // Empty lines too: they show that the process is alive.
             true => writeln!(out, "{line}")?,
             false => match read::said(&line)? {
                 Said::Event { json, .. } => writeln!(out, "{}", sentence(&json))?,

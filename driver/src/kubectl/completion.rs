@@ -64,8 +64,8 @@ fn whole() -> clap::Command {
     own.subcommands(further.into_iter().map(|command| command.args(flags.clone())))
 }
 
-/// Prints what may come next, a line for each word, and then the line with which kubectl's own
-/// completions end: no files, please.
+/// Prints what may come next, one word a line. The last line is that of kubectl's own completions:
+/// the shell must not add names of files.
 pub(super) fn complete(words: &[OsString]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     for candidate in words::candidates(command_line(Program::Completer), &words) {

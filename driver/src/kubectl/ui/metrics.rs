@@ -30,8 +30,8 @@ const CHOSEN: [&str; 7] = [
     "workqueue_retries_total",
 ];
 
-/// Sends metrics until the task is dropped. Charts are worth no line about a pod that can't be
-/// reached; a missing right is one.
+/// Sends metrics until the task is dropped. A missing right is reported as a problem, but not a pod
+/// that can't be reached: that would be too much for charts.
 pub(super) async fn send(cluster: Cluster, mut pods: Pods, out: Out) {
     const ABOUT: &str = "the metrics of hostloop's pods";
     let mut known: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();

@@ -56,7 +56,7 @@ impl Follower {
     }
 
     /// Takes the first line of a stream. Events between the last known one and the first one of the
-    /// stream are lost. Those before the page was there are not missed.
+    /// stream are lost. Events before the page was opened don't count as lost.
     fn begin(&mut self, header: &Header) {
         if header.boot == self.boot {
             self.gap(header.from);
@@ -123,7 +123,8 @@ pub(super) async fn of_pods(cluster: Cluster, mut pods: Pods, out: Out) {
 struct Tasks(BTreeMap<String, (watch::Sender<EventPod>, JoinHandle<()>)>);
 
 impl Tasks {
-    /// Follows these pods and no others. The next pod of a node solves that one is gone.
+    /// Follows these pods and no others. A pod that is gone is a problem until its node has
+    /// another one.
     fn set(&mut self, cluster: &Cluster, pods: Vec<EventPod>, out: &Out) {
         self.0.retain(|name, (pod, task)| {
             let stays = pods.iter().any(|pod| pod.pod.name == *name);

@@ -82,7 +82,7 @@ impl Cleaner<'_> {
         }
     }
 
-    /// Waits until the volumes do not exist. Without the right to see them, it believes so.
+    /// Waits until the volumes do not exist. Without the right to see them, it assumes that.
     async fn gone(&self, volumes: &[String]) -> Result<(), String> {
         let api: Api<PersistentVolume> = self.cluster.all();
         for name in volumes {

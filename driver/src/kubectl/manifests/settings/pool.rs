@@ -43,8 +43,8 @@ impl fmt::Display for Pool {
     }
 }
 
-/// The name of the volume with the directory of the pool at this place. A pool's own name may be no
-/// name of a volume.
+/// The name of the volume with the directory of the pool at this place. The pool's own name may be
+/// invalid for a volume.
 pub(super) fn volume(place: usize) -> String {
     match place {
         0 => VOLUME.to_owned(),
