@@ -392,13 +392,8 @@ impl Controller {
         object: &K,
         status: serde_json::Value,
     ) -> Result<(), ReconcileError> {
-        let version = &object.meta().resource_version;
-        let patch = serde_json::json!({
-            "metadata": {"resourceVersion": version},
-            "status": status,
-        });
         self.may_write()?;
-        let written = self.kube.merge_status(object, patch).await?;
+        let written = self.kube.merge_status_unchanged(object, status).await?;
         note(watch, object, written)
     }
 

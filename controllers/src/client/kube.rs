@@ -21,7 +21,7 @@ use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
@@ -281,6 +281,17 @@ impl Kube {
     /// Applies a JSON merge patch to an object's status.
     pub async fn merge_status<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
         self.patch(object, Some("status"), &Patch::Merge(patch)).await
+    }
+
+    /// Merges `status` into an object's status, unless the object has changed since it was read.
+    /// The API server ignores the UID in a status write, but checks the resourceVersion.
+    pub async fn merge_status_unchanged<K: Resource>(
+        &self,
+        object: &K,
+        status: Value,
+    ) -> Result<K, ApiError> {
+        let metadata = json!({"resourceVersion": object.resource_version()});
+        self.merge_status(object, json!({"metadata": metadata, "status": status})).await
     }
 
     /// Applies a strategic merge patch, which merges lists by key, to an object's status. Kinds

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
 
 use super::Placement;
 use super::source_location::SourceLocation;
@@ -115,9 +114,7 @@ impl Placement {
             return Outcome::Done;
         }
         self.context.events.warning(content, FAILED, message);
-        let metadata = json!({"resourceVersion": content.resource_version()});
-        let patch = json!({"metadata": metadata, "status": status});
-        match self.kube.merge_status(content, patch).await {
+        match self.kube.merge_status_unchanged(content, status).await {
             Ok(written) => {
                 self.context.caches.group_contents().apply_write(written);
                 Outcome::Done
@@ -136,6 +133,8 @@ impl Placement {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

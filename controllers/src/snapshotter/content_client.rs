@@ -208,10 +208,7 @@ impl<K: Content> ContentClient<K> {
             let Some(status) = news(&current) else {
                 return Ok(current);
             };
-            // The API server ignores the UID in a status write, but checks the resourceVersion.
-            let metadata = json!({"resourceVersion": current.resource_version()});
-            let patch = json!({"metadata": metadata, "status": status});
-            match self.kube.merge_status(&current, patch).await {
+            match self.kube.merge_status_unchanged(&current, status).await {
                 Ok(written) => return Ok(self.noted(written)),
                 Err(error) if error.is_conflict() && tries < TRIES => {
                     tries += 1;
@@ -307,10 +304,8 @@ impl Shared {
             return Outcome::Failed;
         };
         self.context.events.warning(content.as_ref(), template.reason, message.clone());
-        // Write only if the content is unchanged: another process may have made it ready.
-        let metadata = json!({"resourceVersion": content.resource_version()});
-        let patch = json!({"metadata": metadata, "status": status});
-        match contents.kube.merge_status(content.as_ref(), patch).await {
+        // Another process may have made the content ready.
+        match contents.kube.merge_status_unchanged(content.as_ref(), status).await {
             Ok(written) => contents.watch.apply_write(written),
             Err(error) => tracing::warn!(content = name, %error, "cannot write a content's status"),
         }
