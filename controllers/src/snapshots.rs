@@ -75,6 +75,14 @@ pub struct VolumeSnapshotSpec {
     pub volume_snapshot_class_name: Option<String>,
 }
 
+impl VolumeSnapshot {
+    /// The name of the content that the snapshot is bound to.
+    pub(crate) fn bound_content(&self) -> Option<&str> {
+        let name = self.status.as_ref()?.bound_volume_snapshot_content_name.as_deref();
+        name.filter(|name| !name.is_empty())
+    }
+}
+
 /// The observed state of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

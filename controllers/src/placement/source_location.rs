@@ -175,12 +175,9 @@ pub(super) fn content_of(
     let Some(snapshot) = snapshot else {
         return Err(SourceLocation::Unknown(format!("{what} does not exist")));
     };
-    let status = snapshot.status.as_ref();
-    let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.clone());
-    let bound = bound.filter(|bound| !bound.is_empty());
     let unbound =
         || SourceLocation::Unknown(format!("{what} is not bound to a VolumeSnapshotContent yet"));
-    bound.ok_or_else(unbound)
+    snapshot.bound_content().map(str::to_owned).ok_or_else(unbound)
 }
 
 /// The snapshot handle of a content, once known.

@@ -12,6 +12,7 @@ use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::NodeTopology;
 use crate::client::ApiError;
+use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
 use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Rules};
@@ -127,10 +128,8 @@ impl Provisioner {
             DataSource::Nothing | DataSource::Other(_) => {}
             DataSource::Snapshot(name) => {
                 found.snapshot = kube.get(&namespace, name).await?.map(Arc::new);
-                let status = found.snapshot.as_ref().and_then(|one| one.status.as_ref());
-                let bound =
-                    status.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
-                if let Some(bound) = bound.filter(|bound| !bound.is_empty()) {
+                let snapshot = found.snapshot.as_deref();
+                if let Some(bound) = snapshot.and_then(VolumeSnapshot::bound_content) {
                     found.content = kube.get("", bound).await?.map(Arc::new);
                 }
             }

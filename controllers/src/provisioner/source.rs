@@ -118,7 +118,7 @@ fn from_snapshot(
         return Err(unfit("it is being deleted"));
     }
     let status = snapshot.status.clone().unwrap_or_default();
-    let bound = status.bound_volume_snapshot_content_name.filter(|name| !name.is_empty());
+    let bound = snapshot.bound_content();
     let bound = bound.ok_or_else(|| unfit("it is not bound to a VolumeSnapshotContent yet"))?;
     let content = content
         .ok_or_else(|| SourceError::missing(format!("VolumeSnapshotContent {bound} of {what}")))?;

@@ -16,7 +16,7 @@ use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
 use crate::api::quantity;
 use crate::client::Resource;
-use crate::snapshots::content::SINGLE;
+use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotStatus,
@@ -103,12 +103,11 @@ impl Kind for Snapshots {
 
     fn view(snapshot: &Self::Snapshot) -> View<'_> {
         let (spec, status) = (&snapshot.spec, snapshot.status.as_ref());
-        let bound = status.and_then(|it| it.bound_volume_snapshot_content_name.as_deref());
         View {
             class: spec.volume_snapshot_class_name.as_deref(),
             given: spec.source.volume_snapshot_content_name.as_deref(),
             selects_volumes: spec.source.persistent_volume_claim_name.is_some(),
-            bound: bound.filter(|name| !name.is_empty()),
+            bound: snapshot.bound_content(),
             created: status.and_then(|it| it.creation_time.as_ref()),
             ready: status.and_then(|it| it.ready_to_use),
             error: status.and_then(|it| it.error.as_ref()),
@@ -308,9 +307,7 @@ fn group_of_content(all: &Watches, content: Option<&VolumeSnapshotContent>) -> G
     let Some(content) = content else {
         return GroupOfContent::None;
     };
-    let status = content.status.as_ref();
-    let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
-    let Some(handle) = handle else {
+    let Some(handle) = content.view().group else {
         return GroupOfContent::None;
     };
     let found = all.by_group_handle.get(&gather::at(&content.spec.driver, handle));

@@ -120,9 +120,7 @@ impl Whole<'_> {
         if let Some(status) = self.content_status(content) {
             return Ok(Some(GroupStep::MemberContentStatus(content.clone(), status)));
         }
-        let status = snapshot.status.as_ref();
-        let bound = status.and_then(|it| it.bound_volume_snapshot_content_name.as_deref());
-        if bound.is_none_or(str::is_empty) {
+        if snapshot.bound_content().is_none() {
             let name = content.name_any();
             return Ok(Some(GroupStep::BindMember(snapshot.clone(), name)));
         }
