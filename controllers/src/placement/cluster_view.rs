@@ -19,6 +19,7 @@ use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};
 use crate::api::{pv, topology};
 use crate::snapshots::VolumeSnapshotContent;
+use crate::snapshots::content::Content;
 
 /// How long to wait for the first capacity object of a class.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -107,7 +108,8 @@ impl Placement {
 
     /// Locates the snapshot of a VolumeSnapshotContent.
     pub(super) fn content_location(&self, content: &VolumeSnapshotContent) -> SourceLocation {
-        let by_handle = source_location::handle(content).and_then(|handle| self.pool_node(handle));
+        let handle = content.view().snapshot();
+        let by_handle = handle.and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
         let volume = || match &content.spec.source.volume_handle {
             Some(handle) => {

@@ -180,12 +180,5 @@ pub(super) fn content_of(
     snapshot.bound_content().map(str::to_owned).ok_or_else(unbound)
 }
 
-/// The snapshot handle of a content, once known.
-pub(super) fn handle(content: &VolumeSnapshotContent) -> Option<&str> {
-    let status = content.status.as_ref();
-    let reported = status.and_then(|status| status.snapshot_handle.as_deref());
-    reported.or(content.spec.source.snapshot_handle.as_deref())
-}
-
 #[cfg(test)]
 mod tests;

@@ -193,6 +193,7 @@ mod tests {
             (&volume, Value::Null, "v"),
             (&given, Value::Null, "s"),
             (&volume, json!({"snapshotHandle": "t"}), "t"),
+            (&given, json!({"snapshotHandle": "t"}), "t"),
         ] {
             assert_eq!(handles::<VolumeSnapshotContent>(source, status), [expected]);
         }

@@ -146,27 +146,6 @@ fn volumes_of_one_handle_have_to_agree() {
 }
 
 #[test]
-fn handles_of_snapshots() {
-    let content = |source: Value, status: Value| -> VolumeSnapshotContent {
-        crate::testing::read(json!({
-            "metadata": {"name": "c"}, "status": status,
-            "spec": {"driver": "d", "deletionPolicy": "Delete", "volumeSnapshotRef": {},
-                     "source": source},
-        }))
-    };
-    let reported = json!({"snapshotHandle": "reported"});
-    let given = json!({"snapshotHandle": "given"});
-    for (source, status, expected) in [
-        (given.clone(), reported.clone(), Some("reported")),
-        (given, Value::Null, Some("given")),
-        (json!({"volumeHandle": "v"}), reported, Some("reported")),
-        (json!({"volumeHandle": "v"}), Value::Null, None),
-    ] {
-        assert_eq!(handle(&content(source, status)), expected);
-    }
-}
-
-#[test]
 fn snapshots_by_their_contents() {
     let snapshot = |bound: Option<&str>| -> VolumeSnapshot {
         crate::testing::read(json!({
