@@ -236,16 +236,16 @@ pub(super) fn new_content<K: Kind>(
 ) -> Result<(ObjectMeta, ObjectReference), String> {
     let snapshot = &*facts.snapshot;
     let name = (K::NAMES.content_name)(&snapshot.uid().unwrap_or_default());
+    let keys = K::Content::KEYS;
     let variables = SnapshotVariables {
-        kind: K::NAMES.secret_variables,
+        kind: keys.word,
         content: &name,
         name: &snapshot.name_any(),
         namespace: &snapshot.namespace().unwrap_or_default(),
     };
-    let key = K::NAMES.secret_key;
-    let secret = secret_template::of_snapshot_class(class.parameters(), key, variables);
+    let parameters = class.parameters();
+    let secret = secret_template::of_snapshot_class(parameters, keys.secret_key, variables);
     let secret = secret.map_err(|error| error.to_string())?;
-    let keys = K::Content::KEYS;
     let annotations = secret.map(|secret| {
         let (name, namespace) = (secret.name, secret.namespace);
         BTreeMap::from([

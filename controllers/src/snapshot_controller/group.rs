@@ -80,8 +80,6 @@ impl Kind for Groups {
         bound_field: "boundVolumeGroupSnapshotContentName",
         content_name: names::group_content_name,
         default_class: names::DEFAULT_GROUP_CLASS,
-        secret_key: "group-snapshotter-secret",
-        secret_variables: "volumegroupsnapshot",
         reasons: reasons!("Group"),
     };
 

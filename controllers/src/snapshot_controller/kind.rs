@@ -153,11 +153,6 @@ pub(super) struct Names {
     pub(super) bound_field: &'static str,
     pub(super) content_name: fn(&str) -> String,
     pub(super) default_class: &'static str,
-    /// The class parameters for the secret of create and delete calls, without
-    /// `csi.storage.k8s.io/` and `-name`.
-    pub(super) secret_key: &'static str,
-    /// The first part of the variables in those parameters.
-    pub(super) secret_variables: &'static str,
     pub(super) reasons: Reasons,
 }
 

@@ -84,8 +84,6 @@ impl Kind for Snapshots {
         bound_field: "boundVolumeSnapshotContentName",
         content_name: names::content_name,
         default_class: names::DEFAULT_CLASS,
-        secret_key: "snapshotter-secret",
-        secret_variables: "volumesnapshot",
         reasons: reasons!(""),
     };
 

@@ -16,8 +16,8 @@ use crate::client::Resource;
 /// deleted one by one.
 pub(crate) const GROUP_HANDLE: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
 
-/// The annotations and the finalizer of contents of one kind. Users, dashboards and other
-/// controllers rely on them.
+/// The annotations, the finalizer and the class parameters of contents of one kind. Users,
+/// dashboards and other controllers rely on them.
 #[derive(Debug)]
 pub(crate) struct ContentKeys {
     /// The snapshotter's annotation: the driver was asked to take the snapshot, and its final
@@ -32,6 +32,10 @@ pub(crate) struct ContentKeys {
     pub(crate) secret_name: &'static str,
     /// Annotation: the namespace of that secret.
     pub(crate) secret_namespace: &'static str,
+    /// The class parameters for that secret, without `csi.storage.k8s.io/` and `-name`.
+    pub(crate) secret_key: &'static str,
+    /// The kind of the user's object in class parameters.
+    pub(crate) word: &'static str,
 }
 
 /// The keys of VolumeSnapshotContents.
@@ -41,6 +45,8 @@ pub(crate) const SINGLE: ContentKeys = ContentKeys {
     finalizer: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
     secret_name: "snapshot.storage.kubernetes.io/deletion-secret-name",
     secret_namespace: "snapshot.storage.kubernetes.io/deletion-secret-namespace",
+    secret_key: "snapshotter-secret",
+    word: "volumesnapshot",
 };
 
 /// The keys of VolumeGroupSnapshotContents.
@@ -50,6 +56,8 @@ pub(crate) const GROUP: ContentKeys = ContentKeys {
     finalizer: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",
     secret_name: "groupsnapshot.storage.kubernetes.io/deletion-secret-name",
     secret_namespace: "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
+    secret_key: "group-snapshotter-secret",
+    word: "volumegroupsnapshot",
 };
 
 /// A VolumeSnapshotContent or a VolumeGroupSnapshotContent.

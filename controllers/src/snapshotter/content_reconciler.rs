@@ -33,8 +33,6 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 
     /// The names of the queues: one for this process's contents, one for those without an owner.
     const QUEUES: (&'static str, &'static str);
-    /// The kind's name in class parameters.
-    const WORD: &'static str;
     /// The CSI call that takes a snapshot.
     const CALL: &'static str;
     /// The class parameter for the secret of read calls.
@@ -311,7 +309,7 @@ impl<K: Kind> Reconciler<K> {
                 ("/namespace", view.user.namespace.clone()),
                 ("content/name", Some(named())),
             ] {
-                let key = format!("{RESERVED}{}{end}", K::WORD);
+                let key = format!("{RESERVED}{}{end}", K::Content::KEYS.word);
                 parameters.insert(key, value.unwrap_or_default());
             }
         }
@@ -343,7 +341,7 @@ impl<K: Kind> Reconciler<K> {
         let class = self.class(content)?;
         let user = content.view().user;
         let variables = SnapshotVariables {
-            kind: K::WORD,
+            kind: K::Content::KEYS.word,
             content: &content.name_any(),
             namespace: user.namespace.as_deref().unwrap_or_default(),
             name: user.name.as_deref().unwrap_or_default(),

@@ -27,7 +27,6 @@ impl Kind for Groups {
 
     const QUEUES: (&'static str, &'static str) =
         ("snapshotter-groupcontent", "snapshotter-stray-groupcontent");
-    const WORD: &'static str = "volumegroupsnapshot";
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
     const CREATE: EventTemplate = EventTemplate {

@@ -6,11 +6,10 @@ use k8s_openapi::api::core::v1::SecretReference;
 
 use crate::api::names::RESERVED;
 use crate::api::secret_template::key_of;
-use crate::snapshots::content::ContentKeys;
+use crate::snapshots::content::{ContentKeys, GROUP, SINGLE};
 
 /// The keys of secrets that the snapshotter reads.
-const SECRETS: [&str; 4] =
-    ["snapshotter-secret", LIST_SECRET, "group-snapshotter-secret", GROUP_GET_SECRET];
+const SECRETS: [&str; 4] = [SINGLE.secret_key, LIST_SECRET, GROUP.secret_key, GROUP_GET_SECRET];
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
 pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 /// The secret for calls that check one snapshot.

@@ -29,7 +29,6 @@ impl Kind for Singles {
 
     const QUEUES: (&'static str, &'static str) =
         ("snapshotter-content", "snapshotter-stray-content");
-    const WORD: &'static str = "volumesnapshot";
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
     const CREATE: EventTemplate =

@@ -1,5 +1,4 @@
 use super::*;
-use crate::snapshots::content::{GROUP, SINGLE};
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
