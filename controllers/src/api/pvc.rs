@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use crate::api::scope::{SELECTED_NODE, Scope};
@@ -89,12 +90,15 @@ pub(crate) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(claim, SELECTED_NODE)
 }
 
+/// The requested size as written.
+pub(crate) fn request(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    resources.requests.as_ref()?.get("storage")
+}
+
 /// The requested size in bytes, or the invalid text in its place.
 pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
-    let resources = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-    let requests = resources.and_then(|resources| resources.requests.as_ref());
-    let text = requests.and_then(|requests| requests.get("storage"));
-    let text = text.map(|quantity| quantity.0.as_str()).unwrap_or_default();
+    let text = request(claim).map(|quantity| quantity.0.as_str()).unwrap_or_default();
     let size = quantity::bytes(text).filter(|size| *size > 0);
     size.ok_or_else(|| text.to_owned())
 }

@@ -26,12 +26,6 @@ pub(super) const NODE_RESIZE_ERROR: &str = "NodeResizeError";
 pub(super) const RESIZE_CONDITIONS: [&str; 4] =
     [RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR];
 
-/// The requested size.
-pub(super) fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
-    let resources = claim.spec.as_ref()?.resources.as_ref()?;
-    resources.requests.as_ref()?.get(STORAGE)
-}
-
 /// The current size, as users see it.
 pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
     claim.status.as_ref()?.capacity.as_ref()?.get(STORAGE)

@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 use super::claim::{
     CONTROLLER_RESIZE_ERROR, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR, RESIZE_CONDITIONS,
-    RESIZING, STORAGE, StatusPatch, allocated, capacity, is_bound, requested, resize_status, size,
+    RESIZING, STORAGE, StatusPatch, allocated, capacity, is_bound, resize_status, size,
     volume_capacity,
 };
 use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
 use super::{Key, ResizeError, Resizer, Users, outcome_of, too_early};
-use crate::api::{pv, quantity};
+use crate::api::{pv, pvc, quantity};
 use crate::csi::{Call, Class, Failure, class};
 use crate::queue::Outcome;
 
@@ -38,7 +38,7 @@ struct Expanded {
 pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     let ours = [CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING];
     let status = resize_status(new);
-    size(requested(old)) != size(requested(new))
+    size(pvc::request(old)) != size(pvc::request(new))
         || size(capacity(new)) != size(capacity(old))
         || resize_status(old) != status && !ours.contains(&status)
         || !is_bound(old) && is_bound(new)

@@ -6,9 +6,10 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::claim::{
-    FILE_SYSTEM_RESIZE_PENDING, allocated, capacity, holds, is_bound, requested, resize_status,
-    size, volume_capacity,
+    FILE_SYSTEM_RESIZE_PENDING, allocated, capacity, holds, is_bound, resize_status, size,
+    volume_capacity,
 };
+use crate::api::pvc;
 
 /// The driver is expanding, or it is unknown whether it is.
 pub(super) const CONTROLLER_IN_PROGRESS: &str = "ControllerResizeInProgress";
@@ -52,7 +53,7 @@ impl<'a> Sizes<'a> {
             return None;
         }
         Some(Sizes {
-            requested: requested(claim)?,
+            requested: pvc::request(claim)?,
             volume: volume_capacity(volume),
             allocated: allocated(claim),
             status: resize_status(claim),
@@ -88,7 +89,7 @@ impl<'a> Sizes<'a> {
 
 /// True if a claim requests more than it has.
 pub(super) fn is_wanted(claim: &PersistentVolumeClaim) -> bool {
-    is_bound(claim) && size(requested(claim)) > size(capacity(claim))
+    is_bound(claim) && size(pvc::request(claim)) > size(capacity(claim))
 }
 
 #[cfg(test)]
