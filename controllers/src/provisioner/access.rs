@@ -1,9 +1,9 @@
 //! Translates a claim's access modes and volume mode to CSI terms.
 
 use hostloop_proto::csi::VolumeCapability;
-use hostloop_proto::csi::volume_capability::{
-    AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
-};
+use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+use crate::api::pv;
 
 /// An access mode without an equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,19 +31,6 @@ pub(crate) enum VolumeMode {
     },
 }
 
-/// The CSI mode of an access mode. Drivers with the capability SINGLE_NODE_MULTI_WRITER have finer
-/// modes.
-fn mode(name: &str, has_writer_modes: bool) -> Result<Mode, AccessError> {
-    Ok(match (name, has_writer_modes) {
-        ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
-        ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
-        ("ReadWriteOnce" | "ReadWriteOncePod", false) => Mode::SingleNodeWriter,
-        ("ReadOnlyMany", _) => Mode::MultiNodeReaderOnly,
-        ("ReadWriteMany", _) => Mode::MultiNodeMultiWriter,
-        (other, _) => return Err(AccessError::Unknown(other.to_owned())),
-    })
-}
-
 /// Returns one volume capability for each access mode.
 pub(crate) fn capabilities(
     modes: &[String],
@@ -64,7 +51,8 @@ pub(crate) fn capabilities(
     modes
         .iter()
         .map(|name| {
-            let mode = mode(name, has_writer_modes)?;
+            let mode = pv::access_mode(std::slice::from_ref(name), has_writer_modes);
+            let mode = mode.map_err(|_| AccessError::Unknown(name.clone()))?;
             Ok(VolumeCapability {
                 access_mode: Some(AccessMode { mode: mode.into() }),
                 access_type: Some(access_type.clone()),
