@@ -159,7 +159,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     let watches = Watches::new(context.caches.clone(), options.enable_distributed_snapshotting);
     let controller = Controller {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
-        queue: Queue::new(context.common.backoff()),
+        queue: context.queue(),
         context,
         watches,
         metrics,

@@ -97,12 +97,11 @@ pub(super) struct Protection {
 
 impl Protection {
     pub(super) fn new(context: Context, options: Options) -> Self {
-        let backoff = context.common.backoff();
         Protection {
             kube: context.kube.managed_by("hostloop-provisioner"),
             awaited: context.caches.claims().index(awaited),
-            clones: Queue::new(backoff),
-            snapshots: Queue::new(backoff),
+            clones: context.queue(),
+            snapshots: context.queue(),
             options,
             context,
         }
