@@ -188,11 +188,6 @@ impl Provisioner {
         }
     }
 
-    /// Signals the capacity controller that the driver's free space may have changed.
-    fn room_changed(&self) {
-        self.context.room.change();
-    }
-
     /// Waits until the caches that decisions depend on have synced.
     async fn synced(&self) {
         let caches = &self.context.caches;

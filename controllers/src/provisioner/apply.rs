@@ -213,7 +213,7 @@ impl Provisioner {
             }
             Err(error) => {
                 // A failed call may have used space, or failed because space is short.
-                self.room_changed();
+                self.context.room.change();
                 let source = plan.draft.source.clone();
                 return self.failed(&claim, source.kind(), Some(plan), error).await;
             }
@@ -234,7 +234,7 @@ impl Provisioner {
         if self.create_pv(&pending, doubtful).await == Outcome::Failed {
             self.pending_pvs.add_after(plan.draft.name.clone(), self.retry);
         }
-        self.room_changed();
+        self.context.room.change();
         Outcome::Done
     }
 

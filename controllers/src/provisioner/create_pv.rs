@@ -15,7 +15,6 @@ use super::Provisioner;
 use super::decide;
 use super::error::without;
 use super::in_flight::PendingPv;
-use super::volume;
 
 /// The outcome of work on a volume.
 enum Fate {
@@ -61,7 +60,7 @@ impl Provisioner {
                     Ok(()) => {
                         self.in_flight.remove_pending_pv(name);
                         self.remove_source_finalizer(&pending.plan.draft).await;
-                        self.room_changed();
+                        self.context.room.change();
                         Outcome::Done
                     }
                     Err(error) => {
@@ -117,7 +116,7 @@ impl Provisioner {
         let Some(object) = object else {
             return Ok((Fate::Unwanted(why), false));
         };
-        if volume::is_of(&object, &self.context.driver.name, pending.volume_id()) {
+        if pv::handle(&object, &self.context.driver.name) == Some(pending.volume_id()) {
             self.context.caches.volumes().apply_write(object);
             return Ok((Fate::Saved, true));
         }

@@ -124,7 +124,7 @@ impl Provisioner {
             Ok(true) => {
                 let took = since.elapsed();
                 self.metrics.deleted(class, Some(took));
-                self.room_changed();
+                self.context.room.change();
                 Outcome::Done
             }
             Ok(false) => Outcome::Done,

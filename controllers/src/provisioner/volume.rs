@@ -17,7 +17,7 @@ use crate::api::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };
-use crate::api::{pv, pvc, quantity, topology};
+use crate::api::{pvc, quantity, topology};
 
 /// A CreateVolume response that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,11 +145,6 @@ fn csi(
         controller_expand_secret_ref: secrets.controller_expand,
         node_expand_secret_ref: secrets.node_expand,
     }
-}
-
-/// True if a PersistentVolume belongs to this volume of the driver.
-pub(crate) fn is_of(object: &PersistentVolume, driver: &str, volume_id: &str) -> bool {
-    pv::handle(object, driver) == Some(volume_id)
 }
 
 #[cfg(test)]

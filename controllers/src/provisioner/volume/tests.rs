@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::super::decide::Found;
 use super::super::decide::tests::{planned, settings};
 use super::*;
+use crate::api::pv;
 
 fn plan(claim: &[(&str, Value)], class: &[(&str, Value)]) -> Plan {
     planned(claim, class, Found::default(), &settings()).expect("a plan")
@@ -101,9 +102,8 @@ async fn read_only_volumes() {
 #[tokio::test]
 async fn the_volume_of_an_object() {
     let object = object(&plan(&[], &[]), &made(), "d", "i", &settings());
-    assert!(is_of(&object, "d", "handle"));
-    assert!(!is_of(&object, "e", "handle"));
-    assert!(!is_of(&object, "d", "other"));
+    assert_eq!(pv::handle(&object, "d"), Some("handle"));
+    assert_eq!(pv::handle(&object, "e"), None);
 }
 
 #[test]
