@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::naming::Naming;
+use crate::api::scope::MANAGED_BY;
 use crate::api::{node, pv, pvc};
 use crate::client::Resource;
 use crate::snapshots::content::Content;
@@ -84,24 +85,17 @@ impl Rules {
             let is_attached = attached.contains(volume.name_any().as_str());
             note(places.of_volume(volume), self.volume(volume, is_attached));
         }
-        let with_volume = self.with_volume(&seen.volumes);
+        let with_volume: BTreeSet<&str> =
+            seen.volumes.iter().filter_map(|volume| pv::claim_uid(volume)).collect();
         for claim in seen.claims.iter().filter(|claim| self.waits(claim)) {
             let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
             note(node, self.claim(claim, &with_volume));
         }
         for content in &seen.contents {
-            if content.spec.driver == self.driver {
-                let action = || Action::ReleaseContent(content.clone());
-                let action = waits_for_us(&**content).then(action);
-                note(managed_by(places, &**content), action);
-            }
+            note(self.manager(&**content, places), release(content, Action::ReleaseContent));
         }
         for content in &seen.groups {
-            if content.spec.driver == self.driver {
-                let action = || Action::ReleaseGroup(content.clone());
-                let action = waits_for_us(&**content).then(action);
-                note(managed_by(places, &**content), action);
-            }
+            note(self.manager(&**content, places), release(content, Action::ReleaseGroup));
         }
         for object in &seen.capacities {
             let action = Action::DeleteCapacity(object.clone());
@@ -201,20 +195,21 @@ impl Rules {
     fn claim(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
-        with_volume: &BTreeSet<String>,
+        with_volume: &BTreeSet<&str>,
     ) -> Option<Action> {
-        let uid = claim.uid()?;
-        (!with_volume.contains(&uid)).then(|| Action::ClearClaim(claim.clone()))
+        let uid = claim.metadata.uid.as_deref()?;
+        (!with_volume.contains(uid)).then(|| Action::ClearClaim(claim.clone()))
+    }
+
+    /// The missing node that manages a content of this driver.
+    fn manager<K: Content>(&self, content: &K, places: &Places) -> Option<String> {
+        let node = content.labels().get(MANAGED_BY)?;
+        (content.view().driver == self.driver).then(|| places.absent_by_label(node))?
     }
 
     /// The name of the PV that is created for a claim.
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<String> {
         claim.uid().map(|uid| self.naming.volume(&uid))
-    }
-
-    /// The UIDs of claims that these PVs reference.
-    fn with_volume(&self, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<String> {
-        volumes.iter().filter_map(|volume| pv::claim_uid(volume).map(str::to_owned)).collect()
     }
 }
 
@@ -229,20 +224,17 @@ fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
     sources.filter_map(|source| source.persistent_volume_name.as_deref()).collect()
 }
 
-fn managed_by<K: Resource>(places: &Places, content: &K) -> Option<String> {
-    let node = content.labels().get(crate::api::scope::MANAGED_BY)?;
-    places.absent_by_label(node)
-}
-
-/// True if the content is being deleted as its user wants, and has the snapshotter's finalizer. A
-/// snapshot that the node was about to create no longer matters.
-fn waits_for_us<K: Content>(content: &K) -> bool {
+/// The action for a content if its node is gone. `None` unless the content is being deleted as its
+/// user wants, and has the snapshotter's finalizer. A snapshot that the node was about to create no
+/// longer matters.
+fn release<K: Content>(content: &Arc<K>, action: fn(Arc<K>) -> Action) -> Option<Action> {
     let view = content.view();
     let asked = view.is_unbound() || content.annotations().contains_key(K::KEYS.being_deleted);
-    view.policy == DeletionPolicy::Delete
+    let waits = view.policy == DeletionPolicy::Delete
         && asked
         && content.is_deleting()
-        && content.has_finalizer(K::KEYS.finalizer)
+        && content.has_finalizer(K::KEYS.finalizer);
+    waits.then(|| action(content.clone()))
 }
 
 #[cfg(test)]
