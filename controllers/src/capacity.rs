@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 use crate::api::capacity::{DRIVER, MANAGED_BY};
 use crate::api::duration;
-use crate::cache::store::{self, fraction};
+use crate::cache::store;
 use crate::cache::{Change, Store};
-use crate::controller::{Context, Controller};
+use crate::controller::{Context, Controller, about};
 use crate::queue::{Outcome, Queue};
 
 mod owner;
@@ -159,11 +159,6 @@ async fn reconcile(
             Outcome::Failed
         }
     }
-}
-
-/// An interval, varied by up to a tenth: nodes that started together should spread out.
-fn about(interval: Duration) -> Duration {
-    interval.mul_f64(0.9 + 0.2 * fraction())
 }
 
 /// The namespace of the objects: the pod's. `None` if the environment lacks it.

@@ -10,6 +10,6 @@ pub(crate) mod grace_period;
 pub mod owner;
 
 pub use builder::Controller;
-pub(crate) use builder::pause;
+pub(crate) use builder::{about, pause};
 pub use context::Context;
 pub use event_key::EventKey;

@@ -31,8 +31,8 @@ use crate::api::node::node_reference;
 use crate::api::{duration, pv};
 use crate::cache::store::fraction;
 use crate::client::{ApiError, EventKind, Kube};
-use crate::controller::Context;
 use crate::controller::grace_period::Since;
+use crate::controller::{Context, about};
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
 
@@ -171,7 +171,7 @@ impl Scanner {
     /// Time until the next scan: about the interval, or less if a grace period ends before.
     fn wait(&self) -> Duration {
         let Options { orphan_grace: grace, orphan_interval: interval } = self.part.options;
-        let about = interval.max(Duration::from_secs(1)).mul_f64(0.9 + 0.2 * fraction());
+        let about = about(interval.max(Duration::from_secs(1)));
         let now = Instant::now();
         let next = [&self.without_pv, &self.stale_publications]
             .into_iter()

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::event_key::controller_of;
 use super::{Context, EventKey};
+use crate::cache::store::fraction;
 use crate::cache::{Change, Store};
 use crate::client::Resource;
 use crate::queue::{Outcome, Queue};
@@ -181,6 +182,11 @@ pub(crate) async fn pause(period: Duration) {
         true => std::future::pending().await,
         false => sleep(period).await,
     }
+}
+
+/// An interval, varied by up to a tenth: processes that started together should spread out.
+pub(crate) fn about(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * fraction())
 }
 
 /// Works on a queue until the stop. Counts the outcomes, and records them as events.
