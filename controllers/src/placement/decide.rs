@@ -81,9 +81,8 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     }
     match asked(claim, terms) {
         DataSource::Nothing | DataSource::Other(_) if delayed && !handed => Todo::Nothing,
-        DataSource::Nothing if delayed || selected.is_some() => labelled(),
+        DataSource::Nothing | DataSource::Other(_) if delayed || selected.is_some() => labelled(),
         DataSource::Nothing => Todo::Choose,
-        DataSource::Other(_) if delayed || selected.is_some() => labelled(),
         DataSource::Other(kind) => Todo::Foreign(kind),
         source => Todo::Follow(source),
     }
