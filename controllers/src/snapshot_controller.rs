@@ -327,7 +327,7 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a claim to be bound.
     fn claim(&self, namespace: &str, claim: &str) -> Outcome {
-        let snapshots = self.watches.of_claim.get(&format!("{namespace}/{claim}"));
+        let snapshots = self.watches.of_claim.get(&gather::at(namespace, claim));
         self.queue_unready::<Snapshots>(snapshots);
         self.queue_unready::<Groups>(self.watches.groups.all_in(namespace));
         Outcome::Done

@@ -43,6 +43,7 @@ pub(super) struct Watches {
     pub(super) by_group_handle: Index<VolumeGroupSnapshotContent>,
 }
 
+/// The key of an index: a namespace and a name, or a driver and an ID.
 pub(super) fn at(one: &str, other: &str) -> String {
     format!("{one}/{other}")
 }
@@ -126,8 +127,7 @@ impl Watches {
 
     /// The volume that a claim names, if it exists.
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
-        let name = claim.spec.as_ref()?.volume_name.as_ref()?;
-        self.volumes.get(name)
+        self.volumes.get(pvc::volume_name(claim)?)
     }
 }
 

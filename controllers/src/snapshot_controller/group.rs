@@ -9,7 +9,7 @@ use kube::core::{Selector, SelectorExt};
 use serde_json::{Value, json};
 
 use super::decide::{self, Failure, Step};
-use super::gather::Watches;
+use super::gather::{self, Watches};
 use super::kind::{Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
@@ -252,7 +252,7 @@ impl Kind for Groups {
     /// Queues the members, which waited for the group's deletion.
     fn deleted(controller: &Controller, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
-        for member in members.get(&format!("{namespace}/{name}")) {
+        for member in members.get(&gather::at(namespace, name)) {
             controller.queue.add(super::key_of::<super::Snapshots>(&member));
         }
     }
