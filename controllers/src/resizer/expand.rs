@@ -19,7 +19,7 @@ use super::recover::{
 };
 use super::{Key, ResizeError, Resizer, Users, outcome_of, too_early};
 use crate::api::{pv, pvc, quantity};
-use crate::csi::{Call, Class, Failure, class};
+use crate::csi::{Call, Class, class};
 use crate::queue::Outcome;
 
 /// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
@@ -212,7 +212,7 @@ impl Resizer {
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
         // An error before the call says nothing about an earlier call.
         let class = match &error {
-            ResizeError::Call(failure) => meaning(failure),
+            ResizeError::Call(failure) => class(Call::Expand, failure.code()),
             _ => Class::InBackground,
         };
         let is_final = class != Class::InBackground;
@@ -236,10 +236,6 @@ impl Resizer {
         self.remember(key, |memory| memory.expand_after = Some(again));
         Outcome::RetryAfter(self.slow)
     }
-}
-
-fn meaning(failure: &Failure) -> Class {
-    class(Call::Expand, failure.code())
 }
 
 /// The patch before the call. If the target size is the `same` as before, it is the same expansion,
