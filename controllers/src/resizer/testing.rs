@@ -1,13 +1,12 @@
 //! A resizer with a claim, its volume and a secret, for tests.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{Key, Options, Resizer};
 use crate::csi::driver::ControllerCapability;
-use crate::testing::{Call, DRIVER, World, secret, with};
+use crate::testing::{self, Call, DRIVER, World, secret, with};
 
 pub(super) struct Rig {
     pub(super) world: World,
@@ -15,13 +14,7 @@ pub(super) struct Rig {
 }
 
 pub(super) fn options() -> Options {
-    Options {
-        workers: 1,
-        resize_timeout: Duration::from_secs(10),
-        modify_timeout: Duration::from_secs(10),
-        handle_volume_inuse_error: true,
-        extra_modify_metadata: true,
-    }
+    Options { workers: 1, extra_modify_metadata: true, ..testing::options() }
 }
 
 /// The key of the claim.
