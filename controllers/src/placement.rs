@@ -8,8 +8,8 @@
 //!   scheduler chooses: capacity objects can't say where a snapshot is.
 //! - **Labels.** Claims, volumes and attachments get the label `hostloop.csi.dev/node`, contents of
 //!   snapshots `managed-by`, so that nodes can watch their own objects. Labels are filters: the
-//!   selected node, the affinity and `spec.nodeName` decide. The resync also labels older and static
-//!   objects.
+//!   selected node, the affinity and `spec.nodeName` decide. The resync also labels older and
+//!   static objects.
 //! - **The placement table.** With it, an admission policy can make the API server place claims
 //!   with immediate binding ([`table`]).
 //!

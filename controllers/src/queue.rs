@@ -230,7 +230,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.state.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// When a running key comes back if its work ends with this outcome, unless it is added earlier.
+    /// When a running key comes back after this outcome, unless it is added earlier.
     pub fn next_try(&self, key: &K, outcome: Outcome) -> Next {
         outcome.next(&self.backoff, self.failures(key).saturating_add(1))
     }

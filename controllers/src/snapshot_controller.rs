@@ -66,8 +66,8 @@ pub struct Options {
     #[arg(long, value_name = "BOOL", default_value = "true")]
     pub ensure_snapshot_crds: bool,
 
-    /// Create a VolumeSnapshotClass and a VolumeGroupSnapshotClass of this name if they are missing,
-    /// as default classes of the driver
+    /// Create a VolumeSnapshotClass and a VolumeGroupSnapshotClass of this name if they are
+    /// missing, as default classes of the driver
     #[arg(long, value_name = "NAME")]
     pub ensure_snapshot_class: Option<String>,
 }

@@ -166,8 +166,8 @@ pub fn now() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Displays a text of another program, cut to this many characters. Characters that a line can't show
-/// are escaped, such as line feeds. Quotes and backslashes stay.
+/// Displays a text of another program, cut to this many characters. Characters that a line can't
+/// show are escaped, such as line feeds. Quotes and backslashes stay.
 #[derive(Clone, Copy, Debug)]
 pub struct Shortened<'a>(pub &'a str, pub usize);
 

@@ -1,8 +1,8 @@
 //! Sends the events of this process to a collector, as spans of OpenTelemetry by OTLP over gRPC.
 //!
-//! The exporter reads the ring like any other reader, so it never blocks the process. The ring is its
-//! only queue: while the collector is slow or away, new events replace those that were not sent.
-//! [`Dropped`] counts them.
+//! The exporter reads the ring like any other reader, so it never blocks the process. The ring is
+//! its only queue: while the collector is slow or away, new events replace those that were not
+//! sent. [`Dropped`] counts them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

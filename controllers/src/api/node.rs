@@ -1,5 +1,4 @@
-//! Nodes: references to them, whether they are ready, and which of them can use a volume by its node
-//! affinity.
+//! Nodes: references to them, whether they are ready, and which of them can use a volume.
 
 use std::sync::Arc;
 

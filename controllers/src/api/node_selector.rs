@@ -2,8 +2,7 @@
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
-/// What is known of a label or field of a node: `None` if nothing is, `Some(None)` if the node lacks
-/// it.
+/// The value of a node's label or field: `None` if unknown, `Some(None)` if the node lacks it.
 pub(crate) type Known<'a> = Option<Option<&'a str>>;
 
 /// True if a node fits one of the terms. `None` if that depends on what is unknown.

@@ -3,9 +3,9 @@
 //!
 //! On a node, the watches select only objects that concern this node: the changes of a hundred
 //! nodes must not reach each of them. A label selects claims, volumes, attachments and contents; if
-//! no process writes the label, the watch is widened to all objects. Field selectors narrow pods and
-//! nodes. Work that one process does for all nodes needs cluster-wide caches, which its controllers
-//! share while any of them runs ([`Caches::wide`]).
+//! no process writes the label, the watch is widened to all objects. Field selectors narrow pods
+//! and nodes. Work that one process does for all nodes needs cluster-wide caches. Its controllers
+//! share them while any of these runs ([`Caches::wide`]).
 
 use std::sync::{Arc, OnceLock, Weak};
 

@@ -4,8 +4,8 @@
 //! queue. An event that does not fit in the queue is counted as lost. Warnings, and events about
 //! work that has to wait, are sent first and without a pause. Other normal events wait until none
 //! has been emitted for five seconds, at most two minutes. They are then sent at a fixed rate, so a
-//! storm of claims is not slowed by its own events. A repeated event only increases the count of the
-//! first. A message must never contain a secret.
+//! storm of claims is not slowed by its own events. A repeated event only increases the count of
+//! the first. A message must never contain a secret.
 
 use std::sync::Arc;
 
@@ -98,8 +98,8 @@ impl Events {
         self.emit(about.object_ref(&()), Kind::Normal, reason, message.into());
     }
 
-    /// Emits a normal event about work that has to wait and is retried. Its repeats do not hold back
-    /// the other normal events.
+    /// Emits a normal event about work that has to wait and is retried. Its repeats do not hold
+    /// back the other normal events.
     pub fn waits<K: Resource>(&self, about: &K, reason: &str, message: String) {
         self.send(&self.urgent, new(about.object_ref(&()), Kind::Normal, reason, message));
     }

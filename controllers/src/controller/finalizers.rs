@@ -54,8 +54,8 @@ fn addition<K: Resource>(object: &K, finalizer: &str) -> Value {
     }
 }
 
-/// Removes a finalizer; writes nothing if the object lacks it or is gone. Returns the object without
-/// it, or `None` if it is gone.
+/// Removes a finalizer; writes nothing if the object lacks it. Returns the object without it, or
+/// `None` if the object is gone.
 pub(crate) async fn remove<K: Resource>(
     kube: &Kube,
     watch: Option<&Store<K>>,

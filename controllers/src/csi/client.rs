@@ -32,8 +32,8 @@ const PANICKED: &str = "the driver met a bug in this call: its log has the panic
 /// Sends a request to a driver, and returns its answer.
 type Channel = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
 
-/// A client for a CSI driver. Clones share the services, or the connection, which opens on the first
-/// call and reopens after it breaks.
+/// A client for a CSI driver. Clones share the services or the connection. The connection opens on
+/// the first call, and again after it breaks.
 #[derive(Clone)]
 pub struct Csi {
     channel: Channel,

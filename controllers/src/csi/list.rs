@@ -22,7 +22,7 @@ pub enum ListError {
     Timeout(&'static str, Duration),
 }
 
-/// Reads a list to its last page, within one deadline. `page` calls the RPC `call` with a token, and
+/// Reads a list to its last page, within one deadline. `page` calls the RPC `call` with a token. It
 /// returns the entries and the next token. A list without its last page is an error: its user would
 /// take the missing entries for deleted objects.
 pub async fn all<Entry, F>(
@@ -51,8 +51,8 @@ where
     tokio::time::timeout(deadline, pages).await.unwrap_or(Err(ListError::Timeout(call, deadline)))
 }
 
-/// Lists all volumes with the nodes that they are published to. `max_entries` is the size of a page;
-/// 0 means no limit.
+/// Lists all volumes with the nodes that they are published to. `max_entries` is the page size; 0
+/// means no limit.
 pub async fn published(
     csi: &Csi,
     max_entries: u32,

@@ -23,7 +23,7 @@ impl Bound {
     pub(super) fn new(path: &Path) -> Result<Bound, Error> {
         let failed = |op| move |source| Error::Io { op, path: path.to_owned(), source };
         socket::check(path)?;
-        // A rename over a stale socket is not enough: kubelet must see the removal to unregister it.
+        // A rename over a stale socket is not enough: kubelet unregisters it only if it is removed.
         match fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(failed("unlink")(error));

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeSnapshotClass};
 
-/// The classes of the components. Velero and `kubectl hostloop uninstall` find them by their labels.
+/// The classes of the components. Velero and `kubectl hostloop uninstall` find them by labels.
 const CLASS: &str = include_str!("../../../deploy/components/snapshot-class/class.yaml");
 const GROUP_CLASS: &str =
     include_str!("../../../deploy/components/group-snapshot-class/class.yaml");

@@ -70,7 +70,7 @@ impl<K: Resource> Encoding<K> {
         })
     }
 
-    /// Notes that an object was stored unpacked. Returns the key of the object to pack next, if any.
+    /// Notes that an object was stored unpacked. Returns the key of an object to pack, if any.
     pub(super) fn note(&mut self, key: &Key) -> Option<Key> {
         match self {
             Encoding::Open => None,

@@ -53,8 +53,8 @@ fn volume(uid: &str, handle: &str) -> Volume {
 
 #[test]
 fn claims_get_the_events_of_their_volumes() {
-    // Case, handles by volume, findings by handle, the expected events by claim, and the volumes with
-    // a condition after that.
+    // Case, handles by volume, findings by handle, the expected events by claim, and the volumes
+    // with a condition after that.
     let mut known = Known::new();
     for (what, volumes, found, events, left) in [
         ("healthy", "a=1 b=2", "1= 2=", "", ""),
