@@ -264,11 +264,11 @@ impl Resizer {
         &self,
         volume: &PersistentVolume,
         patch: Value,
-    ) -> Result<PersistentVolume, ResizeError> {
+    ) -> Result<(), ResizeError> {
         self.ours()?;
         let written = self.kube.merge(volume, patch).await?;
-        self.volumes.apply_write(written.clone());
-        Ok(written)
+        self.volumes.apply_write(written);
+        Ok(())
     }
 
     /// Call this before each write and CSI call.

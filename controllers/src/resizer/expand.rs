@@ -113,8 +113,7 @@ impl Resizer {
             "uid": volume.uid(), "resourceVersion": volume.resource_version(),
             "annotations": {PRE_RESIZE_CAPACITY: null},
         }});
-        self.write_volume(volume, patch).await?;
-        Ok(())
+        self.write_volume(volume, patch).await
     }
 
     async fn is_in_use(&self, key: &Key) -> Result<bool, ResizeError> {
