@@ -67,7 +67,6 @@ impl Attacher {
             csi_node: seen.1.as_deref(),
             forced,
         });
-        let deleting = attachment.is_deleting();
         let done = match decided {
             Ok(Action::Nothing) => Ok(()),
             Ok(Action::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
@@ -77,7 +76,7 @@ impl Attacher {
         };
         if let Err(error) = &done
             && error.is_for_users()
-            && let Err(unsaved) = self.save(attachment, error, deleting).await
+            && let Err(unsaved) = self.save(attachment, error).await
         {
             let name = attachment.name_any();
             tracing::warn!(
@@ -210,10 +209,9 @@ impl Attacher {
         &self,
         attachment: &VolumeAttachment,
         error: &PublishError,
-        deleting: bool,
     ) -> Result<(), PublishError> {
         self.ours()?;
-        let patch = error_patch(attachment, error, deleting, Timestamp::now());
+        let patch = error_patch(attachment, error, Timestamp::now());
         let written = unless_gone(self.kube.merge_status(attachment, patch).await)?;
         written.into_iter().for_each(|written| self.attachments.apply_write(written));
         Ok(())
@@ -267,15 +265,10 @@ fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
     }))
 }
 
-fn error_patch(
-    attachment: &VolumeAttachment,
-    error: &PublishError,
-    deleting: bool,
-    now: Timestamp,
-) -> Value {
+fn error_patch(attachment: &VolumeAttachment, error: &PublishError, now: Timestamp) -> Value {
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
     let mut report = json!({"message": error.to_string(), "time": time});
-    let field = match deleting {
+    let field = match attachment.is_deleting() {
         true => "detachError",
         false => {
             // Null removes the code of an earlier error.
