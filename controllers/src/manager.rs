@@ -19,8 +19,8 @@ use crate::cli::LeaderTasks;
 use crate::client::kube::{Limit, connect};
 use crate::client::{Events, Kube};
 use crate::controller::Context;
+use crate::csi::Driver;
 use crate::csi::driver::DriverError;
-use crate::csi::{Driver, Failure};
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::roles::Role;
@@ -48,6 +48,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a watch may fail while the API server answers. A longer failure needs a restart.
 const STALE: Duration = Duration::from_secs(300);
+
 /// Runs the selected controllers until `stop` is set, or until one of them ends.
 pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> Result<(), Error> {
     setup.check().map_err(Error::Args)?;
@@ -254,7 +255,10 @@ async fn node_scope(
         loop {
             match driver.csi.node_get_info(csi::NodeGetInfoRequest {}, DEADLINE).await {
                 Ok(info) => return info,
-                Err(error) => warn_of(&error),
+                Err(error) => tracing::warn!(
+                    %error,
+                    "cannot read the node's name and topology from the driver"
+                ),
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -263,8 +267,4 @@ async fn node_scope(
     let segments = info.accessible_topology.map(|topology| topology.segments);
     let segments: BTreeMap<String, String> = segments.unwrap_or_default().into_iter().collect();
     Ok(Scope::Node { name: name.unwrap_or(info.node_id), segments })
-}
-
-fn warn_of(error: &Failure) {
-    tracing::warn!(%error, "cannot read the node's name and topology from the driver");
 }
