@@ -197,14 +197,10 @@ impl Provisioner {
         if self.attachments.is_some() {
             caches.attachments().synced().await;
         }
-        if self.sees_nodes() {
+        if self.context.scope == Scope::Cluster && self.context.driver.has_topology() {
             caches.nodes().synced().await;
             caches.csi_nodes().synced().await;
         }
-    }
-
-    fn sees_nodes(&self) -> bool {
-        self.context.scope == Scope::Cluster && self.context.driver.has_topology()
     }
 
     /// Marks all current claims for a live check: an earlier process may have created volumes for

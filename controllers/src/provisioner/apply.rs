@@ -113,7 +113,7 @@ impl Provisioner {
     /// claim is gone or now belongs to another process, the call is still needed: its answer names
     /// the volume to delete.
     async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
-        let context = self.claim_context();
+        let context = self.rules().claim_context(self.context.leader.leads());
         let wanted = self
             .claims
             .get(uid)

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 
-use crate::api::pvc::{self, ClaimContext, DataSource};
+use crate::api::pvc::{self, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::NodeTopology;
 use crate::client::ApiError;
@@ -70,10 +70,6 @@ impl Provisioner {
             facts.has_volume = self.has_volume(claim).await?;
         }
         Ok(facts)
-    }
-
-    pub(super) fn claim_context(&self) -> ClaimContext<'_> {
-        self.rules().claim_context(self.context.leader.leads())
     }
 
     async fn class_of(
