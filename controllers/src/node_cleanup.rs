@@ -12,8 +12,8 @@
 //! | content of a snapshot that is being deleted, policy Delete | remove our finalizer |
 //! | CSIStorageCapacity | delete it |
 //!
-//! A node counts as gone if no node of that name was seen for a grace period, and a live GET on the
-//! API server confirms it. If a node exists but has the out-of-service taint, only its
+//! A node counts as gone if no node of that name was seen for a grace period. A live GET on the API
+//! server must confirm it. If a node exists but has the out-of-service taint, only its
 //! VolumeAttachments are released. Objects with policy Retain are never deleted here.
 
 use std::collections::BTreeMap;

@@ -29,13 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a stream may have no line.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The longest stream. Then a reader connects again, where it stopped: so a reader that was
-/// forgotten does not take a place forever.
+/// The longest stream. Then a reader connects again where it stopped, so that a forgotten reader
+/// does not take a place forever.
 const LIFE: Duration = Duration::from_secs(3600);
-/// The pause after a failed accept, as without a free file descriptor.
+/// The pause after a failed accept, for example without a free file descriptor.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The process that the events are of.
+/// The process that emits the events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// `node` or `controller`.
@@ -51,7 +51,7 @@ pub struct Process {
 pub struct Request {
     /// The number of the first event.
     pub from: u64,
-    /// The ring that the number is of; empty for any. Events of another ring come from the first.
+    /// The ring that `from` counts in; empty for any. Events of another ring come from the first.
     pub boot: String,
     pub follow: bool,
 }

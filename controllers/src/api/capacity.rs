@@ -10,8 +10,8 @@ pub(crate) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 const MANAGER: &str = "external-provisioner";
 
 /// The `managed-by` label of a node's objects. `None` is one process for the whole cluster. A value
-/// that is too long for a label is shortened as upstream does, so that either can take over the
-/// other's objects: the prefix is cut, and its hash inserted. If the node name alone is too long, a
+/// that is too long for a label is shortened as upstream does: the prefix is cut, and its hash
+/// inserted. So either can take over the other's objects. If the node name alone is too long, a
 /// hash of the whole value replaces it.
 pub(crate) fn managed_by(node: Option<&str>) -> String {
     let Some(node) = node else {

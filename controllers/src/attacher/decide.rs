@@ -39,7 +39,7 @@ pub struct Seen<'a> {
     pub volume: Option<&'a PersistentVolume>,
     /// The CSINode of the attachment's node, if it exists.
     pub csi_node: Option<&'a CSINode>,
-    /// The driver contradicts the attachment's status: call it whatever the status is.
+    /// True if the driver's list contradicts the attachment's status: call the driver in any case.
     pub forced: bool,
 }
 

@@ -25,7 +25,7 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// The nodes that these controllers serve.
     pub scope: Scope,
-    /// Tells which volume handles belong to this node's driver, if the driver provides that.
+    /// The pools of this node's driver, if the driver reports them. A handle names its pool.
     pub pools: Pools,
     /// Whether this process leads, for work that one process does for the whole cluster.
     pub leader: Leadership,

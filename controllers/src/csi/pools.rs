@@ -1,6 +1,6 @@
 //! Decides which handles of volumes, snapshots and groups belong to this node's driver.
 //!
-//! The controllers know one thing about a handle, and only if the driver provides it: one of its
+//! If the driver reports its pools, the controllers know one thing about a handle. One of its
 //! dash-separated parts is the identity of its pool.
 
 use std::fmt;

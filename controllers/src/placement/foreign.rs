@@ -1,6 +1,6 @@
 //! Deletes PersistentVolumes of this driver that were made for another driver's claims.
 //!
-//! The PV controller binds a claim to any volume that names it, whatever the driver of either. An
+//! The PV controller binds a claim to any volume that names it, even to one of another driver. An
 //! admission policy refuses that binding, but the claim stays pending as long as the volume exists.
 //! Only a compromised node makes such a volume.
 
@@ -15,7 +15,7 @@ use crate::client::{ApiError, Resource};
 
 const DELETED: &str = "VolumeOfForeignClaim";
 
-/// The claim that a volume of this driver was made for and may be bound to yet.
+/// The claim that a volume of this driver was made for, if the volume may still be bound to it.
 ///
 /// The volume's name comes from the claim's UID. A released volume that an administrator binds to a
 /// new claim keeps its name, so it does not count as made for that claim. The phase may be Bound:
@@ -34,7 +34,7 @@ fn made_for<'a>(
     is_made_for.then_some(claim)
 }
 
-/// Whether the claim of this UID waits for the volume of another provisioner.
+/// True if the claim has this UID and waits for the volume of another provisioner.
 fn is_foreign(claim: &PersistentVolumeClaim, uid: Option<&str>, driver: &str) -> bool {
     claim.metadata.uid.as_deref() == uid
         && pvc::volume_name(claim).is_none()

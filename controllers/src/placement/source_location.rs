@@ -108,10 +108,10 @@ pub(super) fn volume_of<'a>(
 
 /// The node of a snapshot, by its content.
 ///
-/// The label `managed-by` decides, unless the handle is of another node's pool. A content without
-/// the label that names its volume is on that volume's node: only the volume is known to be the
-/// user's own, and a node may have written the handle. One made for an existing snapshot is on the
-/// node of its handle's pool.
+/// The label `managed-by` decides, unless the handle belongs to another node's pool. Without the
+/// label, a content that names its volume is on that volume's node. Only the volume is known to be
+/// the user's own: a node may have written the handle. A content made for an existing snapshot is
+/// on the node of its handle's pool.
 pub(super) fn of_content(
     content: &VolumeSnapshotContent,
     volume: impl FnOnce() -> SourceLocation,

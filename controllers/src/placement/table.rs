@@ -90,8 +90,8 @@ impl Table {
         Some(Table { size, nodes })
     }
 
-    /// True if each node still has room for as many claims as it has turns, and the turns still go
-    /// to the nodes with the most room.
+    /// True if each node still has room for as many claims as it has turns. The nodes with turns
+    /// must also still be those with the most room.
     pub(super) fn holds(&self, left: &[Left<'_>]) -> bool {
         let mut turns: BTreeMap<_, i64> = BTreeMap::new();
         for node in &self.nodes {

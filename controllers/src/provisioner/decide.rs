@@ -141,7 +141,7 @@ pub(super) fn screen(
     if !pvc::is_due(claim, class, context) {
         return settled(Decision::Nothing);
     }
-    // A call that may still be running is repeated, whatever objects exist now.
+    // A call that may still be running is repeated in any case.
     if facts.last.is_none() {
         if facts.has_volume {
             return settled(Decision::Nothing);

@@ -82,10 +82,10 @@ impl Provisioner {
         }
     }
 
-    /// True if the PersistentVolume of a claim exists. The API server is only asked about claims
-    /// for which an earlier process may have created a volume: a node's watch may not show that
-    /// volume. For a newer claim, only another node could have created it. That is rare, and the
-    /// name of the PersistentVolume reveals it.
+    /// True if the PersistentVolume of a claim exists. If an earlier process may have created it,
+    /// the API server is asked: a node's watch may not show that volume. For a newer claim, only
+    /// another node could have created it. That is rare, and the name of the PersistentVolume
+    /// reveals it.
     async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let volumes = self.context.caches.volumes();

@@ -12,7 +12,7 @@
 //! A literal may also become an entry of the peer's dynamic table, to which later fields refer by
 //! index. These fields then mean the overwritten value, on every stream. The indexes stay valid,
 //! because they count from the newest entry. The server's table also drops old entries no sooner
-//! than the peer's: its entry is never larger, because the peer uses Huffman coding only where that
+//! than the peer's, because its entry is never larger. The peer uses Huffman coding only where that
 //! is shorter.
 
 /// The start of each connection.

@@ -275,7 +275,7 @@ fn end_patch(claim: &PersistentVolumeClaim, expanded: &Expanded) -> Option<serde
     patch.finish(true)
 }
 
-/// The patch after a final error. It stays true whatever else was written meanwhile.
+/// The patch after a final error. It stays true after other writes, so it names no version.
 fn failure_patch(
     claim: &PersistentVolumeClaim,
     message: &str,

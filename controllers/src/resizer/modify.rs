@@ -162,7 +162,7 @@ fn infeasible_patch(claim: &PersistentVolumeClaim, target: &str, message: &str) 
     patch.finish(true)
 }
 
-/// The patch after a successful call. It stays true whatever else was written meanwhile.
+/// The patch after a successful call. It stays true after other writes, so it names no version.
 fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
     let mut patch = StatusPatch::of(claim);
     if status(claim).is_some() {

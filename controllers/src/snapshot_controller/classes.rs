@@ -1,5 +1,5 @@
 //! Creates the driver's default classes. A manifest cannot contain both a definition and an object
-//! of its kind: kubectl looks up all kinds of a manifest before it applies the first object.
+//! of its kind, because kubectl first looks up all kinds of a manifest.
 
 use kube::ResourceExt;
 

@@ -21,7 +21,7 @@ use crate::event::shorten;
 /// The most events of one request.
 const BATCH: usize = 128;
 
-/// How long the exporter waits for what.
+/// The exporter's waits and deadlines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// The pause after a new event, so that one request has several.
