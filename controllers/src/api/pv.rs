@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, NodeSelectorTerm, PersistentVolume, PersistentVolumeSpec,
+    CSIPersistentVolumeSource, NodeSelectorTerm, ObjectReference, PersistentVolume,
+    PersistentVolumeSpec,
 };
 use tonic::Status;
 use volume_capability::access_mode::Mode;
@@ -46,9 +47,14 @@ pub(crate) fn node_terms(volume: &PersistentVolume) -> Option<&[NodeSelectorTerm
     Some(&affinity.required.as_ref()?.node_selector_terms)
 }
 
+/// The claim that a volume names.
+pub(crate) fn claim(volume: &PersistentVolume) -> Option<&ObjectReference> {
+    volume.spec.as_ref()?.claim_ref.as_ref()
+}
+
 /// The UID of the claim that a volume names.
 pub(crate) fn claim_uid(volume: &PersistentVolume) -> Option<&str> {
-    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
+    claim(volume)?.uid.as_deref()
 }
 
 /// Combines all access modes of a volume into one CSI mode. `multi_writer` is the driver's

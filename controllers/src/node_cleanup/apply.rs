@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Tidier;
 use super::decide::{Action, Leftover, is_out_of_service};
+use crate::api::pv;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::client::{ApiError, EventKind, Resource, unless_gone};
 use crate::controller::finalizers;
@@ -210,8 +211,7 @@ impl Tidier {
         );
         let events = &self.context.events;
         events.warning(volume, GONE, message.clone());
-        let spec = volume.spec.as_ref();
-        if let Some(mut claim) = spec.and_then(|spec| spec.claim_ref.clone()) {
+        if let Some(mut claim) = pv::claim(volume).cloned() {
             claim.kind = Some("PersistentVolumeClaim".to_owned());
             claim.api_version = Some("v1".to_owned());
             events.emit(claim, EventKind::Warning, GONE, message);

@@ -131,8 +131,7 @@ impl Placement {
         let context = &self.context;
         let volumes = context.caches.volumes_of(&context.driver.name, handle);
         let is_bound = |volume: &&Arc<PersistentVolume>| {
-            let spec = volume.spec.as_ref();
-            let bound = spec.and_then(|spec| spec.claim_ref.as_ref());
+            let bound = pv::claim(volume);
             namespace.is_some() && bound.and_then(|bound| bound.namespace.as_deref()) == namespace
         };
         let bound = volumes.iter().filter(is_bound);

@@ -314,7 +314,7 @@ impl Queues {
                 self.handles.add(handle.to_owned());
             }
         }
-        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        let claim = pv::claim(volume).cloned();
         if let Some(claim) =
             claim.filter(|_| !matches!(change, Change::Applied { old: Some(_), .. }))
         {

@@ -26,7 +26,7 @@ fn made_for<'a>(
     naming: &Naming,
 ) -> Option<&'a ObjectReference> {
     let made_by = volume.annotations().get(PROVISIONED_BY)?;
-    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    let claim = pv::claim(volume)?;
     let is_made_for = made_by == driver
         && !volume.is_deleting()
         && !matches!(pv::phase(volume), Some("Released" | "Failed"))

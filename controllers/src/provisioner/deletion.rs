@@ -249,8 +249,7 @@ impl Provisioner {
         let Some(class) = self.context.caches.classes().get(class) else {
             return Ok(None);
         };
-        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
-        let claim = claim.unwrap_or_default();
+        let claim = pv::claim(volume).cloned().unwrap_or_default();
         let about = TemplateVars {
             volume: &volume.name_any(),
             claim: claim.name.as_deref().unwrap_or_default(),

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::api::{pvc, quantity};
+use crate::api::{pv, pvc, quantity};
 
 /// The name of the resource that is resized.
 pub(super) const STORAGE: &str = "storage";
@@ -64,8 +64,7 @@ pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
 
 /// True if the PV references this claim (same namespace and UID).
 pub(super) fn is_bound_to(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    reference.is_some_and(|reference| {
+    pv::claim(volume).is_some_and(|reference| {
         reference.namespace == claim.namespace() && reference.uid == claim.uid()
     })
 }

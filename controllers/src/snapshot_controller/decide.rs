@@ -196,9 +196,7 @@ pub(super) fn volume_of<'a>(
         return Err(format!("claim {name} is not bound to a volume yet"));
     }
     let volume = volume.ok_or_else(|| format!("the volume of claim {name} does not exist"))?;
-    let spec = volume.spec.as_ref();
-    let reference = spec.and_then(|spec| spec.claim_ref.as_ref());
-    if reference.is_some_and(|it| names::bind_state(it, claim) != BindState::Other) {
+    if pv::claim(volume).is_some_and(|it| names::bind_state(it, claim) != BindState::Other) {
         return Ok(volume);
     }
     let volume = volume.name_any();

@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Facts, Failure, GroupStep};
+use crate::api::pv;
 use crate::api::scope::MANAGED_BY;
 use crate::snapshot_controller::gather::Watches;
 use crate::snapshot_controller::names::{self, BindState};
@@ -143,9 +144,7 @@ impl Whole<'_> {
         if self.deletion_policy() == DeletionPolicy::Delete {
             finalizers.push(names::SNAPSHOT_BOUND);
         }
-        let volume = self.member.volume.as_ref();
-        let spec = volume.and_then(|volume| volume.spec.as_ref());
-        let claim = spec.and_then(|spec| spec.claim_ref.as_ref());
+        let claim = self.member.volume.as_deref().and_then(pv::claim);
         let metadata = ObjectMeta {
             name: Some(self.names().0),
             namespace: group.namespace(),
