@@ -1,7 +1,5 @@
 //! Reads PersistentVolumeClaims, and decides whether a claim is due for a volume.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -236,9 +234,6 @@ pub(crate) fn data_source(claim: &PersistentVolumeClaim) -> Result<DataSource, D
     }
     Ok(source)
 }
-
-/// An empty map, for callers that need a reference.
-pub(crate) static NO_ANNOTATIONS: BTreeMap<String, String> = BTreeMap::new();
 
 #[cfg(test)]
 mod tests;

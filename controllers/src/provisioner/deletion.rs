@@ -1,5 +1,7 @@
 //! Deletes volumes of deleted claims. A finalizer keeps their PersistentVolumes until then.
 
+use std::collections::BTreeMap;
+
 use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use kube::ResourceExt;
@@ -21,7 +23,6 @@ use crate::api::names::{
     CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,
     VOLUME_FINALIZER,
 };
-use crate::api::pvc::NO_ANNOTATIONS;
 
 const FAILED: &str = "VolumeFailedDelete";
 const WAITS: &str = "VolumeDelete";
@@ -254,7 +255,7 @@ impl Provisioner {
             volume: &volume.name_any(),
             claim: claim.name.as_deref().unwrap_or_default(),
             namespace: claim.namespace.as_deref().unwrap_or_default(),
-            annotations: &NO_ANNOTATIONS,
+            annotations: &BTreeMap::new(),
         };
         match &class.parameters {
             None => Ok(None),
