@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::identity_client::IdentityClient;
 use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use tonic::{Code, Status};
 
@@ -19,8 +18,7 @@ async fn send(
 ) -> tokio::task::JoinHandle<Result<(), Status>> {
     let mut node = rig.node().await;
     let call = tokio::spawn(async move { node.node_stage_volume(request).await.map(drop) });
-    let gate = rig.gate.clone();
-    tokio::task::spawn_blocking(move || gate.wait_for(mounts)).await.unwrap();
+    rig.wait_for(mounts).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     call
 }
@@ -134,14 +132,11 @@ async fn calls_that_are_switched_off_are_unimplemented() {
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_is_ready_without_a_pool() {
     let rig = Rig::new();
-    let mut identity = IdentityClient::new(rig.channel().await);
-    let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
-    assert_eq!(ready.into_inner().ready, Some(true));
+    rig.assert_ready().await;
 
     // A restart would not bring the pool back.
     std::fs::rename(rig.dir.path().join("pool/pool.json"), rig.dir.path().join("gone")).unwrap();
-    let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
-    assert_eq!(ready.into_inner().ready, Some(true));
+    rig.assert_ready().await;
     // NodeGetStorageHealth reports it instead.
     let request = csi::NodeGetStorageHealthRequest::default();
     let health = rig.node().await.node_get_storage_health(request).await;

@@ -116,8 +116,7 @@ async fn a_call_that_waits_until_its_deadline_is_aborted() {
         let (mut node, request) = (rig.node().await, rig.stage(&volume));
         async move { node.node_stage_volume(request).await.map(drop) }
     });
-    let gate = rig.gate.clone();
-    tokio::task::spawn_blocking(move || gate.wait_for(1)).await.unwrap();
+    rig.wait_for(1).await;
 
     let source = volume.clone();
     let snapshot = move || csi::CreateSnapshotRequest {

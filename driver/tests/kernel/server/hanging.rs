@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::identity_client::IdentityClient;
 use tokio::task::JoinSet;
 use tonic::Code;
 
@@ -12,60 +11,41 @@ use super::rig::Rig;
 /// Much longer than any call that does not hang.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A rig with a volume in the second pool; the first pool can be made to hang.
-struct Hung {
-    rig: Rig,
-    well: String,
+/// A rig, and a volume in its second pool.
+fn two_pools() -> (Rig, String) {
+    let rig = Rig::new();
+    let well = rig.volume_in("other", "well");
+    (rig, well)
 }
 
-impl Hung {
-    fn new() -> Hung {
-        let rig = Rig::new();
-        let well = rig.volume_in("other", "well");
-        Hung { rig, well }
-    }
-
-    fn hang(&self) {
-        let pool = self.rig.pools.named(None).unwrap().id().to_string();
-        self.rig.gate.close_for(&pool);
-    }
-
-    async fn wait_for(&self, tried: usize) {
-        let gate = self.rig.gate.clone();
-        let wait = move || gate.wait_for(tried);
-        tokio::task::spawn_blocking(wait).await.unwrap();
-    }
-
-    async fn probe(&self) {
-        let mut identity = IdentityClient::new(self.rig.channel().await);
-        let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
-        assert_eq!(ready.into_inner().ready, Some(true));
-    }
+/// From now on, the first pool hangs.
+fn hang(rig: &Rig) {
+    let pool = rig.pools.named(None).unwrap().id().to_string();
+    rig.gate.close_for(&pool);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     const CALLS: usize = 80;
     const THREADS: usize = 32;
-    let hung = Hung::new();
-    let rig = &hung.rig;
+    let (rig, well) = two_pools();
     let stuck: Vec<String> = (0..CALLS).map(|i| rig.volume(&i.to_string())).collect();
-    hung.hang();
+    hang(&rig);
     let mut calls = JoinSet::new();
     for volume in &stuck {
         let (mut node, request) = (rig.node().await, rig.stage(volume));
         calls.spawn(async move { node.node_stage_volume(request).await.map(drop) });
     }
-    hung.wait_for(THREADS).await;
+    rig.wait_for(THREADS).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(rig.gate.tried(), THREADS, "the other calls wait without a thread");
 
     // The rest of the driver works normally.
     let rest = async {
-        hung.probe().await;
+        rig.assert_ready().await;
         let mut node = rig.node().await;
-        node.node_stage_volume(rig.stage(&hung.well)).await.unwrap();
-        node.node_unstage_volume(rig.unstage(&hung.well)).await.unwrap();
+        node.node_stage_volume(rig.stage(&well)).await.unwrap();
+        node.node_unstage_volume(rig.unstage(&well)).await.unwrap();
         let all = csi::ListVolumesRequest::default();
         let listed = rig.controller().await.list_volumes(all).await.unwrap();
         assert_eq!(listed.into_inner().entries.len(), CALLS + 1);
@@ -85,15 +65,14 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
-    let hung = Hung::new();
-    let rig = &hung.rig;
+    let (rig, well) = two_pools();
     let mut node = rig.node().await;
     let stuck: Vec<String> = (0..5).map(|i| rig.volume(&i.to_string())).collect();
-    for volume in stuck.iter().chain([&hung.well]) {
+    for volume in stuck.iter().chain([&well]) {
         node.node_stage_volume(rig.stage(volume)).await.unwrap();
     }
     let before = rig.gate.tried();
-    hung.hang();
+    hang(&rig);
     let stats = |volume: &String| csi::NodeGetVolumeStatsRequest {
         volume_id: volume.clone(),
         volume_path: rig.stage(volume).staging_target_path,
@@ -104,13 +83,13 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
         let (mut node, request) = (rig.node().await, stats(volume));
         calls.spawn(async move { node.node_get_volume_stats(request).await });
     }
-    hung.wait_for(before + 1).await;
+    rig.wait_for(before + 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(rig.gate.tried(), before + 1, "one of them has a thread");
 
     let rest = async {
-        hung.probe().await;
-        let request = stats(&hung.well);
+        rig.assert_ready().await;
+        let request = stats(&well);
         node.node_get_volume_stats(request).await.unwrap();
     };
     tokio::time::timeout(SOON, rest).await.unwrap();

@@ -12,6 +12,7 @@ use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::node::Node;
 use hostloop_driver::storage::{NewVolume, Pools};
 use hostloop_proto::csi;
+use hostloop_proto::csi::identity_client::IdentityClient;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
@@ -53,6 +54,19 @@ impl Rig {
         let site: Site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
         let gate = Gate::before(&site.kernel);
         Rig { gate, ..Rig::over(site, configs) }
+    }
+
+    /// Waits until this many calls have reached the gate.
+    pub(crate) async fn wait_for(&self, tried: usize) {
+        let gate = self.gate.clone();
+        tokio::task::spawn_blocking(move || gate.wait_for(tried)).await.unwrap();
+    }
+
+    /// Checks that Probe answers that the driver is ready.
+    pub(crate) async fn assert_ready(&self) {
+        let mut identity = IdentityClient::new(self.channel().await);
+        let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
+        assert_eq!(ready.into_inner().ready, Some(true));
     }
 }
 
