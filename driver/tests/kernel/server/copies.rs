@@ -13,7 +13,6 @@ use super::rig::{Rig, mountable};
 use crate::testkit::{self, Configs, from, new_filesystem, of_snapshot, of_volume, range};
 
 const COPIES: usize = 24;
-const MIB: i64 = 1 << 20;
 
 /// A server over a pool on a filesystem of its own.
 fn rig(fs: FsType) -> Rig<Linux> {
@@ -22,15 +21,26 @@ fn rig(fs: FsType) -> Rig<Linux> {
     Rig::over(site, Configs::default())
 }
 
-async fn create(rig: &Rig<Linux>, name: &str, source: Option<Type>) -> Result<String, Status> {
-    let request = csi::CreateVolumeRequest {
+fn volume(name: &str, source: Option<Type>) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
         name: name.to_owned(),
-        capacity_range: range(32 * MIB, 0),
+        capacity_range: range(32 << 20, 0),
         volume_capabilities: vec![mountable()],
         volume_content_source: source.and_then(from),
         ..Default::default()
-    };
-    let made = rig.controller().await.create_volume(request).await?;
+    }
+}
+
+fn snapshot(volume: &str) -> csi::CreateSnapshotRequest {
+    csi::CreateSnapshotRequest {
+        source_volume_id: volume.to_owned(),
+        name: "snapshot".to_owned(),
+        ..Default::default()
+    }
+}
+
+async fn create(rig: &Rig<Linux>, name: &str, source: Option<Type>) -> Result<String, Status> {
+    let made = rig.controller().await.create_volume(volume(name, source)).await?;
     Ok(made.into_inner().volume.unwrap().volume_id)
 }
 
@@ -61,37 +71,24 @@ fn content() -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xfs)] fs: FsType) {
     let mut rig = rig(fs);
-    let volume = create(&rig, "source", None).await.unwrap();
-    let stage = rig.stage(&volume);
+    let source = create(&rig, "source", None).await.unwrap();
+    let stage = rig.stage(&source);
     rig.node().await.node_stage_volume(stage.clone()).await.unwrap();
     std::fs::write(format!("{}/before", stage.staging_target_path), content()).unwrap();
-    let snapshot = csi::CreateSnapshotRequest {
-        source_volume_id: volume.clone(),
-        name: "snapshot".to_owned(),
-        ..Default::default()
-    };
-    let taken = rig.controller().await.create_snapshot(snapshot).await.unwrap();
+    let taken = rig.controller().await.create_snapshot(snapshot(&source)).await.unwrap();
     let snapshot_id = taken.into_inner().snapshot.unwrap().snapshot_id;
 
     copy_at_once(&rig, "restore", of_snapshot(&snapshot_id)).await;
     // The volume stays mounted, so each copy freezes it.
-    copy_at_once(&rig, "clone", of_volume(&volume)).await;
+    copy_at_once(&rig, "clone", of_volume(&source)).await;
     std::fs::write(format!("{}/after", stage.staging_target_path), b"after").unwrap();
 
     // A deletion waits for copies that came first. Copies that come later find no snapshot.
     let mut calls = JoinSet::new();
     for n in 0..COPIES {
-        let (mut controller, snapshot) = (rig.controller().await, snapshot_id.clone());
-        calls.spawn(async move {
-            let request = csi::CreateVolumeRequest {
-                name: format!("late-{n}"),
-                capacity_range: range(32 * MIB, 0),
-                volume_capabilities: vec![mountable()],
-                volume_content_source: from(of_snapshot(snapshot)),
-                ..Default::default()
-            };
-            controller.create_volume(request).await.map(drop)
-        });
+        let mut controller = rig.controller().await;
+        let request = volume(&format!("late-{n}"), Some(of_snapshot(&snapshot_id)));
+        calls.spawn(async move { controller.create_volume(request).await.map(drop) });
     }
     tokio::time::sleep(Duration::from_millis(5)).await;
     let delete = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
@@ -101,7 +98,7 @@ async fn many_copies_of_one_source_all_succeed(#[values(FsType::Ext4, FsType::Xf
             assert_eq!(status.code(), Code::NotFound, "{status:?}");
         }
     }
-    rig.node().await.node_unstage_volume(rig.unstage(&volume)).await.unwrap();
+    rig.node().await.node_unstage_volume(rig.unstage(&source)).await.unwrap();
     rig.stop();
     rig.stopped().await;
 }
@@ -118,17 +115,12 @@ async fn a_call_that_waits_until_its_deadline_is_aborted() {
     });
     rig.wait_for(1).await;
 
-    let source = volume.clone();
-    let snapshot = move || csi::CreateSnapshotRequest {
-        source_volume_id: source.clone(),
-        name: "snapshot".to_owned(),
-        ..Default::default()
-    };
     let mut controller = rig.controller().await;
-    let mut hasty = Request::new(snapshot());
+    let mut hasty = Request::new(snapshot(&volume));
     hasty.set_timeout(Duration::from_secs(1));
     let aborted = controller.create_snapshot(hasty).await;
-    let retry = tokio::spawn(async move { controller.create_snapshot(snapshot()).await });
+    let retry = snapshot(&volume);
+    let retry = tokio::spawn(async move { controller.create_snapshot(retry).await });
     rig.gate.open();
     stage.await.unwrap().unwrap();
     retry.await.unwrap().unwrap();
