@@ -28,6 +28,11 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     unreachable!("the last round returns or panics")
 }
 
+/// Shuts a filesystem down: it answers every request with EIO.
+pub(crate) fn shut_down(at: &Path) {
+    run("xfs_io", &["-x", "-c", "shutdown", arg(at)]);
+}
+
 /// Gives this thread its own mount namespace. It has copies of all mounts, but of those of loop
 /// devices, only the ones beneath `kept`: a copy keeps another test's filesystem alive.
 pub(crate) fn own_namespace(kernel: &dyn Kernel, kept: &Path) {

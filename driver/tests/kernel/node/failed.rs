@@ -10,6 +10,7 @@ use hostloop_driver::storage;
 
 use super::Rig;
 use crate::testkit::*;
+use crate::tools::{arg, run, shut_down};
 
 /// How a pool's filesystem fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,17 +24,11 @@ enum Failure {
 fn fail(rig: &Rig, failure: Failure) {
     let at = rig.root().join("pool");
     match failure {
-        Failure::ShutDown => {
-            let done = Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&at).output();
-            let done = done.expect("these tests need xfs_io (package xfsprogs)");
-            assert!(done.status.success(), "{done:?}");
-        }
+        Failure::ShutDown => shut_down(&at),
         // ext4 itself does this after an error. A manual remount is refused while loop devices
         // write to it.
         Failure::ReadOnly => {
-            let remount = ["-o", "remount,errors=remount-ro"];
-            let done = Command::new("mount").args(remount).arg(&at).status();
-            assert!(done.unwrap().success());
+            run("mount", &["-o", "remount,errors=remount-ro", arg(&at)]);
             let table = rig.kernel.mounts().unwrap();
             let minor = table.at(&at).unwrap().loop_minor().unwrap();
             let trigger = format!("/sys/fs/ext4/loop{minor}/trigger_fs_error");

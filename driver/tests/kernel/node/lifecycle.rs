@@ -1,12 +1,12 @@
 //! Mount flags and groups of mounted volumes.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::Command;
 
 use hostloop_driver::kernel::Kernel;
 
 use super::Rig;
 use crate::testkit::*;
+use crate::tools::{arg, run};
 
 #[test]
 fn mount_flags_hold_and_unknown_ones_are_refused() {
@@ -46,8 +46,7 @@ fn an_ext4_is_checked_unless_it_is_clean() {
         rig.assert_detached(id);
         for change in ["lastcheck @0", &format!("state {state}")] {
             let change = format!("set_super_value {change}");
-            let changed = Command::new("debugfs").args(["-w", "-R", &change]).arg(&image).output();
-            assert!(changed.unwrap().status.success(), "{change}");
+            run("debugfs", &["-w", "-R", &change, arg(&image)]);
         }
         rig.stage(id, "a", &mount("ext4")).unwrap();
         let mut last_check = [0; 4];

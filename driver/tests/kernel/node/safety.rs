@@ -1,13 +1,13 @@
 //! A volume can't harm its node.
 
 use std::path::Path;
-use std::process::Command;
 
 use hostloop_driver::kernel::Kernel;
 use hostloop_driver::storage::Source;
 
 use super::Rig;
 use crate::testkit::*;
+use crate::tools::{arg, run};
 
 /// The author of a filesystem chooses the error policy in its superblock.
 #[test]
@@ -17,8 +17,7 @@ fn a_superblock_can_not_have_the_node_panic() {
     rig.unstage(id, "a").unwrap();
     rig.assert_detached(id);
     let image = rig.root().join(format!("pool/volumes/{id}/image"));
-    let tuned = Command::new("tune2fs").args(["-e", "panic"]).arg(&image).status();
-    assert!(tuned.unwrap().success());
+    run("tune2fs", &["-e", "panic", arg(&image)]);
     let remounts = |at: &Path| {
         let table = rig.kernel.mounts().unwrap();
         let options = &table.at(at).unwrap().super_options;

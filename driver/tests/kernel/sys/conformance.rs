@@ -11,9 +11,8 @@ use hostloop_driver::kernel::{
 };
 
 use super::scratch::{self, Scratch, is_detached, lasting};
-use super::silent::shut_down;
 use crate::testkit::{MI, loop_spec, make_fs, mkfs_spec};
-use crate::tools::sparse;
+use crate::tools::{shut_down, sparse};
 
 #[test]
 fn the_model_answers_like_the_kernel() {

@@ -21,10 +21,6 @@ fn find(s: &Scratch, minor: u32) -> LoopInfo {
     loops.into_iter().find(|l| l.minor == minor).unwrap()
 }
 
-pub(crate) fn shut_down(at: &Path) {
-    run("xfs_io", &["-x", "-c", "shutdown", arg(at)]);
-}
-
 #[test]
 fn a_device_that_hangs_does_not_block_the_others() {
     let s = Scratch::new();
