@@ -1,10 +1,11 @@
 //! `status` and `fsck` on the machine's own kernel. They need root and loop devices.
 
-use std::fs::File;
 use std::path::Path;
 
 use hostloop_driver::kernel::LoopDevice;
 use hostloop_driver::kernel::linux::Linux;
+
+use crate::tools::open_rw;
 
 mod fsck;
 mod status;
@@ -20,5 +21,5 @@ fn site(spec: &str) -> Site {
 
 /// Attaches a file, until it is detached or the site is dropped.
 fn attach(site: &Site, file: &Path) -> LoopDevice {
-    site.attach_file(&File::options().read(true).write(true).open(file).unwrap())
+    site.attach_file(&open_rw(file))
 }

@@ -61,12 +61,37 @@ pub(crate) fn release(tool: &str, args: &[&str]) {
     }
 }
 
+pub(crate) fn open_rw(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
 pub(crate) fn sparse(path: &Path, len: u64) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
     let file = options.open(path).unwrap();
     file.set_len(len).unwrap();
     file
+}
+
+/// The loop devices over a file, by their nodes' paths.
+pub(crate) fn loops_of(file: &Path) -> Vec<String> {
+    let output = run("losetup", &["-n", "-O", "NAME", "-j", arg(file)]);
+    output.lines().map(|l| l.trim().to_owned()).collect()
+}
+
+/// Allocates all free space of a filesystem to this file, from offset `len` on. Returns its new
+/// length.
+pub(crate) fn fill(file: &File, mut len: u64) -> u64 {
+    let mut step = 64 << 20;
+    while step >= 4096 {
+        match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), len, step) {
+            Ok(()) => len += step,
+            Err(rustix::io::Errno::NOSPC) => step /= 2,
+            Err(e) => panic!("fallocate: {e}"),
+        }
+    }
+    file.sync_all().unwrap();
+    len
 }
 
 /// An attached loop device.
@@ -82,8 +107,7 @@ impl Loop {
     }
 
     pub(crate) fn open(&self) -> File {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).open(&self.device).unwrap()
+        open_rw(&self.device)
     }
 }
 

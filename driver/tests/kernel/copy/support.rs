@@ -10,6 +10,7 @@ use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
 use tempfile::TempDir;
 
 pub(crate) use crate::testkit::collect;
+use crate::tools::fill;
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
 
 /// A filesystem for images. Fields are dropped in order.
@@ -45,15 +46,7 @@ impl Pool {
     pub(crate) fn fill(&self) -> File {
         let file = sparse(&self.path("filler"), 0);
         std::fs::remove_file(self.path("filler")).unwrap();
-        let mut step = 64 << 20;
-        let mut at = 0;
-        while step >= 4096 {
-            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), at, step) {
-                Ok(()) => at += step,
-                Err(_) => step /= 2,
-            }
-        }
-        file.sync_all().unwrap();
+        fill(&file, 0);
         file
     }
 

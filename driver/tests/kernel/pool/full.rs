@@ -9,6 +9,7 @@ use std::sync::Arc;
 use hostloop_driver::storage::{Error, Pools, Provisioning, VolumeId, VolumeRecord};
 
 use super::support::*;
+use crate::tools::fill;
 
 /// Fills a filesystem, and releases space in given small steps.
 struct Filler {
@@ -19,27 +20,12 @@ struct Filler {
 impl Filler {
     fn new(dir: &Path) -> Filler {
         let file = File::create_new(dir.join("filler")).unwrap();
-        let mut filler = Filler { file, len: 0 };
-        filler.fill();
-        filler
-    }
-
-    fn fill(&mut self) {
-        let mut step = 64 * MI;
-        while step >= 4096 {
-            let none = rustix::fs::FallocateFlags::empty();
-            match rustix::fs::fallocate(&self.file, none, self.len, step) {
-                Ok(()) => self.len += step,
-                Err(rustix::io::Errno::NOSPC) => step /= 2,
-                Err(e) => panic!("fallocate: {e}"),
-            }
-        }
-        self.file.sync_all().unwrap();
+        let len = fill(&file, 0);
+        Filler { file, len }
     }
 
     fn leave(&mut self, blocks: u64) {
-        self.fill();
-        self.len = self.len.saturating_sub(blocks * 4096);
+        self.len = fill(&self.file, self.len).saturating_sub(blocks * 4096);
         self.file.set_len(self.len).unwrap();
         self.file.sync_all().unwrap();
     }

@@ -110,12 +110,12 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     let metadata = file.metadata().unwrap();
     assert_eq!((metadata.len(), metadata.mode() & 0o777), (400 * MI, 0o600));
     assert!(metadata.blocks() * 512 < 100 * MI, "it is sparse");
-    let device = loop_of(&file);
+    let device = loops_of(&file);
     assert_eq!(device.len(), 1);
     let at = world.pool().root().to_path_buf();
 
     assert_eq!(world.open().volumes()[0].id, made.id);
-    assert_eq!(loop_of(&file), device);
+    assert_eq!(loops_of(&file), device);
 
     // The pool's mount is gone, but an open file still holds the filesystem. This happens when a
     // container's mounts end with it while a pod has a volume attached.
@@ -123,12 +123,12 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     world.close();
     run("umount", &["-l", arg(&at)]);
     assert_eq!(world.open().volumes()[0].id, made.id);
-    assert_eq!(loop_of(&file), device, "no second device over one image");
+    assert_eq!(loops_of(&file), device, "no second device over one image");
     drop(hold);
 
     // Without a holder, the device detaches automatically.
     world.unmount();
-    assert!(loop_of(&file).is_empty());
+    assert!(loops_of(&file).is_empty());
     assert_eq!(world.open().volumes()[0].id, made.id);
 }
 

@@ -1,7 +1,6 @@
 //! Disks, filesystems and pools that are gone when the test is over.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::storage::{Error, NewVolume, Provisioning};
@@ -10,7 +9,7 @@ use tempfile::TempDir;
 use crate::testkit;
 pub(crate) use crate::testkit::MI;
 use crate::tools::release;
-pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
+pub(crate) use crate::tools::{Loop, Mount, arg, loops_of, mkfs, open_rw, run, sparse};
 pub(crate) use hostloop_driver::kernel::Kernel;
 
 /// Configured pools and the process that has them open, on the machine's kernel.
@@ -72,16 +71,6 @@ pub(crate) fn new(name: &str, bytes: u64, provisioning: Provisioning) -> NewVolu
     let mut new = NewVolume { capacity_bytes: bytes, ..testkit::new(name) };
     new.settings.provisioning = provisioning;
     new
-}
-
-/// A loop device over a file, by its node's name; none or several fail the test.
-pub(crate) fn loop_of(file: &Path) -> Vec<String> {
-    let output = run("losetup", &["-n", "-O", "NAME", "-j", arg(file)]);
-    output.lines().map(|l| l.trim().to_owned()).collect()
-}
-
-pub(crate) fn open_rw(path: &Path) -> File {
-    File::options().read(true).write(true).open(path).unwrap()
 }
 
 /// Opening the pools fails, and the error says all this.

@@ -2,7 +2,6 @@
 //! the changes, behind the driver's back.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use hostloop_driver::kernel::{
     BindFlags, FsType, Kernel, LoopInfo, LoopScope, MountEntry, MountTable, file_id,
@@ -10,7 +9,7 @@ use hostloop_driver::kernel::{
 
 use super::scratch::{Scratch, lasting, size};
 use crate::testkit::{MI, loops_beneath};
-use crate::tools::{arg, run};
+use crate::tools::{arg, loops_of, run};
 
 /// The scratch directory's part of a mount table, without what only one of two ways to read it
 /// shows.
@@ -126,21 +125,16 @@ fn what_is_known_follows_what_others_change() {
                     .unwrap()
                     .set_len(2 * MI)
                     .unwrap();
-                let device = losetup_of(&path("other"));
-                run("losetup", &["-c", &device]);
+                run("losetup", &["-c", &loops_of(&path("other"))[0]]);
             }),
         ),
-        ("detach it", Box::new(|| drop(run("losetup", &["-d", &losetup_of(&path("other"))])))),
+        ("detach it", Box::new(|| drop(run("losetup", &["-d", &loops_of(&path("other"))[0]])))),
     ];
     std::fs::File::create(path("other")).unwrap().set_len(MI).unwrap();
     for (what, change) in changes {
         change();
         assert_eq!(known(&s), read(&s), "after: {what}");
     }
-}
-
-fn losetup_of(file: &Path) -> String {
-    run("losetup", &["-n", "-O", "NAME", "-j", arg(file)]).trim().to_owned()
 }
 
 #[test]
@@ -197,7 +191,7 @@ fn a_look_for_one_image_leaves_other_images_devices_alone() {
         run("losetup", &["-f", arg(path)]);
     }
     let minors = paths.each_ref().map(|path| {
-        let device = losetup_of(path);
+        let device = loops_of(path).remove(0);
         device.strip_prefix("/dev/loop").unwrap().parse::<u32>().unwrap()
     });
     let ids = images.each_ref().map(|image| file_id(image).unwrap());

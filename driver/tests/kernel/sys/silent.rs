@@ -2,7 +2,6 @@
 //! device caused it.
 
 use std::fs::File;
-use std::path::Path;
 
 use hostloop_driver::kernel::{BindFlags, Kernel, LoopInfo, LoopSpec, file_id};
 use rustix::fs::{Mode, OFlags};
@@ -10,11 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use super::fuse::Hanging;
 use super::scratch::{Scratch, is_detached, lasting};
 use crate::testkit::{MI, loop_spec};
-use crate::tools::{arg, run};
-
-fn read_write(path: &Path) -> File {
-    File::options().read(true).write(true).open(path).unwrap()
-}
+use crate::tools::{arg, open_rw, run};
 
 fn find(s: &Scratch, minor: u32) -> LoopInfo {
     let loops = s.kernel.loops().unwrap();
@@ -26,7 +21,7 @@ fn a_device_that_hangs_does_not_block_the_others() {
     let s = Scratch::new();
     let at = s.dir("hanging");
     let server = Hanging::mount(&at);
-    let image = read_write(&at.join("image"));
+    let image = open_rw(&at.join("image"));
     let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
     let before = find(&s, device.minor);
     assert!(before.backing.is_some());
