@@ -189,6 +189,15 @@ impl Pod {
         http(address.expect("they have an address"), "/metrics")
     }
 
+    /// The value of a counter with its labels, such as `name{label="value"}`. It is 0 if the
+    /// metrics lack it.
+    pub fn counter(&self, sample: &str) -> usize {
+        let metrics = self.metrics();
+        let mut lines = metrics.lines();
+        let value = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    }
+
     pub(crate) fn assert_running(&self) {
         let ended = self.controllers.lock().as_mut().and_then(Controllers::ended);
         if let Some(status) = ended {

@@ -246,10 +246,7 @@ async fn detach_all(fleet: &Fleet, attachments: &[Place]) {
 
 /// The number of changes of attachments that a node's watch has reported.
 fn watched(member: &Member) -> usize {
-    let counted = r#"hostloop_watch_events_total{kind="VolumeAttachment"} "#;
-    let metrics = member.metrics();
-    let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
-    line.map_or(0, |count| count.parse().expect("a number"))
+    member.counter(r#"hostloop_watch_events_total{kind="VolumeAttachment"}"#)
 }
 
 /// A node's watch reports three changes of each of its own attachments and none of others: the

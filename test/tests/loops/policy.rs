@@ -218,13 +218,8 @@ async fn the_api_server_places_claims_by_the_table() {
 
 /// The number of claims that a fleet's leader has placed itself.
 fn placed_by_leader(fleet: &Fleet) -> usize {
-    let counted = r#"hostloop_assignments_total{outcome="assigned"} "#;
-    let of = |metrics: String| {
-        let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
-        line.map_or(0, |count| count.parse().expect("a number"))
-    };
-    let members = fleet.members.iter();
-    members.map(|member| of(member.metrics())).sum()
+    let placed = r#"hostloop_assignments_total{outcome="assigned"}"#;
+    fleet.members.iter().map(|member| member.counter(placed)).sum()
 }
 
 /// The leader maintains the table, the API server places claims from it, and nodes make their
