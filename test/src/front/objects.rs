@@ -273,16 +273,9 @@ impl Objects {
 
     pub async fn create(&self, object: Value) -> Value {
         let at = Place::of_object(&object);
-        let made = self.try_create(object).await;
-        made.unwrap_or_else(|e| panic!("making {at}: {e}"))
-    }
-
-    /// Creates an object and returns the error if the API server rejects it.
-    pub async fn try_create(&self, object: Value) -> Result<Value, kube::Error> {
-        let at = Place::of_object(&object);
         let object = serde_json::from_value(object).expect("it is an object");
-        let made = self.api(&at).create(&PostParams::default(), &object).await?;
-        Ok(plain(made))
+        let made = self.api(&at).create(&PostParams::default(), &object).await;
+        plain(made.unwrap_or_else(|e| panic!("making {at}: {e}")))
     }
 
     /// Creates a namespace.
