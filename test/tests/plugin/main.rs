@@ -73,9 +73,8 @@ fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     });
     assert!(attached, "the driver reported no attachment");
 
-    let (said, succeeds) = plugin.run(&["install", "--default-class"]);
-    assert!(!succeeds, "{said}");
-    assert_has(&said, &["attachRequired: true, which is immutable", "add --attach"]);
+    let words = ["attachRequired: true, which is immutable", "add --attach"];
+    plugin.fails(&["install", "--default-class"], &words);
     cluster.kubectl(&["delete", "csidriver", "hostloop.csi.dev"]);
 }
 
@@ -113,33 +112,25 @@ async fn a_life_by_the_plugin() {
     let fixture = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
     machine::run("mount", &["--make-shared", text(fixture.mount().expect("it is mounted"))]);
     let pool = fixture.argument();
-    let install = |further: &[&str]| {
-        let flags = ["install", "--pool", &pool, "--kubelet-dir", kubelet_dir];
-        plugin.run(&[&flags[..], further].concat())
-    };
+    let install = ["install", "--pool", &pool, "--kubelet-dir", kubelet_dir];
 
     // What will be applied, without any change.
-    let (said, succeeds) = install(&["--dry-run"]);
-    assert!(succeeds, "{said}");
-    assert_has(&said, &["kind: DaemonSet", "kind: CustomResourceDefinition", kubelet_dir]);
+    let applied = ["kind: DaemonSet", "kind: CustomResourceDefinition", kubelet_dir];
+    plugin.succeeds(&[&install[..], &["--dry-run"]].concat(), &applied);
 
     // Without the image, the reason and the remedy are said.
-    let attach = ["--attach", "--snapshot-controller", "no"];
-    let (said, succeeds) = install(&[&attach[..], &["--timeout", "15s"]].concat());
-    assert!(!succeeds, "{said}");
-    assert_has(&said, &["ErrImageNeverPull", "ctr --namespace k8s.io images import"]);
+    let attach = [&install[..], &["--attach", "--snapshot-controller", "no"]].concat();
+    let remedy = ["ErrImageNeverPull", "ctr --namespace k8s.io images import"];
+    plugin.fails(&[&attach[..], &["--timeout", "15s"]].concat(), &remedy);
     plugin.fails(&["load", text(&binary())], &["unknown distribution, not kind or minikube"]);
 
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
-    let (said, succeeds) = install(&attach);
-    assert!(succeeds, "{said}");
-    assert_has(&said, &["no snapshot controller", "ready after"]);
+    plugin.succeeds(&attach, &["no snapshot controller", "ready after"]);
     attaches_without_snapshots(&cluster, &plugin);
 
-    let (said, succeeds) = install(&["--default-class"]);
-    assert!(succeeds, "{said}");
     let node = format!("{}: ready after", cluster.node(1));
-    assert_has(&said, &[&node, "hostloop is the cluster's snapshot controller", "Next: "]);
+    let words = [&*node, "hostloop is the cluster's snapshot controller", "Next: "];
+    plugin.succeeds(&[&install[..], &["--default-class"]].concat(), &words);
     let said = plugin.succeeds(&["install"], &["0 created, 0 changed"]);
     assert!(said.contains(&pool), "the pool stays: {said}");
 
