@@ -28,8 +28,8 @@ impl Checksum {
 /// btrfs compresses pieces of this size.
 const PIECE: usize = 128 << 10;
 
-/// Content that does not compress and differs by seed. Pieces of it differ only in their first bytes,
-/// because a debug build takes long to make random numbers.
+/// Content that does not compress and differs by seed. Pieces of it differ only in their first
+/// bytes, because a debug build takes long to make random numbers.
 pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
     // xorshift64*, which works with every seed but 0.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -38,8 +38,8 @@ spec:
   paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
 ";
 
-/// The policies with which the API server places and labels claims and labels attachments, and their
-/// empty ConfigMap: for this driver, with this name, in this namespace.
+/// The policies with which the API server places and labels claims and labels attachments, and
+/// their empty ConfigMap: for this driver, with this name, in this namespace.
 pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     let policy = read("components/place-claims/policy.yaml");
     let policy = replaced(

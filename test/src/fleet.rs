@@ -342,7 +342,8 @@ impl Fleet {
         self
     }
 
-    /// Writes the kubeconfigs of the deployed accounts. A node's token is bound to a pod on the node.
+    /// Writes the kubeconfigs of the deployed accounts. A node's token is bound to a pod on the
+    /// node.
     async fn write_kubeconfigs(&self, admin: &Path) {
         for member in &self.members {
             let node = &member.node;

@@ -143,8 +143,8 @@ impl Front {
         self.pod.log()
     }
 
-    /// Creates the objects of a driver: a namespace, the CSIDriver, nodes with CSINodes, and a class
-    /// with the front's name.
+    /// Creates the objects of a driver: a namespace, the CSIDriver, nodes with CSINodes, and a
+    /// class with the front's name.
     async fn make_surroundings(&self, topology: bool) {
         let driver = &self.driver_name;
         self.objects.namespace(&self.name).await;

@@ -43,7 +43,8 @@ impl Namespace {
         }
         let mut others = mounted(&namespace.mountinfo());
         others.retain(|mount| mount.on_loop() && !mount.at.starts_with(scratch.path()));
-        // No tool unmounts: the leak checkers of other tests would find their paths in its arguments.
+        // No tool unmounts: the leak checkers of other tests would find their paths in its
+        // arguments.
         let inside = File::open(namespace.handle()).expect("the holder is alive");
         let unmounted = std::thread::spawn(move || {
             // The kernel only lets a thread change its namespace that shares no working directory.

@@ -34,7 +34,8 @@ impl Plugin<'_> {
         command
     }
 
-    /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it succeeds.
+    /// Runs `kubectl hostloop` and returns what it prints, errors included, and whether it
+    /// succeeds.
     pub fn run(&self, arguments: &[&str]) -> (String, bool) {
         let output = self.command(arguments).output().expect("the plugin can be run");
         let said = [output.stdout, output.stderr].concat();

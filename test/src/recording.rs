@@ -74,7 +74,8 @@ fn sharing(image: &[Run], other: &[Run]) -> Sharing {
     Sharing { shared, own: all - shared }
 }
 
-/// True if a recording shows that the images shared blocks, and that `bytes` were then split by a write.
+/// True if a recording shows that the images shared blocks, and that `bytes` were then split by a
+/// write.
 pub fn was_split(sharings: &[Sharing], bytes: u64) -> bool {
     let least_own = |until: usize| sharings[..until].iter().map(|sharing| sharing.own).min();
     let split = |(at, now): (usize, &Sharing)| {

@@ -12,8 +12,8 @@ pub struct Scenario {
     /// A short description.
     pub name: &'static str,
     pub pool: PoolKind,
-    /// The number of effects of the act, undisturbed. A test that walks through them must meet about
-    /// as many. 0 if no test does.
+    /// The number of effects of the act, undisturbed. A test that walks through them must meet
+    /// about as many. 0 if no test does.
     pub effects: usize,
     /// True if the driver's mounts disappear with it, as a container's do.
     pub mounts_die: bool,

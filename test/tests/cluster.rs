@@ -153,9 +153,11 @@ async fn nodes_run_pods_and_go_without_a_trace() {
     assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
 }
 
-/// Attaches new files of a folder on a node to loop devices. Where a device has no node, one is made.
+/// Attaches new files of a folder on a node to loop devices. Where a device has no node, one is
+/// made.
 fn attach(node: &Node, folder: &Path, count: usize) -> Vec<String> {
-    let script = "mkdir -p $2 && truncate -s 1M $2/$3 && { [ -e $0 ] || mknod $0 b 7 $1; } && losetup $0 $2/$3";
+    let script = "mkdir -p $2 && truncate -s 1M $2/$3 && { [ -e $0 ] || mknod $0 b 7 $1; } && \
+                  losetup $0 $2/$3";
     let try_attach = |file: &str| {
         let free = machine::run("losetup", &["--find"]);
         let minor = free.trim_start_matches("/dev/loop");

@@ -1,6 +1,6 @@
-//! Tests on the machine's own kernel: real loop devices, filesystems and mounts. They need root, loop
-//! devices and the tools of ext4, XFS and btrfs. Tests of all modules share one process, so that none
-//! may change its working directory or environment.
+//! Tests on the machine's own kernel: real loop devices, filesystems and mounts. They need root,
+//! loop devices and the tools of ext4, XFS and btrfs. Tests of all modules share one process, so
+//! that none may change its working directory or environment.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics fails, helpers included")]
 

@@ -154,8 +154,8 @@ fn died_in_mkfs() -> Prepared {
     prepared
 }
 
-/// Kills the second try before each effect, and at the end in the middle of its mkfs. Every state must
-/// be one that the next start recognizes.
+/// Kills the second try before each effect, and at the end in the middle of its mkfs. Every state
+/// must be one that the next start recognizes.
 #[test]
 fn a_death_in_the_middle_of_mkfs_and_another_in_the_next_start() {
     let _scenario = fail::FailScenario::setup();

@@ -1,7 +1,7 @@
 //! An OTLP collector in memory, for tests of what exports spans.
 //!
-//! It takes spans by gRPC at a port of 127.0.0.1, and keeps them. A test sets its [`Answer`], and can
-//! stop it and start it again at the same address.
+//! It takes spans by gRPC at a port of 127.0.0.1, and keeps them. A test sets its [`Answer`], and
+//! can stop it and start it again at the same address.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

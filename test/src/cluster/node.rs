@@ -1,8 +1,8 @@
 //! A cluster's node, as this machine sees it.
 //!
-//! The first node has the machine's own files, unless the cluster has a layout. Every other node has
-//! its own mount namespace: a path there may be another file than here, and this process's mount
-//! table does not show its mounts.
+//! The first node has the machine's own files, unless the cluster has a layout. Every other node
+//! has its own mount namespace: a path there may be another file than here, and this process's
+//! mount table does not show its mounts.
 
 use std::path::{Path, PathBuf};
 

@@ -29,7 +29,8 @@ fn a_mistake_is_an_error_that_names_the_value() {
         (json!({"classes": {"hostloop-ext4": {"reclaim": "Retain"}}}), "reclaim"),
         (json!({"classes": {"hostloop-ext4": {"parameters": {"thick": true}}}}), "thick"),
         (
-            json!({"classes": {"hostloop-ext4": {"default": true}, "hostloop-xfs": {"default": true}}}),
+            json!({"classes": {"hostloop-ext4": {"default": true},
+                "hostloop-xfs": {"default": true}}}),
             "only one may be the default, and hostloop-ext4, hostloop-xfs are",
         ),
         (json!({"resources": {"nodes": {}}}), "nodes"),

@@ -230,7 +230,8 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
             Ok(_) => return walk,
             Err(dead) => walk.killed(&dead),
         }
-        // With mount propagation, mounts outlive the container as well; an image's loop device, too.
+        // With mount propagation, mounts outlive the container as well; an image's loop device,
+        // too.
         let next = |namespace: Namespace| match kind {
             PoolKind::Image => namespace,
             _ => {

@@ -34,8 +34,8 @@ fn online(world: &World, fs: &str) {
 const RESIZING: [&str; 4] =
     ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
-/// A claim with its requested size has no resize status or condition left. It may have others: since
-/// Kubernetes 1.37, `Unused` tells whether a pod uses it.
+/// A claim with its requested size has no resize status or condition left. It may have others:
+/// since Kubernetes 1.37, `Unused` tells whether a pod uses it.
 fn assert_settled(space: &Space<'_>) {
     space.until_claim("not resizing", "data", |claim| {
         let mut conditions = claim["status"]["conditions"].as_array().into_iter().flatten();

@@ -53,7 +53,8 @@ impl<'a, 'w> Writer<'a, 'w> {
     fn assert_unharmed(&self) {
         self.assert_writes();
         // Gaps are no longer than on a busy machine.
-        let gaps = "awk 'NR > 1 && $1 - last > max { max = $1 - last } { last = $1 } END { print int(max / 1e9) }' /data/log";
+        let gaps = "awk 'NR > 1 && $1 - last > max { max = $1 - last } { last = $1 } \
+                    END { print int(max / 1e9) }' /data/log";
         let gap = self.space.sh("writer", gaps);
         assert!(gap.parse::<u64>().is_ok_and(|s| s < 10), "a gap of {gap} s");
     }
@@ -159,8 +160,8 @@ fn unfinished(space: &Space<'_>, prefix: &str) -> usize {
     pending + snapshots.filter(|one| one["status"]["readyToUse"] != true).count()
 }
 
-/// Kubelet stops and starts, also amid a call: the driver registers again, the call is repeated, and
-/// pods' volumes work as before.
+/// Kubelet stops and starts, also amid a call: the driver registers again, the call is repeated,
+/// and pods' volumes work as before.
 pub(crate) fn kubelet_is_restarted(world: &World) {
     let site = world.site(2);
     let _alone = site.alone();
@@ -206,8 +207,8 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     space.end();
 }
 
-/// `kubectl drain` evicts all pods of a node. The volumes are unstaged there. A pod that is replaced
-/// waits for the node if its volume is there, and moves if it has none or an inline one.
+/// `kubectl drain` evicts all pods of a node. The volumes are unstaged there. A pod that is
+/// replaced waits for the node if its volume is there, and moves if it has none or an inline one.
 pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     let site = world.site(2);
     let _alone = site.alone();

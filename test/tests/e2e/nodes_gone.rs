@@ -82,7 +82,10 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
         }
         space.selected(claim, slow.name(), "512Mi");
     }
-    let moved = || json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": quick.name()}}});
+    let moved = || {
+        let selected = json!({"volume.kubernetes.io/selected-node": quick.name()});
+        json!({"metadata": {"annotations": selected}})
+    };
     for claim in &names {
         // A claim that already has a volume stays.
         if text(&space.claim_now(claim), "/status/phase") != "Bound" {

@@ -158,8 +158,8 @@ impl World {
         }
     }
 
-    /// [`World::deploy_attached`], then takes away some controllers, and all but two volumes of each
-    /// node.
+    /// [`World::deploy_attached`], then takes away some controllers, and all but two volumes of
+    /// each node.
     pub(crate) fn deploy_limited(&self) {
         self.deploy_attached();
         let fewer = "CONTROLLERS=*,-resizer,-placement";

@@ -24,8 +24,8 @@ const NAMES: [&str; 2] = ["central-a", "central-b"];
 const WORKERS: usize = 10;
 const CREATE: &str = "CreateVolume";
 
-/// The terms of the lease. A leader that loses its lease ends, and this test does not restart it. So
-/// the terms must leave time to renew on a busy machine.
+/// The terms of the lease. A leader that loses its lease ends, and this test does not restart it.
+/// So the terms must leave time to renew on a busy machine.
 const LEASE: [&str; 3] = [
     "--leader-election-lease-duration=12s",
     "--leader-election-renew-deadline=10s",

@@ -1,5 +1,5 @@
-//! An API server that lacks every optional kind: VolumeAttributesClasses, as before Kubernetes 1.34,
-//! snapshots and groups.
+//! An API server that lacks every optional kind: VolumeAttributesClasses, as before Kubernetes
+//! 1.34, snapshots and groups.
 
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::front::FrontSpec;

@@ -78,7 +78,8 @@ fn attaches_without_snapshots(cluster: &Cluster, plugin: &Plugin<'_>) {
     cluster.kubectl(&["delete", "csidriver", "hostloop.csi.dev"]);
 }
 
-/// Runs the commands with kubectl that README.md shows below these words, and returns what they print.
+/// Runs the commands with kubectl that README.md shows below these words, and returns what they
+/// print.
 fn paste(cluster: &Cluster, words: &str) -> String {
     let readme = std::fs::read_to_string(machine::root().join("README.md")).expect("it is there");
     let (_, below) = readme.split_once(words).unwrap_or_else(|| panic!("no {words}"));

@@ -1,5 +1,5 @@
-//! What `status`, `describe` and `logs` show of a claim in use, against what kubectl and the machine
-//! show of it.
+//! What `status`, `describe` and `logs` show of a claim in use, against what kubectl and the
+//! machine show of it.
 
 use std::collections::BTreeSet;
 use std::fs::File;

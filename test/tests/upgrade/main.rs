@@ -1,8 +1,8 @@
 //! From the last release to this version and back, on a cluster of two nodes, while pods write and
 //! claims are made and deleted.
 //!
-//! The last release is built from its commit (`test/upgrade/last-release`) and deployed with its own
-//! manifests. `scripts/test --only upgrade` builds it.
+//! The last release is built from its commit (`test/upgrade/last-release`) and deployed with its
+//! own manifests. `scripts/test --only upgrade` builds it.
 //!
 //! - On each node a pod writes to a volume of each kind and syncs each write. It ends at the first
 //!   error. After each change of the version its container is the same and no write is missing.

@@ -48,8 +48,8 @@ impl Writer {
         writer
     }
 
-    /// The container is the first one, no line is missing, and there are new ones. Returns the lines
-    /// of all volumes together.
+    /// The container is the first one, no line is missing, and there are new ones. Returns the
+    /// lines of all volumes together.
     pub(crate) async fn assert_undisturbed(&mut self, site: &Site) -> Log {
         assert_eq!(site.identity(&self.pod).await, self.identity, "{}", self.pod);
         let mut all = Log::default();
@@ -95,7 +95,8 @@ fn script(volumes: &[Volume]) -> String {
         written.expect("text can be written");
     }
     format!(
-        "set -e; n=0\nwhile :; do\nn=$((n + 1)); read -r at idle < /proc/uptime\n{writes}sleep 0.02\ndone"
+        "set -e; n=0\nwhile :; do\nn=$((n + 1)); read -r at idle < /proc/uptime\n{writes}\
+         sleep 0.02\ndone"
     )
 }
 

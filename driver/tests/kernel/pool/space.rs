@@ -56,8 +56,8 @@ fn a_preallocated_image_needs_no_further_space_of_its_host() {
     }
 }
 
-/// Nothing gives the blocks of a deleted volume back to the host: the image holds them, unused. They
-/// are room for new volumes, once.
+/// Nothing gives the blocks of a deleted volume back to the host: the image holds them, unused.
+/// They are room for new volumes, once.
 #[test]
 fn the_blocks_of_a_deleted_volume_are_promised_once() {
     let ground = Ground::new("ext4", 1024 * MI, &[]);

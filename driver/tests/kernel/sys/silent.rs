@@ -117,8 +117,8 @@ fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
     }
 }
 
-/// A reader of a read-only device can put a file of its own behind it, with another volume's name in
-/// the file's path, and have that file's filesystem hang.
+/// A reader of a read-only device can put a file of its own behind it, with another volume's name
+/// in the file's path, and have that file's filesystem hang.
 #[test]
 fn a_read_only_device_does_not_block_an_image() {
     const LOOP_CHANGE_FD: libc::Ioctl = 0x4c06;

@@ -23,7 +23,9 @@ pub(super) async fn every_change_has_a_version_and_no_change_has_none(site: &Sit
 
 pub(super) async fn a_write_names_the_version_it_depends_on(site: &Site) {
     let (path, made) = site.map("x", json!({})).await;
-    let bound = |value: &str| json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}});
+    let bound = |value: &str| {
+        json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}})
+    };
     site.merge(&path, bound("2")).await.code(200);
     let message = site.merge(&path, bound("3")).await.failed(409, "Conflict");
     assert!(message.starts_with("Operation cannot be fulfilled on configmaps "), "{message}");
@@ -144,7 +146,10 @@ pub(super) async fn conditions_are_merged_by_type(site: &Site) {
     site.post(&claims, claim).await.code(201);
     let path = format!("{claims}/{}", site.prefix);
     let status = format!("{path}/status");
-    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": null});
+    let condition = |kind: &str, status: &str| {
+        json!({"type": kind, "status": status, "lastProbeTime": null,
+            "lastTransitionTime": null})
+    };
     for (given, expected) in [
         (vec![condition("Resizing", "True")], "Resizing=True"),
         (

@@ -1,5 +1,5 @@
-//! The controllers on a real Kubernetes: how quickly claims get their volumes, against the time that
-//! the cluster itself needs, and the deployed container's memory and CPU.
+//! The controllers on a real Kubernetes: how quickly claims get their volumes, against the time
+//! that the cluster itself needs, and the deployed container's memory and CPU.
 
 pub(crate) mod claims;
 pub(crate) mod floors;

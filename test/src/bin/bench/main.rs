@@ -37,8 +37,8 @@ const IN_TURNS: [&str; 2] = ["density", "scale"];
 /// A part of the run: its name, and the function that makes its figures.
 type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
-/// These parts run only if they are named: they take long, or need a Kubernetes, which takes long to
-/// build.
+/// These parts run only if they are named: they take long, or need a Kubernetes, which takes long
+/// to build.
 const IF_NAMED: [&str; 4] = ["density", "cluster", "events", "scale"];
 
 const PARTS: &[Part] = &[

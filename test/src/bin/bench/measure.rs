@@ -55,8 +55,8 @@ impl Verdict {
     }
 }
 
-/// Decides an aim by the median of at least three runs, or of the ratios of these runs to the floor.
-/// The median decides only if its whole [`spread`] is on one side of the aim.
+/// Decides an aim by the median of at least three runs, or of the ratios of these runs to the
+/// floor. The median decides only if its whole [`spread`] is on one side of the aim.
 pub(crate) fn decide(aim: Aim, ours: &[f64], floor: &[f64]) -> Verdict {
     let (runs, needed) = match aim {
         Aim::None => return Verdict::NoAim,

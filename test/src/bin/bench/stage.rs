@@ -1,6 +1,6 @@
-//! NodeStageVolume: the first one of an ext4 volume against losetup, mkfs.ext4 and mount by hand on a
-//! file beside it. By filesystem and size: the first one against the next, and CreateVolume, which
-//! makes the filesystem, against mkfs by hand.
+//! NodeStageVolume: the first one of an ext4 volume against losetup, mkfs.ext4 and mount by hand on
+//! a file beside it. By filesystem and size: the first one against the next, and CreateVolume,
+//! which makes the filesystem, against mkfs by hand.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -84,8 +84,8 @@ impl Filled {
         DriverSpec::new(&self.scratch, &[&self.pool]).start()
     }
 
-    /// Starts a driver and stops it. Returns milliseconds until Probe says that it is ready, and its
-    /// resident memory afterwards.
+    /// Starts a driver and stops it. Returns milliseconds until Probe says that it is ready, and
+    /// its resident memory afterwards.
     fn restart(&self, runtime: &Runtime) -> (f64, f64) {
         let begun = Instant::now();
         let driver = self.start();

@@ -57,8 +57,8 @@ impl Pace {
     }
 }
 
-/// A message for each line of the input. A thread reads them, because the runtime would wait for a task
-/// that reads.
+/// A message for each line of the input. A thread reads them, because the runtime would wait for a
+/// task that reads.
 fn presses() -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {

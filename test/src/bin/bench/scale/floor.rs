@@ -25,7 +25,8 @@ const WARM_UP: usize = 20;
 pub(super) struct Pace {
     /// Volumes a second.
     pub(super) rate: f64,
-    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent. Old data lack it.
+    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent. Old
+    /// data lack it.
     pub(super) withheld: Option<f64>,
     /// The API server's CPU, in milliseconds a volume. Old data lack it.
     pub(super) server_cpu: Option<f64>,
