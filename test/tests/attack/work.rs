@@ -1,6 +1,6 @@
-//! The policies allow a node's regular work: here what the end-to-end tests do not ask of it, which
-//! see whether anything was forbidden. Its controllers run under the node account, with an
-//! in-memory driver. The test acts as the scheduler.
+//! The policies allow a node's regular work. The end-to-end tests check that nothing was forbidden
+//! to it, and this test does the work that they do not cause. The node's controllers run under the
+//! node account, with an in-memory driver. The test acts as the scheduler.
 
 use std::collections::BTreeMap;
 

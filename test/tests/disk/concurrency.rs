@@ -1,5 +1,5 @@
-//! Many clients at once: the same name and the same volume end in one result, different volumes
-//! go their ways in parallel, and nothing waits for a large copy elsewhere.
+//! Many clients at once. Calls with one name or for one volume have one result, calls for different
+//! volumes run in parallel, and no call waits for another volume's copy.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 
 use hostloop_test::requests::{self, attach, delete, detach, id_of};
 
-/// Clients that come at the same moment.
+/// The number of clients that call at the same moment.
 const CLIENTS: usize = 24;
 
 /// A pool, a driver on it, and the paths of a kubelet.
@@ -36,7 +36,7 @@ impl Site {
         Site::disturbed(kind, None)
     }
 
-    /// With fail points.
+    /// Starts a driver with these fail points.
     fn disturbed(kind: PoolKind, failpoints: Option<&str>) -> Site {
         machine::require();
         let scratch = Scratch::new();
@@ -58,7 +58,7 @@ impl Site {
         self.scratch.dir(&format!("pods/{name}")).join("mount")
     }
 
-    /// Its own connection for every client.
+    /// Clients, each with its own connection.
     async fn clients(&self, number: usize) -> Vec<Csi> {
         join_all((0..number).map(|_| self.driver.csi())).await
     }
@@ -85,7 +85,8 @@ impl Site {
     }
 }
 
-/// Sends the same request by all clients at once. Each is answered OK or ABORTED, one at least OK.
+/// All clients send the same request at once. Each call ends with OK or ABORTED, and at least one
+/// with OK.
 async fn all_at_once<C: Call + Clone>(clients: &[Csi], request: C) -> Vec<C::Answer> {
     let calls = clients.iter().map(|client| client.call(request.clone()));
     let (mut answers, mut aborted) = (Vec::new(), 0);
@@ -204,7 +205,7 @@ fn volume(name: &str) -> csi::CreateVolumeRequest {
     new_volume(&format!("pvc-{name}"), 32 * MIB)
 }
 
-/// A whole life, without a retry anywhere.
+/// A volume's whole life, without retries.
 async fn life(site: &Site, csi: &Csi, name: String) -> Result<(), Status> {
     let id = id_of(csi.call(volume(&name)).await?);
     csi.call(attach(&id)).await?;
@@ -217,8 +218,8 @@ async fn life(site: &Site, csi: &Csi, name: String) -> Result<(), Status> {
     csi.call(delete(&id)).await.map(drop)
 }
 
-/// All clients send all calls about all volumes, in a fixed disorder; each call is answered, and
-/// in the end nothing is left.
+/// All clients send calls about the same volumes, in random orders from fixed seeds. Each call is
+/// answered, and nothing is left in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn disorder_ends_in_order() {
     let site = Site::new(PoolKind::Btrfs);
@@ -299,7 +300,7 @@ async fn nothing_waits_for_a_copy_elsewhere() {
     drop(csi);
     assert!(!copy.is_finished(), "the copy hangs");
 
-    // Only the driver's end ends the copy.
+    // The copy ends only with the driver.
     site.driver.kill();
     copy.await.expect("the call returns").expect_err("the copy was not finished");
     site.driver = DriverSpec::new(&site.scratch, &[&site.pool]).start();

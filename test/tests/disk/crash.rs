@@ -1,6 +1,6 @@
-//! The driver is killed between any two of its effects, and at moments in between; it is started
-//! again, the orchestrator repeats its calls, and everything that was ever answered OK must be
-//! there, whole, with nothing left over.
+//! The driver is killed before each of its effects, and at moments in between. It starts again, and
+//! the orchestrator repeats its calls. Then everything that was ever answered OK must be complete,
+//! and nothing else may be left.
 //!
 //! `HOSTLOOP_CRASH_ONLY=WORD` walks only through the scenarios that have the word in their names.
 
@@ -24,7 +24,7 @@ use nix::unistd::Pid;
 use crate::walk::{TOO_MANY, Walk, after, walk_all};
 use hostloop_test::requests::{delete, id_of};
 
-/// The pools that are opened for the first time, and the number of effects of that.
+/// The pools that are opened for the first time, each with the number of effects of its opening.
 const OPENED: [(PoolKind, usize); 5] = [
     (PoolKind::Ext4, 28),
     (PoolKind::Xfs, 28),
@@ -33,7 +33,7 @@ const OPENED: [(PoolKind, usize); 5] = [
     (PoolKind::Device, 41),
 ];
 
-/// The pools that are adopted, and the number of effects of that.
+/// The pools that are adopted, each with the number of effects of its opening.
 const ADOPTED: [(PoolKind, usize); 3] =
     [(PoolKind::Ext4, 16), (PoolKind::Image, 32), (PoolKind::Device, 28)];
 
@@ -88,7 +88,7 @@ async fn walk_effects(scenario: Scenario) -> Walk {
     loop {
         arena.prepare().await;
         arena.stop();
-        // The effects of the start come first; dying in them leaves the situation as it was.
+        // The start's effects come first. A death in one of them leaves the situation unchanged.
         loop {
             assert!(effect < TOO_MANY, "no end of effects");
             let Err(dead) = arena.start_disturbed(kill_before(effect)).await else {
@@ -103,7 +103,7 @@ async fn walk_effects(scenario: Scenario) -> Walk {
         }
         match ended {
             Ended::Done => {
-                // This driver would still die at a later effect: go on with another.
+                // This driver would still die at a later effect, so another one replaces it.
                 arena.stop();
                 arena.start().await;
                 arena.finish(scenario.act.len()).await;
@@ -160,7 +160,7 @@ async fn walk_moments(scenario: Scenario) -> Walk {
     walk
 }
 
-/// A pool is opened for the first time: each time a fresh one, killed one effect later.
+/// Opens a new pool in each round. The driver is killed one effect later each time.
 async fn walk_opening(kind: PoolKind) -> Walk {
     let mut walk = Walk::default();
     for effect in 0..TOO_MANY {
@@ -186,8 +186,8 @@ async fn walk_opening(kind: PoolKind) -> Walk {
     panic!("no end of effects while a pool is opened")
 }
 
-/// Waits until a driver that serves has opened its pool, or died of that. It may serve without the
-/// pool and try again some seconds later, for example because the device was busy.
+/// Waits until a driver that serves has opened its pool, or has died before. It may serve without
+/// the pool and try again some seconds later, for example because the device was busy.
 fn dies_opening(mut driver: Driver, effect: usize) -> Option<Dead> {
     let until = Instant::now() + OPENING;
     while !driver.log().contains("pool open") {
@@ -230,8 +230,7 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
             Ok(_) => return walk,
             Err(dead) => walk.killed(&dead),
         }
-        // With mount propagation, mounts outlive the container as well; an image's loop device,
-        // too.
+        // With mount propagation, mounts outlive the container, and so does an image's loop device.
         let next = |namespace: Namespace| match kind {
             PoolKind::Image => namespace,
             _ => {

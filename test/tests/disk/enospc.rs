@@ -1,5 +1,5 @@
-//! No room left, wherever that can happen: a clear RESOURCE_EXHAUSTED, nothing lost, the service
-//! goes on, and the same call succeeds once there is room.
+//! Any effect may meet a full pool. The call ends in a clear RESOURCE_EXHAUSTED, no data is lost,
+//! the driver goes on, and the same call succeeds once there is space.
 
 use std::fs::File;
 use std::io::Write;
@@ -82,7 +82,7 @@ async fn walk(scenario: Scenario) -> Walk {
         if met {
             walk.disturbed(&arena.driver().log());
         } else {
-            // This driver would still meet a full pool later: go on with another.
+            // This driver would still meet a full pool later, so another one replaces it.
             arena.stop();
             arena.start().await;
         }
@@ -141,8 +141,8 @@ async fn a_full_btrfs_pool() {
 
 const EXT4: Spec = Spec::fs("ext4", 32);
 
-/// What was there before the pool filled up: `used` is published and has data in it, `fresh` was
-/// never staged, `idle` waits.
+/// The steps before the pool is full: `used` is published and has data, `fresh` was never staged,
+/// and `idle` is unused.
 const BEFORE: &[Step] = &[
     create("used", EXT4),
     Step::Attach("used"),
@@ -159,7 +159,7 @@ const BEFORE: &[Step] = &[
 
 const THICK: Step = create("thick", EXT4.with(&[("provisioning", "thick")]));
 
-/// The steps on the full pool, in turn; each either succeeds or is refused for want of room.
+/// The steps on the full pool, in order. Each succeeds, or is refused because there is no space.
 const ASKED: &[Step] = &[
     create("thin", EXT4),
     THICK,
@@ -172,7 +172,7 @@ const ASKED: &[Step] = &[
     Step::Stage("fresh"),
 ];
 
-/// What must succeed on a full pool: the ways out of it.
+/// Steps that must succeed on a full pool, because they free its space.
 const WAYS_OUT: &[Step] = &[
     Step::Unpublish { volume: "used", target: "pod" },
     Step::Unstage("used"),
@@ -184,7 +184,7 @@ async fn full_pool(kind: PoolKind) {
     machine::require();
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, 512 * MIB);
-    // Promises are not what is tested here.
+    // The filesystem is to refuse requests, not the driver's limits on what it promises.
     let driver =
         DriverSpec::new(&scratch, &[&pool]).args(["--overcommit", "100", "--reserve", "0"]).start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
@@ -219,7 +219,7 @@ async fn full_pool(kind: PoolKind) {
     driver.stop();
 }
 
-/// What a pool says it can promise, it promises; a byte more it refuses, and nothing is made.
+/// A pool has room for a volume of its whole capacity. It refuses a larger volume, and makes none.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_capacity_says_can_be_had() {
     machine::require();

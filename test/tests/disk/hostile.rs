@@ -1,5 +1,5 @@
-//! Hostile requests, RPC by RPC: each is answered with its code and changes nothing, neither on
-//! the disk nor in the kernel, and no secret that comes with one reaches the log.
+//! Hostile requests to each RPC. Each is answered with its code, and changes nothing on disk or in
+//! the kernel. No secret in a request reaches the log.
 
 mod bench;
 mod codes;
@@ -77,7 +77,7 @@ async fn hostile_requests_change_nothing() {
     assert!(lost.is_empty(), "more than a tenth of these requests was not sent: {lost:?}");
 }
 
-/// The driver takes odd and legal requests: long paths, large contexts and secrets, a symlink in
+/// The driver accepts odd, legal requests: long paths, large contexts and secrets, a symlink in
 /// the middle of a path, names that read like paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn odd_requests_are_taken() {

@@ -12,7 +12,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::tools::csi_sanity;
 
-/// Stands in every secret that csi-sanity sends.
+/// The value of every secret that csi-sanity sends.
 const SECRET: &str = "hush-4f1c9d";
 
 /// The calls csi-sanity has secrets for.

@@ -1,5 +1,5 @@
-//! What Kubernetes does beside the sidecars when a pod comes to a node: the attachment's object,
-//! and the calls kubelet makes to the driver.
+//! What Kubernetes itself does when a pod starts on a node: it creates the VolumeAttachment, and
+//! kubelet calls the driver.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::site::{Site, at};
 pub(crate) struct Mounted {
     claim: Place,
     attachment: Place,
-    /// The driver's name of the volume.
+    /// The volume's ID.
     pub(crate) handle: String,
     staging: PathBuf,
     target: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Where the pod keeps its data.
+    /// The pod's data file.
     pub(crate) fn data(&self) -> PathBuf {
         self.target.join("data")
     }
@@ -122,7 +122,7 @@ impl Mounted {
     }
 }
 
-/// Makes the attachment's object, as the cluster names it, and waits for the attacher.
+/// Creates the VolumeAttachment with the cluster's name for it, and waits for the attacher.
 async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
     let name = objects::attachment_name(handle, DRIVER, NODE);
     site.objects.create(objects::attachment(&name, DRIVER, NODE, volume)).await;
@@ -137,8 +137,8 @@ async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
     attachment
 }
 
-/// What kubelet makes of a volume's object. The driver says that it can tell one writer from
-/// several, so ReadWriteOnce is several on one node.
+/// The capability that kubelet derives from a volume's object. The driver has the capability
+/// SINGLE_NODE_MULTI_WRITER, so ReadWriteOnce allows several writers on one node.
 fn capability(volume: &Value) -> csi::VolumeCapability {
     assert_eq!(volume["spec"]["accessModes"], json!(["ReadWriteOnce"]));
     let options = list(&volume["spec"]["mountOptions"]);
@@ -158,7 +158,7 @@ fn strings(map: &Value) -> BTreeMap<String, String> {
     map.map(|(key, value)| (key.clone(), text(value).to_owned())).collect()
 }
 
-/// Of `320Mi`, 320: the only form these tests ask in.
+/// The number in a quantity like `320Mi`, the only form in these tests.
 fn mebibytes(quantity: &Value) -> u64 {
     let number = quantity.as_str().and_then(|q| q.strip_suffix("Mi"));
     let number = number.and_then(|n| n.parse().ok());

@@ -42,7 +42,7 @@ pub(crate) async fn lifecycle(site: &Site) {
 
     grouped(site, &[&pod, &of_claim]).await;
 
-    // A claim that goes while its volume is attached: the volume stays until it is detached.
+    // If a claim is deleted while its volume is attached, the volume stays until it is detached.
     let volume = Place::of_object(&site.bound(&restored).await);
     of_snapshot.unmount(site).await;
     site.delete(&restored).await;
@@ -54,7 +54,7 @@ pub(crate) async fn lifecycle(site: &Site) {
     of_snapshot.detach(site).await;
     site.until_gone(&volume).await;
 
-    // A snapshot outlives what it was taken of.
+    // A snapshot outlives its source volume.
     for (claim, pod) in [(&claim, pod), (&cloned, of_claim)] {
         let volume = Place::of_object(&site.bound(claim).await);
         pod.end(site).await;
@@ -67,7 +67,7 @@ pub(crate) async fn lifecycle(site: &Site) {
     site.delete(&snapshot).await;
 }
 
-/// What the provisioner wrote.
+/// Checks the PersistentVolume that the provisioner wrote.
 fn provisioned(volume: &Value) {
     let spec = &volume["spec"];
     let annotations = &volume["metadata"]["annotations"];
@@ -131,7 +131,7 @@ async fn snapshot(site: &Site, name: &str, claim: &str) -> Place {
     place
 }
 
-/// Waits until a snapshot can be restored, and returns the driver's name of it.
+/// Waits until a snapshot can be restored, and returns its ID.
 async fn ready(site: &Site, snapshot: &Place) -> String {
     let ready = |s: &Value| is_ready_to_use(s) && s["status"]["restoreSize"].is_string();
     let made = site.until(snapshot, "ready", ready).await;

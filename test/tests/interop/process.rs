@@ -11,7 +11,7 @@ use hostloop_test::machine::text;
 use hostloop_test::tools;
 use nix::sys::signal::Signal;
 
-/// How long one may take to stop.
+/// Time limit of a program's end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running program with its log.
@@ -43,17 +43,17 @@ impl Process {
         Process { name: name.to_owned(), log, program: Program::new(child) }
     }
 
-    /// What it has logged.
+    /// The program's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// The end of its log, under its name.
+    /// The end of the program's log, under the program's name.
     pub(crate) fn tail(&self) -> String {
         format!("--- the end of {}'s log:\n{}", self.name, child::tail(&self.log()))
     }
 
-    /// SIGTERM, and waits for the end. It must have run until now, and have panicked nowhere.
+    /// Sends SIGTERM and waits for the end. The program must still run, and must not have panicked.
     pub(crate) fn stop(mut self) {
         let ended = self.program.ended();
         let (name, tail) = (&self.name, self.tail());

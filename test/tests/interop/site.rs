@@ -17,24 +17,24 @@ use serde_json::{Value, json};
 
 use crate::process::{Process, common};
 
-/// Where the claims are.
+/// The namespace of the claims.
 pub(crate) const NAMESPACE: &str = "default";
 
 /// The name of all classes but those of attributes.
 pub(crate) const CLASS: &str = "interop";
 
-/// How long each thing may take. Upstream's sidecars wait up to 5 s here and there: they ask the
+/// Time limit of each wait. Upstream's sidecars wait up to 5 s here and there: they ask the
 /// API server five times a second at most.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The player of a role.
+/// The programs that have a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     /// Upstream's sidecar.
     Theirs,
     /// Hostloop's controllers.
     Ours,
-    /// Both at one time, neither knowing of the other.
+    /// Both at the same time, each as if it were alone.
     Both,
 }
 
@@ -55,12 +55,12 @@ pub(crate) struct Site {
     driver: Driver,
     pool: PoolFixture,
     cluster: Cluster,
-    /// Everything on the disk.
+    /// The files of the driver, of its pool and of the programs.
     pub(crate) scratch: Scratch,
 }
 
 impl Site {
-    /// Brings it up.
+    /// Starts the control plane, the driver and the controllers.
     pub(crate) async fn up(cast: [Who; ROLES.len()]) -> Site {
         machine::require();
         let cluster = Cluster::up(&Options::default());
@@ -100,7 +100,7 @@ impl Site {
                 continue;
             }
             let args = match program {
-                // It is in front of no driver.
+                // It calls no driver.
                 "snapshot-controller" => common[1..].to_vec(),
                 "csi-provisioner" | "csi-snapshotter" => with("--extra-create-metadata".to_owned()),
                 _ => common.clone(),
@@ -113,7 +113,7 @@ impl Site {
         }
     }
 
-    /// Makes a claim for 320 MiB in the class, changed like this, and returns its place.
+    /// Creates a claim of 320 MiB with this change, and returns its reference.
     pub(crate) async fn claim(&self, name: &str, change: Value) -> Place {
         let claim = objects::claim(NAMESPACE, name, CLASS, "320Mi", change);
         self.objects.create(claim).await;
@@ -127,7 +127,7 @@ impl Site {
         self.until(&volume, "bound", is_bound).await
     }
 
-    /// Waits until an object is as it is to be, and returns it. Otherwise the test fails, with the
+    /// Waits until an object satisfies `is`, and returns it. On a timeout the test fails with the
     /// object, its events and the ends of all logs.
     pub(crate) async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         match self.objects.until(at, PATIENCE, is).await {
@@ -166,7 +166,8 @@ impl Site {
         panic!("{at} is not {what} after {PATIENCE:?}:\n{object}\n{}", tails.join("\n"));
     }
 
-    /// Ends it. Everything was deleted: nothing may be left in the cluster, the pool or the kernel.
+    /// Stops everything. The test has deleted its objects, so nothing may be left in the cluster,
+    /// the pool or the kernel.
     pub(crate) async fn down(self) {
         self.stock.assert_nothing_left(&self.cluster).await;
         assert_eq!(self.csi.volume_ids().await, Vec::<String>::new());
@@ -181,7 +182,7 @@ impl Site {
     }
 }
 
-/// Where an object is.
+/// The reference of an object.
 pub(crate) fn at(kind: &str, name: &str) -> Place {
     Place::of(kind, NAMESPACE, name)
 }

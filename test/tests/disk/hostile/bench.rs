@@ -1,4 +1,4 @@
-//! A driver with a volume in every state, and the requests that are thrown at it.
+//! A driver with a volume in every state, and the checks of each hostile request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ use super::codes::{INVALID, OK};
 use super::state::{State, differences, look};
 use super::strings::{not_capabilities, not_ids, not_names, not_paths};
 
-/// Stands in every secret that is sent.
+/// The value of every secret in the requests.
 pub(crate) const SECRET: &str = "hush-9d41aa";
 
-/// Secrets, as they come with every call that takes some.
+/// The secrets of each call that takes secrets.
 pub(crate) fn secrets() -> BTreeMap<String, String> {
     map(&[("password", SECRET), ("key", SECRET)])
 }
 
-/// Where everything is.
+/// The attacked driver, and the state that must not change.
 pub(crate) struct Bench {
     pub(crate) csi: Csi,
     pub(crate) known: Rc<Known>,
@@ -47,19 +47,19 @@ pub(crate) struct Bench {
     scratch: Scratch,
 }
 
-/// What the tables name.
+/// The IDs and paths that the tables use.
 pub(crate) struct Known {
-    /// Made, and nothing more.
+    /// A volume that was never used.
     pub(crate) idle: String,
-    /// Staged and published as a filesystem.
+    /// A volume that is staged and published as a filesystem.
     pub(crate) used: String,
     pub(crate) used_staging: String,
     pub(crate) used_target: String,
-    /// Staged and published as a raw device.
+    /// A volume that is staged and published as a raw device.
     pub(crate) block: String,
     pub(crate) block_staging: String,
     pub(crate) block_target: String,
-    /// Attached only.
+    /// A volume that is attached and not staged.
     pub(crate) attached: String,
     /// A snapshot of `idle`.
     pub(crate) snapshot: String,
@@ -67,7 +67,7 @@ pub(crate) struct Known {
     pub(crate) other_snapshot: String,
     /// A group of `idle` and `attached`.
     pub(crate) group: String,
-    /// Its snapshots.
+    /// The snapshots of the group.
     pub(crate) members: Vec<String>,
     /// A directory with a file that no volume has.
     pub(crate) canary: PathBuf,
@@ -151,7 +151,7 @@ impl Bench {
         }
     }
 
-    /// Strings that are not an ID instead of the `real` one.
+    /// Sends requests with malformed IDs instead of the `real` one.
     pub(crate) async fn not_ids<C: Call>(
         &mut self,
         real: &str,
@@ -174,21 +174,21 @@ impl Bench {
         self.not_ids(real, request, codes).await;
     }
 
-    /// Strings that are not a name.
+    /// Sends requests with invalid names.
     pub(crate) async fn names<C: Call>(&mut self, request: impl Fn(&str) -> C) {
         for (what, name) in not_names() {
             self.refuse(what, request(&name), INVALID).await;
         }
     }
 
-    /// Paths that break CSI's rules.
+    /// Sends requests with paths that break CSI's rules.
     pub(crate) async fn paths<C: Call>(&mut self, request: impl Fn(&str) -> C, codes: &[Code]) {
         for (what, path) in not_paths() {
             self.refuse(what, request(&path), codes).await;
         }
     }
 
-    /// No capability, and capabilities that are none.
+    /// Sends requests without a capability, and with invalid capabilities.
     pub(crate) async fn capabilities<C: Call>(
         &mut self,
         request: impl Fn(Option<csi::VolumeCapability>) -> C,
@@ -199,7 +199,7 @@ impl Bench {
         }
     }
 
-    /// Parameters with a key or a value that is wrong.
+    /// Sends requests with each of these invalid parameters.
     pub(crate) async fn parameters<C: Call>(
         &mut self,
         pairs: &[(&str, &str)],
@@ -288,7 +288,7 @@ impl Known {
         }
     }
 
-    /// A path to try.
+    /// The path of this name in [`Known::paths`].
     pub(crate) fn path(&self, name: &str) -> String {
         text(self.paths.join(name))
     }

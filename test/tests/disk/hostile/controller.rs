@@ -10,7 +10,7 @@ use super::codes::*;
 use super::create::{on_node, range};
 use super::strings::{foreign, missing, not_capabilities, not_ids, not_tokens};
 
-/// What names a volume and nothing else.
+/// Requests that identify a volume and have no other field to attack.
 pub(crate) async fn volumes(bench: &mut Bench) {
     let known = bench.known.clone();
     let (idle, elsewhere) = (&known.idle, &foreign(&known.idle));

@@ -37,7 +37,7 @@ pub(crate) fn look(scratch: &Path, trees: &[&Path]) -> State {
 fn walk(path: &Path, device: u64, attached: &[u64], state: &mut State) {
     let meta =
         std::fs::symlink_metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    // What a volume holds is its user's.
+    // The content of a volume belongs to its user.
     if meta.dev() != device {
         return;
     }
@@ -53,12 +53,12 @@ fn walk(path: &Path, device: u64, attached: &[u64], state: &mut State) {
             Err(other) => format!(" content {:?}", Checksum::of(other.as_bytes())),
         };
     } else if meta.is_file() && !attached.contains(&meta.ino()) {
-        // What is mounted writes its journal when it likes.
+        // A mounted filesystem writes its journal at any time.
         line += &format!(" blocks {} time {}", meta.blocks(), meta.mtime_nsec());
     }
     let is_dir = meta.is_dir();
     if is_dir {
-        // A directory's length is what it once held.
+        // A directory does not shrink, so its length does not matter.
         line = format!("mode {:o} owner {}", meta.mode(), meta.uid());
     }
     state.insert(path.display().to_string(), line);
