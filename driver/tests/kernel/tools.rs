@@ -8,7 +8,7 @@ use hostloop_driver::kernel::Kernel;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs a tool; its output.
+/// Runs a tool and returns its output.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     for patience in (0..100).rev() {
         let output = Command::new(tool)

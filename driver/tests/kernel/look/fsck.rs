@@ -1,4 +1,4 @@
-//! What is found, what is repaired, and what is left alone.
+//! The problems that `fsck` finds, those that it repairs, and those that it leaves alone.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What a survey and a report show of pools that a driver has open, and of none.
+//! What a survey and a report show of open, closed and missing pools.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::{Site, attach, site};
 use crate::testkit::{MI, mount_fs};
 use crate::tools::{mkfs, sparse};
 
-/// Everything below a directory with what would change if it were written to.
+/// The size and the modification time of everything beneath a directory.
 fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let m = entry.metadata().unwrap();

@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// The devices over the image, without a question to the driver's kernel.
+    /// The devices over the image, by `losetup` and not by the driver's kernel.
     fn devices(&self) -> Vec<String> {
         let mut list = Command::new("losetup");
         list.args(["-n", "-O", "NAME", "-j"]).arg(self.image());
@@ -162,7 +162,7 @@ impl World {
         format!("{:?}", code(answer))
     }
 
-    /// What the kernel shows beneath the rig, without what differs from one rig to the next.
+    /// What the kernel shows beneath the rig, without the parts that differ between rigs.
     fn seen(&self) -> Vec<String> {
         let id = self.id.to_string();
         let root = self.rig.root();

@@ -20,8 +20,8 @@ fn on_each_pool(test: impl Fn(&str, &Rig)) {
     test("image", &Rig::over(image, Configs::default()));
 }
 
-/// The block-size trap: a reflinked image comes up with 4096-byte sectors, so it must have had
-/// them from its first mkfs on. And it keeps direct I/O.
+/// A reflinked image is attached with 4096-byte sectors, so its filesystem must have had them since
+/// its mkfs. The device keeps direct I/O.
 #[test]
 fn a_snapshot_holds_what_was_written_and_leaves_the_original_mountable() {
     on_each_pool(|pool, rig| {

@@ -1,4 +1,4 @@
-//! Calls that meet: joined, aborted, drained. Calls that are switched off.
+//! Concurrent calls: joined, aborted, drained. Calls that are switched off.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use tonic::{Code, Status};
 use super::rig::Rig;
 use crate::testkit::pairs;
 
-/// Sends a stage request on a connection of its own, and returns when its mount is under way (or,
-/// for one that is to join, when it had the time to).
+/// Sends NodeStageVolume on its own connection. Returns shortly after this many mounts have begun,
+/// so that the call has begun its mount or joined another call.
 async fn send(
     rig: &Rig,
     request: csi::NodeStageVolumeRequest,
@@ -54,7 +54,7 @@ async fn the_same_request_again_joins_and_another_is_aborted() {
         let says = format!("an operation on volume {volume} is in progress");
         assert!(refused.message().starts_with(&says), "{}", refused.message());
     }
-    // Another volume is not held up by the lock, nor are questions.
+    // The lock delays neither calls for another volume nor calls that only read.
     let parallel = send(&rig, rig.stage(&other), 2).await;
     node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap();
 

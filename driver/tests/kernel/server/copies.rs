@@ -14,7 +14,7 @@ use crate::testkit::{self, Configs, from, new_filesystem, of_snapshot, of_volume
 
 const COPIES: usize = 24;
 
-/// A server over a pool on a filesystem of its own.
+/// A server with a pool on its own filesystem.
 fn rig(fs: FsType) -> Rig<Linux> {
     let site = testkit::Rig::<Linux>::site(&["default=DIR/pool"]);
     new_filesystem(&*site.kernel, &site.path(""), fs, 4 << 30);

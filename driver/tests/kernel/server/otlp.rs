@@ -1,4 +1,4 @@
-//! The spans of the program, as a collector gets them.
+//! The program's spans, as a collector receives them.
 
 use hostloop_collector::{Answer, Collector, Received, attribute};
 use nix::sys::signal::Signal;
@@ -59,7 +59,7 @@ async fn the_life_of_a_volume_is_one_trace() {
     assert!(program.ended().success());
 }
 
-/// The driver serves and stops as ever while the collector does not answer.
+/// The driver serves and stops as usual while the collector does not answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_hangs_delays_no_call() {
     let collector = Collector::start().unwrap();

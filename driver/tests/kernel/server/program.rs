@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use super::rig::{connect, mountable};
 use crate::testkit::pairs;
 
-/// A driver of its own over a pool in a temporary directory, killed when dropped.
+/// A driver with a pool in a temporary directory. Dropping it kills the driver.
 pub(crate) struct Program {
     dir: tempfile::TempDir,
     child: Option<Child>,
@@ -179,8 +179,7 @@ fn contradicting_flags_are_refused() {
     }
 }
 
-/// Calls that carry secrets and mount flags, good ones and bad ones, leave neither in the log,
-/// whatever its level.
+/// The log has no secrets and no mount flags of calls, valid or invalid, at any level.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_and_mount_flags_stay_out_of_the_log() {
     const SECRET: &str = "hunter2-must-not-be-seen";

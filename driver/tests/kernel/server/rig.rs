@@ -28,7 +28,7 @@ pub(crate) struct Rig<K: TestKernel = Model> {
     pub(crate) pools: Arc<Pools>,
     pub(crate) server: Server,
     pub(crate) socket: PathBuf,
-    /// Open, and before no kernel but the fake one.
+    /// The gate of the fake kernel, open at first. No other kernel has it.
     pub(crate) gate: Arc<Gate>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
@@ -91,7 +91,7 @@ impl<K: TestKernel> Rig<K> {
         Rig { pools, server, socket, gate, stop: Some(stop), serving: Some(serving), site }
     }
 
-    /// A client with a connection of its own.
+    /// A new connection of a client.
     pub(crate) async fn channel(&self) -> Channel {
         connect(&self.socket).await
     }
@@ -158,7 +158,7 @@ pub(crate) async fn connect(socket: &Path) -> Channel {
     endpoint.connect_with_connector(connector).await.unwrap()
 }
 
-/// ext4 by one writer.
+/// An ext4 mount for one writer.
 pub(crate) fn mountable() -> csi::VolumeCapability {
     mount_as("ext4", Mode::SingleNodeWriter)
 }

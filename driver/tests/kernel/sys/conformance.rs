@@ -1,4 +1,4 @@
-//! One script that runs against the real kernel and against the model: both must answer the same.
+//! A script that runs on the real kernel and on the model. Both must give the same answers.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -51,7 +51,7 @@ struct Script<'a> {
     answers: Vec<String>,
 }
 
-/// An answer without what must differ between two machines.
+/// An answer without the parts that differ between two machines.
 fn plain<T: std::fmt::Debug>(answer: Result<T>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),

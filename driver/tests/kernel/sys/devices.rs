@@ -1,4 +1,4 @@
-//! What the surroundings do: a static `/dev`, and a driver that is killed.
+//! The driver's environment: a static `/dev`, and the end of a killed driver's mkfs.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -95,7 +95,8 @@ fn a_node_that_is_something_else_is_refused() {
     .unwrap();
 }
 
-/// Set in the process that plays the driver in the test below: where its mkfs is to work.
+/// The variable that makes a process of this program the driver of the test below. Its value is the
+/// device of the mkfs.
 const PLAYS_DRIVER: &str = "HOSTLOOP_TEST_PLAYS_DRIVER";
 
 #[test]

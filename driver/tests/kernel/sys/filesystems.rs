@@ -41,8 +41,8 @@ fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: 
     assert_eq!(size, fs.minimum_bytes());
 }
 
-/// A second mkfs over a half-made filesystem may be cut short too. One that ends before it has
-/// written anything leaves what was there.
+/// A second mkfs over a half-made filesystem may be interrupted, too. If it ends before its first
+/// write, the half-made filesystem is unchanged.
 #[test]
 fn a_forced_mkfs_that_fails_leaves_the_half_made_filesystem() {
     let s = Scratch::new();
@@ -228,7 +228,7 @@ fn an_xfs_on_a_full_pool_gives_up() {
         let _ = kernel.freeze(&root);
         let _ = send.send(kernel.thaw(&root));
     });
-    // Whatever it says, it comes back, and so does the mount's end.
+    // The freeze may fail, but it returns, and the unmount succeeds.
     let thawed = answer.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(thawed.is_ok(), "{thawed:?}");
     freezer.join().unwrap();

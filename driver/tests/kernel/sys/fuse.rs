@@ -23,7 +23,7 @@ pub(crate) struct Hanging {
 }
 
 impl Hanging {
-    /// Mounts it. The file is `image`.
+    /// Mounts the filesystem. Its file is `image`.
     pub(crate) fn mount(at: &Path) -> Hanging {
         let channel = File::options().read(true).write(true).open("/dev/fuse");
         let channel = channel.expect("this test needs /dev/fuse");
@@ -40,7 +40,7 @@ impl Hanging {
         }
     }
 
-    /// From now on it answers no GETATTR of the file.
+    /// From now on, the filesystem does not answer GETATTR of the file.
     pub(crate) fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Loop devices: what the model can't show. The rest is in the script that both kernels run.
+//! Behaviour of loop devices that the model lacks. The rest is in the script that both kernels run.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,8 +18,8 @@ fn an_exact_minor_can_be_chosen_again_after_a_detach() {
     let (one, other) = (s.image("one", MI), s.image("other", MI));
     let at =
         |image, minor| s.kernel.loop_attach(&LoopSpec { minor: Some(minor), ..loop_spec(image) });
-    // Far from those that others take, and perhaps not there yet; few of them, since a device
-    // stays once it is made.
+    // These minors are far from those that others take, and may not exist yet. They are few,
+    // because the kernel keeps a device once it is made.
     let (minor, device) = (0..16)
         .map(|i| 4000 + (std::process::id() + i) % 16)
         .find_map(|minor| Some((minor, at(&one, minor).ok()?)))

@@ -31,7 +31,7 @@ fn a_read_only_bind_is_never_writable() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // Before the bind and after it, this is another directory, and may be written.
+                // Before and after the bind, this path is another directory, which takes writes.
                 if File::create(&victim).is_ok() && stage.join("written").exists() {
                     wrote.store(true, Ordering::Relaxed);
                 }

@@ -1,5 +1,4 @@
-//! A directory for a test, and everything the test attached or mounted beneath it, which goes
-//! when it does.
+//! A directory for a test. Dropping it also unmounts and detaches everything beneath it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
