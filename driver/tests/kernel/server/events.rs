@@ -3,7 +3,6 @@
 use std::os::unix::fs::PermissionsExt;
 
 use hostloop_proto::csi;
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::program::Program;
@@ -114,8 +113,7 @@ async fn the_life_of_a_volume_is_in_its_events_as_in_the_log() {
         "{text}"
     );
 
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
     assert!(!socket.exists());
 }
 
@@ -124,8 +122,7 @@ fn a_socket_that_cannot_be_served_stops_no_driver_unless_it_was_asked_for() {
     let mut program = Program::new();
     std::fs::write(program.path("csi.events.sock"), "a file").unwrap();
     program.start(&[]);
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
     assert!(program.log("log").contains("events are not served"), "{}", program.log("log"));
 
     let asked = format!("unix://{}", program.path("csi.events.sock").display());

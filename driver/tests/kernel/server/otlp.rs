@@ -1,7 +1,6 @@
 //! The program's spans, as a collector receives them.
 
 use hostloop_collector::{Answer, Collector, Received, attribute};
-use nix::sys::signal::Signal;
 
 use super::events::{LIFE, UID, live};
 use super::program::Program;
@@ -55,8 +54,7 @@ async fn the_life_of_a_volume_is_one_trace() {
     {
         assert_eq!(attribute(&received.resource, key).as_deref(), Some(value));
     }
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
 }
 
 /// The driver serves and stops as usual while the collector does not answer.
@@ -70,8 +68,7 @@ async fn a_collector_that_hangs_delays_no_call() {
     collector.until(|received| received.requests > 0).await.unwrap();
     let events = program.events(&[]);
     assert!(events.contains("DeleteVolume"), "{events}");
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
     assert_eq!(calls(&collector.received()), 0);
 }
 
@@ -84,7 +81,6 @@ async fn without_the_flag_nothing_is_sent() {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
     });
     live(&program).await;
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
     assert_eq!(collector.received().requests, 0);
 }

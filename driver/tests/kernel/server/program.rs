@@ -78,6 +78,12 @@ impl Program {
         self.child.take().unwrap().wait().unwrap()
     }
 
+    /// Sends SIGTERM. The program must end with success.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        assert!(self.ended().success());
+    }
+
     pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
@@ -158,8 +164,7 @@ async fn a_hanging_pool_does_not_delay_the_start() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{}", program.log("log"));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
 }
 
 #[test]
@@ -217,8 +222,7 @@ async fn secrets_and_mount_flags_stay_out_of_the_log() {
     let events = program.events(&["--json"]);
     assert!(events.contains("CreateVolume") && events.contains("no\\\\nsuch"), "{events}");
     assert!(!events.contains(SECRET), "{events}");
-    program.signal(Signal::SIGTERM);
-    assert!(program.ended().success());
+    program.stop();
 
     let log = program.log("log");
     assert!(!log.contains(SECRET), "{log}");
