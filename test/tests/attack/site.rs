@@ -61,11 +61,7 @@ impl Ground {
     async fn lay() -> Ground {
         let run = format!("attack-{}", std::process::id());
         let names = Names { own: format!("{run}-n1"), other: format!("{run}-n2"), run };
-        let installing = tokio::task::spawn_blocking({
-            let names = names.clone();
-            move || installed(&names)
-        });
-        let cluster = installing.await.expect("the cluster comes up");
+        let cluster = tokio::task::block_in_place(|| installed(&names));
         let client = cluster.client().await;
         account::node_pod(&client, &names.run, &names.own).await;
         let kubeconfig = async |name: &str, pod: Option<&str>| {

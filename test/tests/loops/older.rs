@@ -19,8 +19,7 @@ const CONTROLLERS: &str = "*,snapshot-controller,-registrar,-liveness";
 #[tokio::test(flavor = "multi_thread")]
 async fn kinds_that_an_older_server_lacks_stop_nothing_else() {
     let options = Options { scheduler: true, without: Some(MISSING), ..Options::default() };
-    let cluster = tokio::task::spawn_blocking(move || Cluster::up(&options)).await;
-    let cluster = cluster.expect("the control plane comes up");
+    let cluster = tokio::task::block_in_place(|| Cluster::up(&options));
     let storage = cluster.kubectl(&["get", "--raw", "/apis/storage.k8s.io/v1"]);
     assert!(!storage.contains("volumeattributesclasses"), "{storage}");
 

@@ -41,7 +41,7 @@ impl Policed {
             rig.class(&policed.class(class), now).await;
             data[policed.class(class)] = json!(table);
         }
-        policed.apply(true).await;
+        tokio::task::block_in_place(|| rig.plane.apply(&policed.yaml));
         let place = rig.at("ConfigMap", deployed::TABLE);
         rig.objects.merge(&place, json!({"data": data})).await;
         let class = tables.first().map(|(class, _)| *class);
@@ -63,15 +63,6 @@ impl Policed {
         };
         let in_force = until(PATIENCE, ask).await;
         in_force.expect("claims are labelled before long");
-    }
-
-    async fn apply(&self, there: bool) {
-        let (plane, yaml) = (self.rig.plane.clone(), self.yaml.clone());
-        let done = tokio::task::spawn_blocking(move || match there {
-            true => plane.apply(&yaml),
-            false => plane.delete(&yaml),
-        });
-        done.await.expect("kubectl does it");
     }
 
     fn class(&self, name: &str) -> String {
@@ -104,7 +95,7 @@ impl Policed {
     }
 
     async fn down(self) {
-        self.apply(false).await;
+        tokio::task::block_in_place(|| self.rig.plane.delete(&self.yaml));
         self.rig.down().await;
     }
 }
@@ -231,9 +222,7 @@ async fn claims_are_placed_without_a_write() {
     let fleet = FleetSpec::new("placing", 3).args(&[&table]);
     let fleet = fleet.up(&plane.kubeconfig()).await;
     let yaml = deployed::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace);
-    let (applied, apply) = (plane.clone(), yaml.clone());
-    let applied = tokio::task::spawn_blocking(move || applied.apply(&apply));
-    applied.await.expect("it is applied");
+    tokio::task::block_in_place(|| plane.apply(&yaml));
     fleet.start(Duration::ZERO).await;
     fleet.ready(PATIENCE).await;
 
@@ -286,6 +275,5 @@ async fn claims_are_placed_without_a_write() {
 
     fleet.clear(PATIENCE).await;
     fleet.down().await;
-    let deleted = tokio::task::spawn_blocking(move || plane.delete(&yaml));
-    deleted.await.expect("it is deleted");
+    tokio::task::block_in_place(|| plane.delete(&yaml));
 }
