@@ -1,5 +1,5 @@
-//! Many nodes: instances of the controllers, each with a driver in memory and a node of its own,
-//! on a real API server, and claims from nothing to bound. See `docs/scale.md`.
+//! How fast the controllers of many nodes bind claims on a real API server, and at what cost. Each
+//! instance has a driver in memory and a node of its own. See `docs/scale.md`.
 
 mod attachments;
 mod floor;
@@ -30,22 +30,22 @@ const ACCOUNTS: [&str; 2] = [
     "system:serviceaccount:hostloop:hostloop",
     "system:serviceaccount:hostloop:hostloop-controller",
 ];
-/// Between the starts of two instances.
+/// The time between the starts of two instances.
 const APART: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How it is to be measured.
+/// How to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Numbers of instances, one after the other.
     pub(crate) instances: Vec<usize>,
-    /// Claims of each kind for each number.
+    /// How many claims of each kind are made for each number of instances.
     pub(crate) claims: usize,
-    /// Volumes that are attached afterwards; at most as many as there are claims.
+    /// How many volumes are attached afterwards: at most as many as there are claims.
     pub(crate) attachments: usize,
     /// Whether the API server places and labels claims.
     pub(crate) policy: bool,
-    /// How often: after the last number of instances the first follows.
+    /// How often the numbers of instances are gone through.
     pub(crate) runs: usize,
     /// How long instances are watched at rest.
     pub(crate) rest: Duration,
@@ -80,7 +80,7 @@ pub(crate) fn figures(runtime: &Runtime, settings: &Settings, docs: &Docs) -> Ve
 fn measured(runtime: &Runtime, settings: &Settings) -> Report {
     machine::require();
     let scratch = Scratch::new();
-    // The cluster's own limits are raised: what is measured is not its throttle.
+    // The cluster's own limits are raised, so that they are not what is measured.
     let cluster = Cluster::up(&Options::default());
     cluster.create_crds();
     runtime.block_on(measure(&cluster, &scratch, settings))
@@ -103,7 +103,7 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
             cluster.apply(&manifest);
             let measured = instances(cluster, settings, &floor, fleet).await;
             report.numbers.push(measured);
-            // With all that the instances wrote there. The policies stay.
+            // All that the instances wrote there goes with it. The policies stay.
             cluster.kubectl(&["delete", "namespace", deployed::NAMESPACE]);
         }
     }

@@ -1,4 +1,4 @@
-//! Attachments: from their creation to `attached`, and until they are gone.
+//! What attachments cost, from their creation to `attached` and until they are gone.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -19,31 +19,31 @@ use super::requests::{WatchTraffic, server_cpu_seconds};
 use super::round::Fielded;
 use super::taken::Taken;
 
-/// How many are made at once.
+/// How many attachments are made at once.
 const AT_ONCE: usize = 50;
-/// How long nothing may happen.
+/// The longest time in which nothing may happen.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What attachments cost, each from nothing to attached.
+/// What attachments cost.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Attached {
     pub(super) volumes: usize,
-    /// A second.
+    /// Volumes attached a second.
     pub(super) rate: f64,
-    /// Detached, a second.
+    /// Volumes detached a second.
     pub(super) detach_rate: f64,
-    /// Of all instances together, an attachment.
+    /// Requests of all instances together per attachment.
     pub(super) requests: f64,
     pub(super) conflicts: usize,
-    /// What the server sent to all of its watchers, an attachment.
+    /// What the API server sent to all its watchers, per attachment.
     pub(super) traffic: WatchTraffic,
-    /// CPU of all instances together, in milliseconds an attachment.
+    /// CPU time of all instances together, in milliseconds per attachment.
     pub(super) cpu: f64,
-    /// The API server's CPU, in milliseconds an attachment. Old data lack it.
+    /// The API server's CPU time, in milliseconds per attachment. Old data lack it.
     pub(super) server_cpu: Option<f64>,
 }
 
-/// Attaches volumes that there are, so many, and detaches them.
+/// Attaches so many of the existing volumes, and detaches them.
 pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attached {
     let api: Api<VolumeAttachment> = Api::all(fielded.fleet.client());
     let wanted = wanted(&fielded.fleet, volumes).await;
@@ -85,7 +85,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
     }
 }
 
-/// Each volume at the node it is on.
+/// The attachments of so many volumes, each to the node it is on.
 async fn wanted(fleet: &Fleet, count: usize) -> Vec<VolumeAttachment> {
     let volumes = fleet.all_volumes().await.into_iter().take(count);
     let wanted = volumes.map(|volume| {
@@ -102,7 +102,7 @@ async fn wanted(fleet: &Fleet, count: usize) -> Vec<VolumeAttachment> {
     wanted.collect()
 }
 
-/// When the last of these was seen attached, or gone.
+/// Waits until all of these were seen attached, or gone. Returns when the last one was.
 async fn seen(api: &Api<VolumeAttachment>, names: &[String], attached: bool) -> Instant {
     let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
     let mut events = pin!(watcher(api.clone(), watcher::Config::default()));

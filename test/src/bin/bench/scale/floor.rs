@@ -1,4 +1,4 @@
-//! What the cluster itself needs at least for so many claims, without any instance.
+//! How fast the cluster itself binds claims at best, without any instance.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -20,15 +20,15 @@ const NULL_WAIT: &str = "null-wait";
 /// Claims before those that are counted: caches and connections are there afterwards.
 const WARM_UP: usize = 20;
 
-/// How fast it went.
+/// How fast volumes were bound.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Pace {
     /// Volumes a second.
     pub(super) rate: f64,
-    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent. Old
-    /// data lack it.
+    /// How much of the CPU time that was wanted meanwhile the machine's host withheld, in percent.
+    /// Old data lack it.
     pub(super) withheld: Option<f64>,
-    /// The API server's CPU, in milliseconds a volume. Old data lack it.
+    /// The API server's CPU time, in milliseconds per volume. Old data lack it.
     pub(super) server_cpu: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ impl Start {
     }
 }
 
-/// What there is to compare with.
+/// The paces that the instances' are compared with.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Floors {
     /// The volumes are there already, and name their claims.
@@ -85,16 +85,16 @@ impl Floors {
     }
 }
 
-/// Measures them, as often as is wanted: the speed of a shared machine changes, so floor and
-/// instances are measured one right after the other.
+/// Measures the floors, as often as is wanted: the speed of a shared machine changes, so floors
+/// and instances are measured one right after the other.
 pub(super) struct Floor<'c> {
     cluster: &'c Cluster,
-    /// The account of the null provisioner.
+    /// The null provisioner's account.
     kubeconfig: PathBuf,
 }
 
 impl<'c> Floor<'c> {
-    /// With what it needs in the cluster.
+    /// Makes what the measurements need in the cluster.
     pub(super) async fn on(cluster: &'c Cluster, scratch: &Scratch) -> Self {
         Ground::lay(cluster).await;
         let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
@@ -104,7 +104,7 @@ impl<'c> Floor<'c> {
         Floor { cluster, kubeconfig }
     }
 
-    /// Measures them with so many claims. The null provisioner ends with the measurement.
+    /// Measures the floors with so many claims. The null provisioner ends with the measurement.
     pub(super) async fn measured(&self, claims: usize) -> Floors {
         let mut ground = Ground::lay(self.cluster).await;
         let client = objects::client(&self.kubeconfig).await;

@@ -11,7 +11,7 @@ use crate::measure::{Aim, Figure, median};
 use crate::page::{self, chart, head, row};
 use hostloop_test::fleet::Binding;
 
-/// The memory of an instance is less than this, in MiB.
+/// An instance takes less memory than this, in MiB.
 const MOST_MEMORY: f64 = 25.0;
 /// With the most instances, a volume or an attachment costs at most so many times as much as with
 /// the fewest.
@@ -20,7 +20,7 @@ const FLAT: f64 = 1.2;
 /// All that was measured, in the order of the runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Report {
-    /// Of each kind, for each number of instances.
+    /// How many claims of each kind were made for each number of instances.
     pub(super) claims: usize,
     pub(super) numbers: Vec<Instances>,
 }
@@ -29,21 +29,21 @@ pub(super) struct Report {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Instances {
     pub(super) count: usize,
-    /// Measured just before, without any.
+    /// The floors, measured without instances just before.
     pub(super) floors: Floors,
-    /// Seconds from the first one's start until all were at work.
+    /// Seconds from the first instance's start until all were at work.
     pub(super) started_after: f64,
-    /// API requests of one until then.
+    /// API requests that an instance sent until then.
     pub(super) start_requests: f64,
     pub(super) rest: Rest,
-    /// One of each binding.
+    /// One round of each binding.
     pub(super) rounds: Vec<Round>,
     pub(super) attached: Option<Attached>,
     /// Volumes deleted a second.
     pub(super) deleted: f64,
 }
 
-/// A line of the table about rounds; the number is that of instances.
+/// A line of the table about rounds. The function's number is that of instances.
 type Line = (&'static str, fn(&Round, f64) -> f64);
 
 /// A line about something else.
@@ -156,7 +156,7 @@ impl page::Report for Report {
         .concat()
     }
 
-    /// Those with the most instances.
+    /// The figures with the most instances.
     fn figures(&self) -> Vec<Figure> {
         let counts = self.counts();
         let (Some(fewest), Some(most)) = (counts.first(), counts.last()) else {

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 /// The API server writes its log a little after its answers.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Looks until the requests must have ended.
+/// How many looks it may take until the requests have ended.
 const MOST_LOOKS: usize = 60;
 
 /// Requests of one user.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// All but watches and those of leases and events.
+    /// All requests but watches and those of leases and events.
     pub(super) requests: usize,
     /// By verb and resource.
     pub(crate) by_kind: BTreeMap<String, usize>,
@@ -26,23 +26,23 @@ pub(crate) struct Asked {
     pub(super) conflicts_by_kind: BTreeMap<String, usize>,
     /// Those that failed on the server's side, or were too many.
     pub(super) failed: usize,
-    /// Of leases.
+    /// Requests of leases.
     pub(super) leases: usize,
-    /// Of events, which come at their leisure, or not at all where there are too many.
+    /// Requests of events, which may come late, or not at all where there are too many.
     pub(crate) events: usize,
-    /// Writes of other users that were refused for the same reason: of the cluster's own
-    /// controllers, say, which may come back to them only after a long while.
+    /// Writes of other users that were refused for the same reason. The cluster's own controllers,
+    /// for example, may try theirs again only after a long while.
     pub(super) conflicts_of_others: BTreeMap<String, usize>,
 }
 
-/// What the API server sent to watchers.
+/// What watchers received.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct WatchTraffic {
     pub(super) events: f64,
     pub(super) bytes: f64,
 }
 
-/// Reads the audit log on from where it was read last: the whole would be read again for minutes.
+/// Reads the audit log from where the last look ended: reading all of it again takes minutes.
 pub(crate) struct Reader {
     log: File,
     at: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Of what these users ask from now on.
+    /// Reads what these users ask from now on.
     pub(crate) fn of(cluster: &Cluster, users: &[&str]) -> Reader {
         let path = cluster.audit_log();
         let mut log = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -106,8 +106,8 @@ impl Reader {
 }
 
 impl Asked {
-    /// The requests of objects. The questions for kinds that the API server does not serve never
-    /// end, and the events of thousands of claims come for many minutes.
+    /// How many requests were of objects. The requests for kinds that the API server does not serve
+    /// never end, and the events of thousands of claims come for many minutes.
     fn of_objects(&self) -> usize {
         let discovery = self.by_kind.iter().filter(|(kind, _)| kind.starts_with("get /apis/"));
         self.requests - discovery.map(|(_, count)| count).sum::<usize>()
@@ -158,7 +158,7 @@ impl WatchTraffic {
         WatchTraffic { events: self.events - before.events, bytes: self.bytes - before.bytes }
     }
 
-    /// The share of each of so many.
+    /// The traffic per item, where there are so many.
     pub(super) fn each(self, count: f64) -> WatchTraffic {
         WatchTraffic { events: self.events / count, bytes: self.bytes / count }
     }

@@ -19,7 +19,7 @@ use crate::cluster::ground::{last_bound, watch_bound};
 const WARM_UP: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Instances, and who watches them.
+/// A fleet in a cluster, and what watches it: the audit log's reader, and the claims' watch.
 pub(super) struct Fielded<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) fleet: Fleet,
@@ -27,43 +27,43 @@ pub(super) struct Fielded<'a> {
     bound: UnboundedReceiver<(String, Instant)>,
 }
 
-/// Instances while nothing is asked of them.
+/// What the instances take while nothing is asked of them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Rest {
     pub(super) taken: Taken,
-    /// Of one CPU, each instance in the mean.
+    /// How much of one CPU an instance takes in the mean, in percent.
     pub(super) cpu_percent: f64,
-    /// API requests of an instance in a minute, leases and events included.
+    /// API requests an instance sends in a minute, those of leases and events included.
     pub(super) requests_a_minute: f64,
 }
 
-/// So many claims from nothing to bound.
+/// What it took to make some claims and bind them all.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Round {
     pub(super) binding: String,
-    /// From the first claim to the last that is bound.
+    /// The pace from the first claim made to the last one bound.
     pub(super) pace: Pace,
-    /// From the last claim to the last that is bound, in seconds.
+    /// The time from the last claim made to the last one bound, in seconds.
     pub(super) tail: f64,
     /// Writes of the instances that were refused because the object had changed.
     pub(super) conflicts: usize,
     pub(super) conflicts_by_kind: BTreeMap<String, usize>,
-    /// Writes of the scheduler that were refused so.
+    /// Writes of the scheduler that were refused for the same reason.
     pub(super) scheduler_conflicts: usize,
-    /// Writes of all others.
+    /// Writes of all other users that were refused for the same reason.
     pub(super) conflicts_of_others: BTreeMap<String, usize>,
-    /// Of all instances together, a volume, but for events.
+    /// Requests of all instances together per volume, without those of events.
     pub(super) requests: f64,
-    /// Events written until the storm was over, a volume.
+    /// Events written until the storm was over, per volume.
     pub(super) events: f64,
     pub(super) requests_by_kind: BTreeMap<String, f64>,
     /// Requests that failed on the server's side.
     pub(super) failed: usize,
-    /// What all instances together received, a volume.
+    /// What the watches of all instances together received, per volume.
     pub(super) traffic: WatchTraffic,
-    /// CPU of all instances together, in milliseconds a volume.
+    /// CPU time of all instances together, in milliseconds per volume.
     pub(super) cpu: f64,
-    /// Memory afterwards, with its peaks.
+    /// What the instances take afterwards.
     pub(super) taken: Taken,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Fielded<'a> {
         Fielded { bound: watch_bound(fleet.claims.clone()), cluster, fleet, requests }
     }
 
-    /// Some claims before those that are counted.
+    /// Binds some claims before those that are counted.
     pub(super) async fn warm_up(&mut self) {
         for binding in Binding::ALL {
             let wishes = self.fleet.wishes(binding, 0..WARM_UP);
@@ -100,15 +100,15 @@ impl<'a> Fielded<'a> {
         self.clear().await;
     }
 
-    /// Makes claims; when the last was there, when the last was bound, and how often the scheduler
-    /// was too late.
+    /// Makes claims. Returns when the last was made, when the last was bound, and how many of the
+    /// scheduler's writes were refused because the object had changed.
     async fn bind(&mut self, wishes: &[Wish]) -> (Instant, Instant, usize) {
         let made = storm::make(&self.fleet.claims, wishes);
         let (made, bound) = tokio::join!(made, last_bound(&mut self.bound, wishes));
         (made.last, bound, made.scheduler_conflicts)
     }
 
-    /// So many claims.
+    /// Makes so many claims, binds them, and measures that.
     pub(super) async fn round(&mut self, binding: Binding, count: usize) -> Round {
         let numbers = WARM_UP..WARM_UP + count;
         let wishes = self.fleet.wishes(binding, numbers);
@@ -154,7 +154,8 @@ impl<'a> Fielded<'a> {
         WatchTraffic { events, bytes }
     }
 
-    /// Deletes all claims and waits until there is nothing; volumes a second.
+    /// Deletes all claims and waits until nothing is left. Returns how many volumes were deleted a
+    /// second.
     pub(super) async fn clear(&mut self) -> f64 {
         let volumes: usize = self.fleet.members.iter().map(|m| m.driver.left().volumes).sum();
         let began = Instant::now();

@@ -8,24 +8,24 @@ use crate::process::{cpu_seconds, mib};
 /// What the controllers of a fleet take.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Taken {
-    /// Resident, in MiB, in the mean.
+    /// A process's resident memory, in the mean.
     pub(super) resident_mib: f64,
-    /// The largest.
+    /// The largest resident memory of a process.
     pub(super) resident_max_mib: f64,
-    /// The proportional share of what a process shares with others, and its own, in the mean.
+    /// A process's own memory and its share of what it shares with others, in the mean.
     pub(super) proportional_mib: f64,
-    /// The most it ever had resident, in the mean.
+    /// The most that a process ever had resident, in the mean.
     pub(super) peak_mib: f64,
-    /// The most of the leader, which sees everything.
+    /// The most that the leader, which sees everything, ever had resident.
     pub(super) peak_max_mib: f64,
-    /// The largest of the others.
+    /// The most that any other process ever had resident.
     pub(super) peak_next_mib: f64,
-    /// Time on a CPU of all together, in seconds.
+    /// CPU time of all processes together, in seconds.
     pub(super) cpu_seconds: f64,
 }
 
 impl Taken {
-    /// By the pods of all nodes. Of the leader's pod, only its peak and its CPU time count.
+    /// What the pods of all nodes take, and the peak and the CPU time of the leader's pod.
     pub(super) fn by(fleet: &Fleet) -> Taken {
         let pids: Vec<_> = fleet.members.iter().filter_map(|m| m.pid()).collect();
         let count = pids.len().max(1) as f64;
