@@ -1,10 +1,9 @@
 //! One node's own processes stop and start under running pods, and its pods are evicted.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hostloop_test::deployed::{DRIVER, NAMESPACE};
+use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -174,7 +173,7 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     for claim in claims {
         space.claim(claim, &class, json!({}));
     }
-    let folders = claims.map(|claim| staging(&site, &space.volume(claim)));
+    let folders = claims.map(|claim| site.staging(handle_of(&space.volume(claim))));
     let driver = processes(&site);
     let pod = space.pod("called", &claims);
     let since = Instant::now();
@@ -231,13 +230,14 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     world.cluster().kubectl(&[&drain[..], &["--timeout=120s"]].concat());
     space.off_node(&volume);
     let uids = [&kept, &moved].map(|pod| text(pod, "/metadata/uid"));
-    let staged = staged_as(handle_of(&volume));
+    let handle = handle_of(&volume);
+    let staged = staged_as(handle);
     world.until("nothing left on the node", || {
         let mut left = site.mounts();
         left.retain(|m| {
             uids.iter().chain([&&*staged]).any(|word| m.at.to_string_lossy().contains(*word))
         });
-        let is_left = !left.is_empty() || staging(&site, &volume).exists();
+        let is_left = !left.is_empty() || site.staging(handle).exists();
         check(!is_left, || format!("{left:?}"))
     });
     space.successor("moved-0", &moved);
@@ -252,10 +252,4 @@ pub(crate) fn a_drained_node_gets_its_pod_back(world: &World) {
     assert_text(&kept, "/spec/nodeName", site.name());
     assert_eq!(space.sh("kept-0", "cat /data/file"), "kept");
     space.end();
-}
-
-/// The folder of kubelet in which a volume is staged, as a path on this machine.
-fn staging(site: &Site<'_>, volume: &Value) -> PathBuf {
-    let folder = Path::new("plugins/kubernetes.io/csi").join(DRIVER);
-    site.kubelet_dir().join(folder).join(staged_as(handle_of(volume))).join("globalmount")
 }

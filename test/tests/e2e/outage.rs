@@ -1,7 +1,6 @@
 //! The API server goes away, on the node with the leading driver.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
@@ -80,11 +79,10 @@ fn assert_unmounted(world: &World, handle: &str) {
 async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
     let id = handle_of(volume);
-    let folder = Path::new("plugins/kubernetes.io/csi/hostloop.csi.dev");
-    let staging = folder.join(staged_as(id)).join("globalmount");
+    let staging = site.staging(id);
     // The driver uses the node's path, this process uses its own.
-    let at = site.world.cluster().kubelet_dir().join(&staging);
-    let staging = site.kubelet_dir().join(staging);
+    let below = staging.strip_prefix(site.kubelet_dir()).expect("it is below kubelet's root");
+    let at = site.world.cluster().kubelet_dir().join(below);
     std::fs::create_dir_all(&staging).expect("the folder can be made");
     let attributes = &volume["spec"]["csi"]["volumeAttributes"];
     let volume_context: BTreeMap<String, String> =

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::objects::{assert_text, handle_of, name};
-use crate::space::{FS_GROUP, Space, ordinary_user, staged_as};
+use crate::space::{FS_GROUP, Space, ordinary_user};
 use crate::world::{World, check};
 
 /// ReadWriteOncePod: a second pod waits until the first is gone.
@@ -64,12 +64,10 @@ pub(crate) fn forced_deletion_leaves_nothing(world: &World) {
     let volume = space.volume("data");
     space.delete_claim("data");
     world.gone("PersistentVolume", "", name(&volume));
-    let staged = staged_as(handle_of(&volume));
-    let kubelet_dir = world.home(&volume).kubelet_dir();
-    let folder = kubelet_dir.join("plugins/kubernetes.io/csi/hostloop.csi.dev");
-    world.until("the staging folder's end", || {
-        check(!folder.join(&staged).exists(), || staged.clone())
-    });
+    let staging = world.home(&volume).staging(handle_of(&volume));
+    let folder = staging.parent().expect("it is in the volume's folder");
+    let end = || check(!folder.exists(), || folder.display().to_string());
+    world.until("the staging folder's end", end);
     space.end();
 }
 

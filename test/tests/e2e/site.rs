@@ -9,6 +9,7 @@ use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::objects::{name, text};
+use crate::space::staged_as;
 use crate::world::{TOPOLOGY, World, check, is_ready};
 
 /// A node, and the driver's files on it.
@@ -116,6 +117,12 @@ impl Site<'_> {
     /// Kubelet's root, as a path on this machine.
     pub(crate) fn kubelet_dir(&self) -> PathBuf {
         self.path(&self.node.kubelet_dir)
+    }
+
+    /// The folder in which kubelet stages a volume, as a path on this machine.
+    pub(crate) fn staging(&self, handle: &str) -> PathBuf {
+        let folder = self.kubelet_dir().join("plugins/kubernetes.io/csi").join(DRIVER);
+        folder.join(staged_as(handle)).join("globalmount")
     }
 
     /// The directory of the driver's socket and state, as a path on this machine.
