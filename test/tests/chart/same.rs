@@ -7,9 +7,7 @@ use crate::objects::{helm, of_helm, of_kustomize, read};
 /// Values of the chart, and the arguments of `scripts/render` that say the same.
 fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let kubelet = "/var/lib/k0s/kubelet";
-    let pool = |path: &str, options: &[&str]| {
-        json!([{"name": "default", "path": path, "options": options}])
-    };
+    let pool = |path: &str, options: &[&str]| json!([{"name": "default", "path": path, "options": options}]);
     let k0s = json!({"kubeletDir": kubelet, "snapshotController": true});
     let of_kind = pool("/var/lib/hostloop", &["image=20Gi"]);
     let kind = json!({"snapshotController": true, "pools": of_kind});

@@ -127,10 +127,8 @@ impl<'a> Tuples<'a> {
             if !self.open {
                 break;
             }
-            self.message.push(BlockMetadata {
-                byte_offset: int64(offset),
-                size_bytes: int64(size),
-            });
+            self.message
+                .push(BlockMetadata { byte_offset: int64(offset), size_bytes: int64(size) });
             if self.message.len() == self.max {
                 self.flush();
             }

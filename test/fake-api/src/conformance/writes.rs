@@ -23,9 +23,7 @@ pub(super) async fn every_change_has_a_version_and_no_change_has_none(site: &Sit
 
 pub(super) async fn a_write_names_the_version_it_depends_on(site: &Site) {
     let (path, made) = site.map("x", json!({})).await;
-    let bound = |value: &str| {
-        json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}})
-    };
+    let bound = |value: &str| json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}});
     site.merge(&path, bound("2")).await.code(200);
     let message = site.merge(&path, bound("3")).await.failed(409, "Conflict");
     assert!(message.starts_with("Operation cannot be fulfilled on configmaps "), "{message}");
