@@ -15,8 +15,8 @@ const BUDGET = 6;
 const BACKLOG_BUDGET = 30;
 const BACKLOG = 3000;
 const ROWS_BUDGET = 4;
-/** Without frames, as in a hidden tab, the messages are applied by a timer. */
-const HIDDEN_MS = 1000;
+/** How often the shown time moves on without a message. */
+const BEAT_MS = 500;
 
 export type Mode = "live" | "paused" | "playing";
 
@@ -37,6 +37,8 @@ export class Engine {
   unknown = 0;
   /** Grows with each change of what is shown. */
   version = 0;
+  /** Asks for a frame. */
+  private wake = () => {};
   private applied = 0;
   /** The state of another time while it is computed. */
   private next: State | undefined;
@@ -71,6 +73,7 @@ export class Engine {
     if (message.t === 0) message.t = this.history.end;
     if (message.type === "hello" && !this.recorded) this.serverOffset = message.t - performance.now() * 1e3;
     const cut = this.history.add({ message, raw, size });
+    this.wake();
     if (!cut) return;
     if (this.applied >= cut.cut && !this.next) {
       this.applied -= cut.removed;
@@ -83,17 +86,17 @@ export class Engine {
   /** Shows the recording's end: all its messages are added. */
   loaded(): void {
     this.at = this.history.end;
-    this.version += 1;
+    this.change();
   }
 
   problem(about: string, text: string): void {
     if (this.problems.get(about) === text) return;
     this.problems.set(about, text);
-    this.version += 1;
+    this.change();
   }
 
   solved(about: string): void {
-    if (this.problems.delete(about)) this.version += 1;
+    if (this.problems.delete(about)) this.change();
   }
 
   /** The time that is shown. */
@@ -107,24 +110,30 @@ export class Engine {
     this.at = Math.min(Math.max(t, this.history.from), this.history.end);
     if (this.mode === "live") this.mode = "paused";
     if (this.history.indexAt(this.at) < this.applied) this.restart();
-    this.version += 1;
+    this.change();
   }
 
   pause(): void {
     if (this.mode === "live") this.at = Math.max(this.state.now, this.history.from);
     this.mode = "paused";
-    this.version += 1;
+    this.change();
   }
 
   play(): void {
     if (this.at >= this.history.end) this.seek(this.history.from);
     this.mode = "playing";
-    this.version += 1;
+    this.lastFrame = 0;
+    this.change();
   }
 
   live(): void {
     this.mode = "live";
+    this.change();
+  }
+
+  private change(): void {
     this.version += 1;
+    this.wake();
   }
 
   private restart(): void {
@@ -132,20 +141,24 @@ export class Engine {
     this.applied = 0;
   }
 
-  /** Begins to apply messages, frame by frame. */
+  /** Begins to apply messages. There are frames only while there is work: an empty one costs time, too. */
   run(): void {
-    let frames = 0;
+    let asked = false;
     const frame = () => {
-      frames += 1;
+      asked = false;
       this.step(performance.now());
-      requestAnimationFrame(frame);
+      if (this.mode === "playing" || !this.idle) this.wake();
     };
-    requestAnimationFrame(frame);
-    let seen = 0;
+    this.wake = () => {
+      if (!asked) requestAnimationFrame(frame);
+      asked = true;
+    };
     setInterval(() => {
-      if (frames === seen) this.step(performance.now());
-      seen = frames;
-    }, HIDDEN_MS);
+      // A hidden tab gets no frames.
+      if (asked) this.step(performance.now());
+      this.wake();
+    }, BEAT_MS);
+    this.wake();
   }
 
   /** The work of one frame. */

@@ -80,3 +80,35 @@ test("what is not JSON or not known is counted, and the rest is shown", () => {
   assert.match([...engine.problems.values()].join(), /was not JSON/);
   assert.equal(engine.rows.all().length, 1);
 });
+
+test("frames come only while there is work", (t) => {
+  t.mock.timers.enable({ apis: ["setInterval"] });
+  const asked: FrameRequestCallback[] = [];
+  Object.assign(globalThis, { requestAnimationFrame: (frame: FrameRequestCallback) => asked.push(frame) });
+  t.after(() => Reflect.deleteProperty(globalThis, "requestAnimationFrame"));
+  const draw = (frames: number) => {
+    for (let i = 0; i < frames; i++) asked.shift()?.(0);
+    return asked.length;
+  };
+  const { messages } = wholeLife();
+  const engine = filled(messages);
+  engine.run();
+  assert.equal(draw(1000), 0);
+  assert.ok(engine.idle);
+  engine.receive(JSON.stringify({ type: "problem", t: START + 95e6, about: "pods", text: "x" }));
+  assert.equal(asked.length, 1, "a message");
+  assert.equal(draw(1000), 0);
+  t.mock.timers.tick(500);
+  assert.equal(asked.length, 1, "the clock");
+  assert.equal(draw(1000), 0);
+  engine.seek(START);
+  engine.play();
+  assert.equal(draw(3), 1, "it is playing");
+  engine.pause();
+  assert.equal(draw(1000), 0);
+  // A hidden tab draws no frame.
+  engine.live();
+  assert.ok(!engine.idle);
+  t.mock.timers.tick(5000);
+  assert.ok(engine.idle);
+});
