@@ -1,8 +1,8 @@
 //! Has the program linked with relative relocations in their packed form, where that is known.
 //!
-//! The program is position-independent, and its tables of pointers are filled in when it starts. The
-//! list of their places is 1.3 MiB long, read whole each time and resident from then on; packed, it
-//! is 20 KiB.
+//! The program is position-independent, and its tables of pointers are filled in when it starts.
+//! The list of their places is read whole each time, and stays resident. It is 1.3 MiB long, and
+//! 20 KiB when packed.
 
 use std::env;
 use std::process::Command;

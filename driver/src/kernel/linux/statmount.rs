@@ -112,7 +112,7 @@ pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
         let last = ids.last().copied().unwrap_or(after);
         let request = request(raw::LSMT_ROOT as i64 as u64, last);
         let mut room = [0_u64; BATCH];
-        // SAFETY: the request is whole and has its size; the kernel writes at most `room.len()` IDs.
+        // SAFETY: the request has its size. The kernel writes at most `room.len()` IDs.
         let answer = unsafe {
             libc::syscall(
                 raw::__NR_listmount.into(),

@@ -166,8 +166,8 @@ impl BlockMaps {
         self.nodes.values().flat_map(BTreeMap::values)
     }
 
-    /// Takes the answer to a request for these images, which may lack some of them. Returns the maps
-    /// that differ from those before.
+    /// Takes the answer to a request for these images, which may lack some of them. Returns the
+    /// maps that differ from those before.
     pub(super) fn answered(
         &mut self,
         node: &str,

@@ -1,7 +1,7 @@
 //! Writes what mke2fs would write into a new image, without running it again.
 //!
-//! mke2fs writes the same blocks into all images of one size. Only superblocks differ, in the UUID
-//! and the hash seed. The checksums of all other blocks depend on a seed in the superblock
+//! mke2fs writes the same blocks into all images of one size. Only superblocks differ, in the UUID,
+//! the hash seed and times. The checksums of all other blocks depend on a seed in the superblock
 //! (`metadata_csum_seed`), which stays, so only superblocks need a new checksum. The root directory
 //! and `lost+found` keep the times of the first image.
 
