@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::objects::{assert_text, handle_of, name, restarts};
 use crate::site::Site;
-use crate::space::{Space, staged_as};
+use crate::space::{Space, staged_as, staging};
 use crate::world::{World, check, until};
 
 /// How long the API server is away.
@@ -79,10 +79,8 @@ fn assert_unmounted(world: &World, handle: &str) {
 async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
     let id = handle_of(volume);
-    let staging = site.staging(id);
     // The driver uses the node's path, this process uses its own.
-    let below = staging.strip_prefix(site.kubelet_dir()).expect("it is below kubelet's root");
-    let at = site.world.cluster().kubelet_dir().join(below);
+    let (at, staging) = (staging(site.world.cluster().kubelet_dir(), id), site.staging(id));
     std::fs::create_dir_all(&staging).expect("the folder can be made");
     let attributes = &volume["spec"]["csi"]["volumeAttributes"];
     let volume_context: BTreeMap<String, String> =

@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use serde_json::Value;
 
 use crate::objects::{name, text};
-use crate::space::staged_as;
+use crate::space::staging;
 use crate::world::{TOPOLOGY, World, check, is_ready};
 
 /// A node, and the driver's files on it.
@@ -121,8 +121,7 @@ impl Site<'_> {
 
     /// The folder in which kubelet stages a volume, as a path on this machine.
     pub(crate) fn staging(&self, handle: &str) -> PathBuf {
-        let folder = self.kubelet_dir().join("plugins/kubernetes.io/csi").join(DRIVER);
-        folder.join(staged_as(handle)).join("globalmount")
+        staging(&self.kubelet_dir(), handle)
     }
 
     /// The directory of the driver's socket and state, as a path on this machine.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use hostloop_test::cluster::{self, BUSYBOX};
 use hostloop_test::deployed::DRIVER;
@@ -398,7 +399,13 @@ pub(crate) fn attached(handle: &str) -> usize {
     all.iter().filter(|l| l.backing.contains(handle)).count()
 }
 
-/// The folder in which kubelet stages a volume.
+/// The folder in which a kubelet with this root stages a volume.
+pub(crate) fn staging(kubelet_dir: &Path, handle: &str) -> PathBuf {
+    let folder = kubelet_dir.join("plugins/kubernetes.io/csi").join(DRIVER);
+    folder.join(staged_as(handle)).join("globalmount")
+}
+
+/// Kubelet's name for a volume that it stages.
 pub(crate) fn staged_as(handle: &str) -> String {
     let digest = Sha256::digest(handle.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
