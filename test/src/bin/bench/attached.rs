@@ -9,11 +9,11 @@ use hostloop_test::client::Csi;
 use hostloop_test::pools::MIB;
 use hostloop_test::scratch::Scratch;
 
-use crate::calls::{create, publish, stage};
+use crate::calls::{create, delete, publish, stage, unpublish, unstage};
 
 /// The size of each volume.
 pub(crate) const BYTES: u64 = 16 * MIB;
-/// Volumes that are attached side by side.
+/// Volumes that are attached or detached side by side.
 const AT_ONCE: usize = 8;
 
 /// A directory to stage a volume at, and a path to publish it at.
@@ -24,15 +24,32 @@ pub(crate) fn places(scratch: &Scratch, name: &str) -> (PathBuf, PathBuf) {
 
 /// Creates, stages and publishes a small volume for each number.
 pub(crate) async fn attach(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) {
-    let all = futures::stream::iter(numbers);
-    all.for_each_concurrent(AT_ONCE, |number| async move {
-        let name = format!("attached-{number}");
+    for_each(numbers, |name| async move {
         let (staging, target) = places(scratch, &name);
         let id = create(csi, &name, BYTES).await;
         stage(csi, &id, &staging).await;
         publish(csi, &id, &staging, &target).await;
     })
     .await;
+}
+
+/// Undoes [`attach`] for these numbers.
+pub(crate) async fn detach(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) {
+    for_each(numbers, |name| async move {
+        let (staging, target) = places(scratch, &name);
+        // CreateVolume returns the volume that has this name.
+        let id = create(csi, &name, BYTES).await;
+        unpublish(csi, &id, &target).await;
+        unstage(csi, &id, &staging).await;
+        delete(csi, &id).await;
+    })
+    .await;
+}
+
+/// Runs `work` with the name of each volume, several side by side.
+async fn for_each<W: Future<Output = ()>>(numbers: Range<usize>, work: impl Fn(String) -> W) {
+    let names = numbers.map(|number| format!("attached-{number}"));
+    futures::stream::iter(names).for_each_concurrent(AT_ONCE, work).await;
 }
 
 /// The loop devices that the machine has, attached or not. Dropping it removes free devices that

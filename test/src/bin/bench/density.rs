@@ -3,13 +3,15 @@
 mod report;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hostloop_test::client::Csi;
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
+use nix::mount::{MsFlags, mount};
 
-use crate::attached::{BYTES, LoopDevices, attach, places};
+use crate::attached::{BYTES, LoopDevices, attach, detach, places};
 use crate::by_hand::ByHand;
 use crate::calls::{create, delete, publish, stage, stats, unpublish, unstage};
 use crate::measure::{Figure, timed_async};
@@ -18,69 +20,87 @@ use crate::runtime::Runtime;
 use crate::withheld::Cpus;
 use report::{Beside, Call, Density};
 
-/// Further volumes beside each number of attached ones. One more comes first and is not counted.
-const ROUNDS: usize = 21;
+/// The time between attaching or detaching volumes and a measurement. The kernel frees later what
+/// they used.
+const REST: Duration = Duration::from_secs(1);
+/// Further volumes beside each number in each pass. One more comes first and is not counted.
+const ROUNDS: usize = 7;
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Numbers of attached volumes.
     pub(crate) volumes: Vec<usize>,
+    /// How often a run goes through all numbers of attached volumes: from many to few, then from
+    /// few to many. The machine becomes faster and slower within seconds. In this order, that
+    /// counts for and against each number alike.
+    pub(crate) passes: usize,
     /// The number of runs. Each run has a pool and a driver of its own.
     pub(crate) runs: usize,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { volumes: vec![1, 50, 200, 500, 1_000, 2_000], runs: 1 }
+        Settings { volumes: vec![1, 50, 200, 500, 1_000, 2_000], passes: 12, runs: 1 }
     }
 }
 
 impl Settings {
     /// Settings that only show that the benchmark works.
     pub(crate) fn quick(self) -> Settings {
-        Settings { volumes: vec![1, 20], ..self }
+        Settings { volumes: vec![1, 20], passes: 2, ..self }
     }
 }
 
 pub(crate) fn figures(settings: &Settings, docs: &Docs) -> Vec<Figure> {
     docs.figures(|| {
         let runtime = Runtime::of_one_thread();
-        let runs = (0..settings.runs).flat_map(|_| measured(&runtime, &settings.volumes));
+        let runs = (0..settings.runs).flat_map(|_| measured(&runtime, settings));
         Density { numbers: runs.collect() }
     })
 }
 
-/// Makes one run, which attaches more and more volumes.
-fn measured(runtime: &Runtime, numbers: &[usize]) -> Vec<Beside> {
-    let mut numbers = numbers.to_vec();
-    numbers.sort_unstable();
+/// Makes one run, which attaches and detaches volumes to reach each number in each pass.
+fn measured(runtime: &Runtime, settings: &Settings) -> Vec<Beside> {
+    let mut upwards = settings.volumes.clone();
+    upwards.sort_unstable();
+    let downwards = upwards.iter().rev().copied().collect();
+    let orders = [downwards, upwards];
     // Dropped last, once the scratch directory has detached them.
     let _devices = LoopDevices::now();
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 100 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let by_hand = ByHand::new(&pool, &scratch, "by-hand");
+    // In memory: once many directories were removed, making one takes ext4 without a journal up to
+    // a millisecond.
+    let (kubelet, none) = (scratch.dir("kubelet"), None::<&str>);
+    mount(Some("tmpfs"), &kubelet, Some("tmpfs"), MsFlags::empty(), none).expect("it is mounted");
     runtime.block_on(async {
         let csi = driver.csi().await;
         let (mut there, mut measured) = (0, Vec::new());
-        for count in numbers {
-            attach(&csi, &scratch, there..count).await;
-            there = count;
-            let before = Cpus::now();
-            let mut beside = Beside::new(count);
-            for round in 0..=ROUNDS {
-                let calls = calls(&csi, &scratch, &format!("further-{count}-{round}")).await;
-                let steps = by_hand.steps();
-                if round > 0 {
-                    add(&mut beside.calls, calls);
-                    add(&mut beside.kernel, steps);
+        for pass in 0..settings.passes {
+            for count in orders[pass % 2].iter().copied() {
+                // Free loop devices stay, so each number has those of the largest one.
+                detach(&csi, &scratch, count..there).await;
+                attach(&csi, &scratch, there..count).await;
+                there = count;
+                tokio::time::sleep(REST).await;
+                let before = Cpus::now();
+                let mut beside = Beside::new(count);
+                for round in 0..=ROUNDS {
+                    let name = format!("further-{pass}-{count}-{round}");
+                    let calls = calls(&csi, &scratch, &name).await;
+                    let steps = by_hand.steps();
+                    if round > 0 {
+                        add(&mut beside.calls, calls);
+                        add(&mut beside.kernel, steps);
+                    }
                 }
+                beside.withheld = Cpus::now().withheld_since(before);
+                measured.push(beside);
             }
-            beside.resident_mib = driver.resident_kib() as f64 / 1024.0;
-            beside.withheld = Cpus::now().withheld_since(before);
-            eprintln!("  {count} attached volumes: measured");
-            measured.push(beside);
+            eprintln!("  pass {} of {}: measured", pass + 1, settings.passes);
         }
         measured
     })

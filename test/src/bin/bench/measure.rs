@@ -81,7 +81,8 @@ pub(crate) fn decide(aim: Aim, ours: &[f64], floor: &[f64]) -> Verdict {
     }
 }
 
-fn ratios(ours: &[f64], floor: &[f64]) -> Vec<f64> {
+/// The ratio of each run to the run of the floor at its index.
+pub(crate) fn ratios(ours: &[f64], floor: &[f64]) -> Vec<f64> {
     ours.iter().zip(floor).map(|(o, f)| o / f).collect()
 }
 
