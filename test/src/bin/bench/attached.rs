@@ -13,7 +13,7 @@ use crate::calls::{create, delete, publish, stage, unpublish, unstage};
 
 /// The size of each volume.
 pub(crate) const BYTES: u64 = 16 * MIB;
-/// Volumes that are attached or detached side by side.
+/// Volumes that are added or removed side by side.
 const AT_ONCE: usize = 8;
 
 /// A directory to stage a volume at, and a path to publish it at.
@@ -23,7 +23,7 @@ pub(crate) fn places(scratch: &Scratch, name: &str) -> (PathBuf, PathBuf) {
 }
 
 /// Creates, stages and publishes a small volume for each number.
-pub(crate) async fn attach(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) {
+pub(crate) async fn add_volumes(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) {
     for_each(numbers, |name| async move {
         let (staging, target) = places(scratch, &name);
         let id = create(csi, &name, BYTES).await;
@@ -33,8 +33,8 @@ pub(crate) async fn attach(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) 
     .await;
 }
 
-/// Undoes [`attach`] for these numbers.
-pub(crate) async fn detach(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) {
+/// Unpublishes, unstages and deletes the volume of each number.
+pub(crate) async fn remove_volumes(csi: &Csi, scratch: &Scratch, numbers: Range<usize>) {
     for_each(numbers, |name| async move {
         let (staging, target) = places(scratch, &name);
         // CreateVolume returns the volume that has this name.

@@ -11,7 +11,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use nix::mount::{MsFlags, mount};
 
-use crate::attached::{BYTES, LoopDevices, attach, detach, places};
+use crate::attached::{BYTES, LoopDevices, add_volumes, places, remove_volumes};
 use crate::by_hand::ByHand;
 use crate::calls::{create, delete, publish, stage, stats, unpublish, unstage};
 use crate::measure::{Figure, timed_async};
@@ -20,9 +20,8 @@ use crate::runtime::Runtime;
 use crate::withheld::Cpus;
 use report::{Beside, Call, Density};
 
-/// The time between attaching or detaching volumes and a measurement. The kernel frees later what
-/// they used.
-const REST: Duration = Duration::from_secs(1);
+/// The time from adding or removing volumes to a measurement. The kernel frees later what they used.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Further volumes beside each number in each pass. One more comes first and is not counted.
 const ROUNDS: usize = 7;
 
@@ -31,9 +30,8 @@ const ROUNDS: usize = 7;
 pub(crate) struct Settings {
     /// Numbers of attached volumes.
     pub(crate) volumes: Vec<usize>,
-    /// How often a run goes through all numbers of attached volumes: from many to few, then from
-    /// few to many. The machine becomes faster and slower within seconds. In this order, that
-    /// counts for and against each number alike.
+    /// How often a run goes through all numbers of attached volumes, by turns from few to many and
+    /// from many to few. So a machine that becomes slower counts for and against each number.
     pub(crate) passes: usize,
     /// The number of runs. Each run has a pool and a driver of its own.
     pub(crate) runs: usize,
@@ -60,32 +58,32 @@ pub(crate) fn figures(settings: &Settings, docs: &Docs) -> Vec<Figure> {
     })
 }
 
-/// Makes one run, which attaches and detaches volumes to reach each number in each pass.
+/// Makes one run, which adds and removes volumes to reach each number in each pass.
 fn measured(runtime: &Runtime, settings: &Settings) -> Vec<Beside> {
     let mut upwards = settings.volumes.clone();
     upwards.sort_unstable();
     let downwards = upwards.iter().rev().copied().collect();
-    let orders = [downwards, upwards];
+    let orders = [upwards, downwards];
     // Dropped last, once the scratch directory has detached them.
     let _devices = LoopDevices::now();
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 100 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let by_hand = ByHand::new(&pool, &scratch, "by-hand");
-    // In memory: once many directories were removed, making one takes ext4 without a journal up to
-    // a millisecond.
-    let (kubelet, none) = (scratch.dir("kubelet"), None::<&str>);
-    mount(Some("tmpfs"), &kubelet, Some("tmpfs"), MsFlags::empty(), none).expect("it is mounted");
+    // Kubelet's directories are in memory. ext4 without a journal needs up to a millisecond to make
+    // a directory once many were removed.
+    let kubelet = scratch.dir("kubelet");
+    let mounted = mount(Some("tmpfs"), &kubelet, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+    mounted.expect("a tmpfs can be mounted");
     runtime.block_on(async {
         let csi = driver.csi().await;
         let (mut there, mut measured) = (0, Vec::new());
         for pass in 0..settings.passes {
             for count in orders[pass % 2].iter().copied() {
-                // Free loop devices stay, so each number has those of the largest one.
-                detach(&csi, &scratch, count..there).await;
-                attach(&csi, &scratch, there..count).await;
+                remove_volumes(&csi, &scratch, count..there).await;
+                add_volumes(&csi, &scratch, there..count).await;
                 there = count;
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(PAUSE).await;
                 let before = Cpus::now();
                 let mut beside = Beside::new(count);
                 for round in 0..=ROUNDS {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::measure::Figure;
+use crate::measure::{Figure, Verdict};
 
 /// A measurement that a page of the documentation shows.
 pub(crate) trait Report: DeserializeOwned + Serialize {
@@ -85,7 +85,25 @@ fn drawn<R: Report>(report: &R, page: &str) -> Option<String> {
     let (before, rest) = page.split_once(&begin)?;
     let (_, after) = rest.split_once(&end)?;
     let (table, charts) = (report.table(), report.charts());
-    Some(format!("{before}{begin}\n{table}{charts}\n{end}{after}"))
+    let verdicts = verdicts(&report.figures());
+    Some(format!("{before}{begin}\n{table}{verdicts}{charts}\n{end}{after}"))
+}
+
+/// A paragraph for each verdict. It counts the aims that are met, and names the others.
+fn verdicts(figures: &[Figure]) -> String {
+    let of = |is: fn(Verdict) -> bool| figures.iter().filter(move |f| is(f.verdict()));
+    let named = |verdict, is| {
+        let names: Vec<_> = of(is).map(|figure| figure.what.as_str()).collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("\n{verdict}: {}.\n", names.join("; ")),
+        }
+    };
+    let met = match of(|v| v == Verdict::Met).count() {
+        0 => String::new(),
+        met => format!("\nAims met: {met}.\n"),
+    };
+    met + &named("Undecided", Verdict::undecided) + &named("Missed", |v| v == Verdict::Missed)
 }
 
 /// The lines around the report.
@@ -203,6 +221,30 @@ pub(crate) mod tests {
         let text = std::fs::read_to_string(&page).expect("it is there");
         assert_eq!(text, format!("a\n{}b\n", shown("first")));
         assert!(drawn(&Sample(String::new()), "no marks").is_none());
+    }
+
+    #[test]
+    fn aims_that_are_not_met_are_named() {
+        let figure = |what: &str, runs: &[f64]| {
+            Figure::alone(what, runs.to_vec(), "ms", crate::measure::Aim::LessThan(2.0))
+        };
+        let cases = [
+            (vec![], ""),
+            (vec![figure("a", &[1.0; 3])], "\nAims met: 1.\n"),
+            (
+                vec![
+                    figure("a", &[1.0; 3]),
+                    figure("b", &[3.0; 3]),
+                    figure("c", &[1.0]),
+                    figure("d", &[1.0, 1.0, 3.0]),
+                    figure("e", &[1.0; 3]),
+                ],
+                "\nAims met: 2.\n\nUndecided: c; d.\n\nMissed: b.\n",
+            ),
+        ];
+        for (figures, text) in cases {
+            assert_eq!(verdicts(&figures), text);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 
-use crate::attached::{LoopDevices, attach};
+use crate::attached::{LoopDevices, add_volumes};
 use crate::calls::create;
 use crate::measure::{Aim, Figure, millis};
 use crate::runtime::Runtime;
@@ -50,7 +50,7 @@ fn attached(runtime: &Runtime) -> (Vec<f64>, Vec<f64>) {
     let _devices = LoopDevices::now();
     let pool = Filled::new(runtime, MANY - FEW);
     let driver = pool.start();
-    runtime.block_on(async { attach(&driver.csi().await, &pool.scratch, 0..FEW).await });
+    runtime.block_on(async { add_volumes(&driver.csi().await, &pool.scratch, 0..FEW).await });
     driver.stop();
     (0..RUNS).map(|_| pool.restart(runtime)).unzip()
 }

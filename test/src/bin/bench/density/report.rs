@@ -69,7 +69,7 @@ impl Call {
     }
 }
 
-/// All measurements, in their order: pass by pass, each number of volumes once in each.
+/// All measurements in their order. Each pass has each number of volumes once.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Density {
     pub(super) numbers: Vec<Beside>,
@@ -116,18 +116,18 @@ impl Density {
     }
 
     /// A value of each pass beside this number of volumes.
-    fn passes(&self, count: usize, of: impl Fn(&Beside) -> f64) -> Vec<f64> {
+    fn by_pass(&self, count: usize, of: impl Fn(&Beside) -> f64) -> Vec<f64> {
         self.numbers.iter().filter(|n| n.volumes == count).map(of).collect()
     }
 
     /// For each number of volumes, the median of its passes.
     fn medians(&self, of: impl Fn(&Beside) -> f64) -> Vec<f64> {
-        self.counts().into_iter().map(|count| median(&self.passes(count, &of))).collect()
+        self.counts().into_iter().map(|count| median(&self.by_pass(count, &of))).collect()
     }
 
     /// Milliseconds that the kernel's share of a call takes more than beside the fewest volumes.
     fn grown(&self, count: usize, call: Call) -> f64 {
-        let share = |count| median(&self.passes(count, |n| n.share(call)));
+        let share = |count| median(&self.by_pass(count, |n| n.share(call)));
         let fewest = self.counts().first().copied().unwrap_or(count);
         (share(count) - share(fewest)).max(0.0)
     }
@@ -135,12 +135,12 @@ impl Density {
     /// The passes of a call without the growth of the kernel's share.
     fn driver(&self, count: usize, call: Call) -> Vec<f64> {
         let grown = self.grown(count, call);
-        self.passes(count, |n| n.call(call) - grown)
+        self.by_pass(count, |n| n.call(call) - grown)
     }
 
     /// For each number of volumes, the median ratio of its passes to those beside the fewest.
-    fn against(&self, passes: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
-        let all: Vec<_> = self.counts().into_iter().map(passes).collect();
+    fn against(&self, by_pass: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
+        let all: Vec<_> = self.counts().into_iter().map(by_pass).collect();
         all.iter().map(|of_count| median(&ratios(of_count, &all[0]))).collect()
     }
 }
@@ -160,7 +160,7 @@ impl Report for Density {
         for call in Call::ALL {
             let name = call.name();
             text += &line(name, self.medians(|n| n.call(call)));
-            let against = self.against(|count| self.passes(count, |n| n.call(call)));
+            let against = self.against(|count| self.by_pass(count, |n| n.call(call)));
             text += &line(&format!("{name}: against {fewest}"), against);
             if !call.kernel().is_empty() {
                 let share = self.medians(|n| n.share(call));
@@ -208,12 +208,12 @@ impl Density {
         let flat = if fewest == many { Aim::None } else { Aim::RatioAtMost(FLAT) };
         let figure = |call: Call| {
             let what = format!("{many} volumes: {}, against {fewest}", call.name());
-            let (driver, floor) = (self.driver(many, call), self.passes(fewest, |n| n.call(call)));
+            let (driver, floor) = (self.driver(many, call), self.by_pass(fewest, |n| n.call(call)));
             Figure::beside(what, driver, floor, "ms", flat)
         };
         let mut figures = Vec::from(Call::ALL.map(figure));
         let what = format!("{many} volumes: stats");
-        let stats = self.passes(many, |n| n.call(Call::Stats));
+        let stats = self.by_pass(many, |n| n.call(Call::Stats));
         figures.push(Figure::alone(what, stats, "ms", Aim::LessThan(STATS)));
         figures
     }
