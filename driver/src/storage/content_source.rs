@@ -142,13 +142,13 @@ impl CopyJob<'_> {
         /// The longest time that a sample takes.
         const LONGEST: Duration = Duration::from_secs(2);
         let began = Instant::now();
-        let copied = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
-        let enough = || copied() >= SAMPLE || began.elapsed() >= LONGEST;
-        match file::copy_sparse(&self.origin.image, self.to, &enough) {
-            Ok(_) | Err(kernel::Error::TimedOut { .. }) => {}
+        let allocated = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
+        let enough = || allocated() >= SAMPLE || began.elapsed() >= LONGEST;
+        let bytes = match file::copy_sparse(&self.origin.image, self.to, &enough) {
+            Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
             Err(e) => return Err(e.into()),
-        }
-        let measured = Measured { bytes: copied(), took: began.elapsed() };
+        };
+        let measured = Measured { bytes, took: began.elapsed() };
         file::set_len(self.to, 0)?;
         Ok(measured)
     }
@@ -187,7 +187,7 @@ impl Pools {
             let taken_ns = now_ns();
             let copied = jobs.iter().map(|job| {
                 let copy = || still.copy(job.origin.id, &job.origin.image, job.to, &job.want);
-                self.copy_rates.measured(job.route(), job.to, copy)
+                self.copy_rates.measured(job.route(), copy)
             });
             Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
         };

@@ -6,7 +6,6 @@
 //! copy may still freeze until the limit. The next one is refused.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use parking_lot::Mutex;
 use super::freeze::longer_than;
 use super::{Error, PoolId, Result};
 use crate::kernel;
-use crate::kernel::file::{self, Copied};
+use crate::kernel::file::Copied;
 
 /// Bytes of a sample. Smaller copies say nothing about larger ones.
 pub(super) const SAMPLE: u64 = 64 << 20;
@@ -54,12 +53,11 @@ impl CopyRates {
         (at.elapsed() < KEPT).then_some(measured)
     }
 
-    /// Runs a copy into `to` and measures it. Copies side by side slow each other down, so only a
+    /// Runs a copy and measures it. Copies side by side slow each other down, so only a
     /// copy alone counts, or one that was stopped at the limit.
     pub(super) fn measured(
         &self,
         route: Route,
-        to: &File,
         copy: impl FnOnce() -> Result<Copied>,
     ) -> Result<Copied> {
         let began = Instant::now();
@@ -68,7 +66,7 @@ impl CopyRates {
         let alone = self.running.fetch_sub(1, Ordering::Relaxed) == 1 && alone_at_first;
         let bytes = match &copied {
             Ok(Copied::Bytes(bytes)) if alone => *bytes,
-            Err(Error::Kernel(kernel::Error::TimedOut { .. })) => file::allocated_bytes(to)?,
+            Err(Error::Kernel(kernel::Error::Stopped { copied, .. })) => *copied,
             _ => 0,
         };
         self.note(route, Measured { bytes, took: began.elapsed() });

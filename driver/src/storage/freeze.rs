@@ -101,9 +101,7 @@ pub fn quiesced<T>(
     let until = hold.freeze()?;
     let still = Still { live, until };
     let copied = copy(&still).map_err(|e| match e {
-        Error::Kernel(kernel::Error::TimedOut { .. }) if still.stop() => {
-            too_long(limits.max_freeze)
-        }
+        Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
         e => e,
     });
     // A filesystem that another process froze must still be frozen, or the copies differ in time.

@@ -48,7 +48,7 @@ fn a_copy_stops_on_request() {
     let to = create(&d, "to");
     let looks = std::cell::Cell::new(0);
     let stop = || looks.replace(looks.get() + 1) == 1;
-    refused!(copy_sparse(&from, &to, &stop), Error::TimedOut { .. });
+    refused!(copy_sparse(&from, &to, &stop), Error::Stopped { copied: COPY_STEP, .. });
     assert_eq!(looks.get(), 2);
 }
 
