@@ -70,8 +70,8 @@ pub fn clone(from: &File, to: &File) -> Result<()> {
 
 /// Copies data, keeps holes and gives `to` the length of `from` (SEEK_DATA/SEEK_HOLE,
 /// copy_file_range, then read and write). Allocated space in `to` stays allocated, and must read as
-/// zeros. The copy shares nothing. Stops with `Stopped` once `stop` returns true. Returns the number
-/// of copied bytes.
+/// zeros. The copy shares nothing. Once `stop` returns true, it stops with `Stopped`, but never
+/// before the first step: that shows how fast the files are. Returns the number of copied bytes.
 pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u64> {
     let len = length(from)?;
     if length(to)? != len {
@@ -84,7 +84,7 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
     while let Some((start, end)) = next_data(from, at, len)? {
         at = start;
         while at < end {
-            if stop() {
+            if copied > 0 && stop() {
                 return Err(Error::Stopped { path: name_of(to), copied });
             }
             let step = (end - at).min(COPY_STEP);

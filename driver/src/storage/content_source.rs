@@ -285,7 +285,7 @@ mod tests {
     #[case::after_a_faster_one(Some(Measured { bytes: 64 << 30, took: Duration::from_secs(1) }))]
     fn a_copy_that_was_stopped_freezes_only_once(#[case] known: Option<Measured>) {
         /// Pieces of data between holes are slow to copy.
-        const PIECES: u64 = 12_000;
+        const PIECES: u64 = 16_000;
         let mut site = Site::fake(&["a", "b"]);
         site.options.max_freeze = Duration::from_millis(20);
         site.open();
