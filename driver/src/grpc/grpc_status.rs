@@ -74,8 +74,8 @@ fn of_kernel(error: &kernel::Error) -> Code {
         Busy { .. } => Code::Aborted,
         // The operation did nothing. A retry can succeed once that filesystem responds again.
         Silent { .. } => Code::Unavailable,
-        // The kernel may still be executing the operation.
-        TimedOut { .. } => Code::DeadlineExceeded,
+        // The kernel may still be executing an operation that timed out.
+        TimedOut { .. } | Stopped { .. } => Code::DeadlineExceeded,
         Unsupported { .. } => Code::FailedPrecondition,
         Io { .. } | NotFound { .. } | Tool { .. } => Code::Internal,
     }

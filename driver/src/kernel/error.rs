@@ -56,6 +56,13 @@ pub enum Error {
         /// The limit, in seconds.
         seconds: u64,
     },
+    /// The caller stopped a copy.
+    #[error("copy {path}: stopped after {copied} bytes")]
+    Stopped {
+        path: PathBuf,
+        /// The number of copied bytes.
+        copied: u64,
+    },
 }
 
 impl Error {

@@ -142,13 +142,13 @@ impl CopyJob<'_> {
         /// The longest time that a sample takes.
         const LONGEST: Duration = Duration::from_secs(2);
         let began = Instant::now();
-        let copied = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
-        let enough = || copied() >= SAMPLE || began.elapsed() >= LONGEST;
-        match file::copy_sparse(&self.origin.image, self.to, &enough) {
-            Ok(_) | Err(kernel::Error::TimedOut { .. }) => {}
+        let allocated = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
+        let enough = || allocated() >= SAMPLE || began.elapsed() >= LONGEST;
+        let bytes = match file::copy_sparse(&self.origin.image, self.to, &enough) {
+            Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
             Err(e) => return Err(e.into()),
-        }
-        let measured = Measured { bytes: copied(), took: began.elapsed() };
+        };
+        let measured = Measured { bytes, took: began.elapsed() };
         file::set_len(self.to, 0)?;
         Ok(measured)
     }
@@ -185,9 +185,10 @@ impl Pools {
         let limits = Limits { max_freeze, check: &check };
         let copy = |still: &freeze::Still| {
             let taken_ns = now_ns();
+            let mut series = self.copy_rates.series(still.since());
             let copied = jobs.iter().map(|job| {
                 let copy = || still.copy(job.origin.id, &job.origin.image, job.to, &job.want);
-                self.copy_rates.measured(job.route(), job.to, copy)
+                series.measured(job.route(), copy, || still.stop())
             });
             Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
         };
@@ -275,7 +276,47 @@ mod tests {
 
     use super::*;
     use crate::kernel::FsType;
+    use crate::storage::copy_rate::Ended;
     use crate::testkit::{MI, Site, make_fs, mount_fs, new};
+
+    /// A small image is not sampled, so only the stopped copy shows that the pool is slow.
+    #[rstest]
+    #[case::the_first(None)]
+    #[case::after_a_faster_one(Some(Measured { bytes: 64 << 30, took: Duration::from_secs(1) }))]
+    fn a_copy_that_was_stopped_freezes_only_once(#[case] known: Option<Measured>) {
+        /// Pieces of data between holes are slow to copy.
+        const PIECES: u64 = 16_000;
+        let mut site = Site::fake(&["a", "b"]);
+        site.options.max_freeze = Duration::from_millis(20);
+        site.open();
+        let large = |name| NewVolume { capacity_bytes: 128 * MI, ..new(name) };
+        let volume = site.create(large("one"));
+        let image = site.pools().open_image(&volume, true).unwrap();
+        for piece in 0..PIECES {
+            image.write_all_at(&[1; 4096], MI + piece * 8192).unwrap();
+        }
+        assert!(file::data_bytes(&image).unwrap() < SAMPLE);
+        let device = site.attach(&volume);
+        make_fs(&*site.kernel, &device, FsType::Ext4);
+        let at = site.root().join("mount");
+        std::fs::create_dir(&at).unwrap();
+        mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
+        if let Some(known) = known {
+            let route = (site.named("a").id, site.named("b").id);
+            site.pools().copy_rates.note(route, known, Ended::InTime);
+        }
+
+        for says in ["copying takes longer", "copying the "] {
+            let source = Some(Source::Volume(volume.id));
+            let copy = NewVolume { source, ..large("copy") };
+            match site.pools().create_volume(&site.named("b"), copy) {
+                Err(Error::CannotFreeze(why)) if why.starts_with(says) => {}
+                other => panic!("{other:?} does not start with {says}"),
+            }
+            let freezes = site.kernel.effects().iter().filter(|e| e.op == "freeze").count();
+            assert_eq!(freezes, 1);
+        }
+    }
 
     /// Two pools never share blocks, so a clone from one to the other copies bytes.
     #[rstest]

@@ -38,7 +38,7 @@ pub enum Source {
 }
 
 /// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty, and gets the source's
-/// length. Stops with `TimedOut` once `stop` returns true. Fails with [`Error::CannotFreeze`] if
+/// length. Stops with `Stopped` once `stop` returns true. Fails with [`Error::CannotFreeze`] if
 /// the source is live and this pair of files can't be cloned.
 pub fn copy(
     from: &File,

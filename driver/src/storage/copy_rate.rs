@@ -1,12 +1,16 @@
 //! How fast pools copy bytes, to refuse a copy that would freeze a filesystem for too long.
 //!
-//! The estimate never refuses what recently worked. It comes from the largest copy of the last
-//! minutes, also one that was stopped at the limit. Without such a copy, a sample from the start of
-//! the image gives it. The page cache makes a sample faster than a large copy, so the first large
-//! copy may still freeze until the limit. The next one is refused.
+//! The estimate comes from one measurement of the last minutes. Among copies that ended in time, the
+//! largest counts, so a copy that recently worked is not refused. A copy that was stopped at the
+//! limit always counts, whatever its size: it is newer, and shows that the disk is slower now. From
+//! then on, a copy may have as many bytes as the stopped one copied. A later copy of more bytes, of
+//! a volume at rest, replaces it.
+//!
+//! Without a measurement, a sample from the start of the image gives the estimate. The page cache
+//! makes a sample faster than a large copy, and a small image has no sample. So the first copy may
+//! still freeze until the limit. The next one is refused.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +19,7 @@ use parking_lot::Mutex;
 use super::freeze::longer_than;
 use super::{Error, PoolId, Result};
 use crate::kernel;
-use crate::kernel::file::{self, Copied};
+use crate::kernel::file::Copied;
 
 /// Bytes of a sample. Smaller copies say nothing about larger ones.
 pub(super) const SAMPLE: u64 = 64 << 20;
@@ -24,7 +28,7 @@ pub(super) const SAMPLE: u64 = 64 << 20;
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Bytes that were copied, and the time that took.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     pub(super) bytes: u64,
     pub(super) took: Duration,
@@ -39,7 +43,16 @@ impl Measured {
 /// The pool of a source, and the pool of its copy.
 pub(super) type Route = (PoolId, PoolId);
 
-/// The latest measurement of each route.
+/// How a copy ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was complete before the limit, or had none.
+    InTime,
+    /// It reached the limit of its freeze.
+    AtLimit,
+}
+
+/// The measurement of each route that counts.
 #[derive(Debug, Default)]
 pub(super) struct CopyRates {
     latest: Mutex<BTreeMap<Route, (Measured, Instant)>>,
@@ -54,37 +67,70 @@ impl CopyRates {
         (at.elapsed() < KEPT).then_some(measured)
     }
 
-    /// Runs a copy into `to` and measures it. Copies side by side slow each other down, so only a
-    /// copy alone counts, or one that was stopped at the limit.
-    pub(super) fn measured(
-        &self,
-        route: Route,
-        to: &File,
-        copy: impl FnOnce() -> Result<Copied>,
-    ) -> Result<Copied> {
-        let began = Instant::now();
-        let alone_at_first = self.running.fetch_add(1, Ordering::Relaxed) == 0;
-        let copied = copy();
-        let alone = self.running.fetch_sub(1, Ordering::Relaxed) == 1 && alone_at_first;
-        let bytes = match &copied {
-            Ok(Copied::Bytes(bytes)) if alone => *bytes,
-            Err(Error::Kernel(kernel::Error::TimedOut { .. })) => file::allocated_bytes(to)?,
-            _ => 0,
-        };
-        self.note(route, Measured { bytes, took: began.elapsed() });
-        copied
+    /// Begins to measure copies one after another, within a freeze that began at `since`.
+    pub(super) fn series(&self, since: Instant) -> Series<'_> {
+        Series { rates: self, measured_until: since, sums: BTreeMap::new() }
     }
 
-    /// Remembers a copy, if it says more than the one that counts now.
-    fn note(&self, route: Route, measured: Measured) {
-        if says_more(measured, self.known(route)) {
+    /// Remembers a copy, if it counts more than the known one.
+    pub(super) fn note(&self, route: Route, measured: Measured, ended: Ended) {
+        if replaces(measured, ended, self.known(route)) {
             self.latest.lock().insert(route, (measured, Instant::now()));
         }
     }
 }
 
-fn says_more(new: Measured, known: Option<Measured>) -> bool {
-    new.bytes >= known.map_or(SAMPLE, |known| known.bytes)
+/// Measures the copies of one freeze.
+pub(super) struct Series<'a> {
+    rates: &'a CopyRates,
+    /// The end of the time in `sums`.
+    measured_until: Instant,
+    /// All copies of each route until now. The first one includes the time of the freeze itself.
+    sums: BTreeMap<Route, Measured>,
+}
+
+impl Series<'_> {
+    /// Runs a copy and measures it. Copies side by side slow each other down, so a copy in time
+    /// counts only if it was alone. If `at_limit` is true after the copy, all copies of the series
+    /// count.
+    pub(super) fn measured(
+        &mut self,
+        route: Route,
+        copy: impl FnOnce() -> Result<Copied>,
+        at_limit: impl FnOnce() -> bool,
+    ) -> Result<Copied> {
+        let running = &self.rates.running;
+        let began = Instant::now();
+        let alone_at_first = running.fetch_add(1, Ordering::Relaxed) == 0;
+        let copied = copy();
+        let alone = running.fetch_sub(1, Ordering::Relaxed) == 1 && alone_at_first;
+        let bytes = match &copied {
+            Ok(Copied::Bytes(bytes)) => *bytes,
+            Err(Error::Kernel(kernel::Error::Stopped { copied, .. })) => *copied,
+            _ => return copied,
+        };
+        let now = Instant::now();
+        let sum = self.sums.entry(route).or_default();
+        sum.bytes += bytes;
+        sum.took += now - self.measured_until;
+        self.measured_until = now;
+        if at_limit() {
+            for (route, sum) in &self.sums {
+                self.rates.note(*route, *sum, Ended::AtLimit);
+            }
+        } else if alone {
+            self.rates.note(route, Measured { bytes, took: now - began }, Ended::InTime);
+        }
+        copied
+    }
+}
+
+/// True if a new measurement replaces the known one. One without any bytes has no rate.
+fn replaces(new: Measured, ended: Ended, known: Option<Measured>) -> bool {
+    match ended {
+        Ended::InTime => new.bytes >= known.map_or(SAMPLE, |known| known.bytes),
+        Ended::AtLimit => new.bytes > 0,
+    }
 }
 
 /// Fails if copies one after another would take longer than a filesystem may stay frozen. `copies`
@@ -107,6 +153,7 @@ pub(super) fn check(volumes: &str, copies: &[(u64, Measured)], max_freeze: Durat
 mod tests {
     use rstest::rstest;
 
+    use super::Ended::{AtLimit, InTime};
     use super::*;
 
     const MI: u64 = 1 << 20;
@@ -151,26 +198,74 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_first(measured(64, 1), None, true)]
-    #[case::too_small(measured(63, 1), None, false)]
-    #[case::larger(measured(200, 1), Some(measured(100, 9)), true)]
-    #[case::as_large(measured(100, 1), Some(measured(100, 9)), true)]
-    #[case::smaller(measured(99, 1), Some(measured(100, 9)), false)]
+    #[case::the_first(measured(64, 1), InTime, None, true)]
+    #[case::too_small(measured(63, 1), InTime, None, false)]
+    #[case::larger(measured(200, 1), InTime, Some(measured(100, 9)), true)]
+    #[case::as_large(measured(100, 1), InTime, Some(measured(100, 9)), true)]
+    #[case::smaller(measured(99, 1), InTime, Some(measured(100, 9)), false)]
+    #[case::larger_than_a_small_stopped_one(measured(5, 1), InTime, Some(measured(4, 10)), true)]
+    #[case::smaller_than_a_stopped_one(measured(3, 1), InTime, Some(measured(4, 10)), false)]
+    #[case::the_first_stopped(measured(4, 10), AtLimit, None, true)]
+    #[case::stopped_after_a_larger_one(measured(500, 10), AtLimit, Some(measured(1024, 1)), true)]
+    #[case::stopped_after_a_slower_one(measured(500, 10), AtLimit, Some(measured(9999, 999)), true)]
+    #[case::stopped_without_time(measured(0, 0), AtLimit, Some(measured(1024, 1)), false)]
     fn which_copy_counts(
         #[case] new: Measured,
+        #[case] ended: Ended,
         #[case] known: Option<Measured>,
         #[case] expected: bool,
     ) {
-        assert_eq!(says_more(new, known), expected);
+        assert_eq!(replaces(new, ended, known), expected);
     }
 
     #[test]
     fn each_route_has_its_measurement() {
         let (a, b) = (PoolId::generate(), PoolId::generate());
         let rates = CopyRates::default();
-        rates.note((a, b), measured(100, 1));
-        rates.note((a, a), measured(10, 1));
+        rates.note((a, b), measured(100, 1), InTime);
+        rates.note((a, a), measured(10, 1), InTime);
         assert_eq!(rates.known((a, b)), Some(measured(100, 1)));
         assert_eq!((rates.known((a, a)), rates.known((b, a))), (None, None));
+    }
+
+    const FREEZE: Duration = Duration::from_secs(1);
+
+    fn bytes(mib: u64) -> Result<Copied> {
+        Ok(Copied::Bytes(mib * MI))
+    }
+
+    fn stopped(mib: u64) -> Result<Copied> {
+        Err(kernel::Error::Stopped { path: "copy".into(), copied: mib * MI }.into())
+    }
+
+    fn no_space() -> Result<Copied> {
+        Err(kernel::Error::NoSpace { op: "copy", path: "copy".into() }.into())
+    }
+
+    /// The last copy reaches the limit. The second route and the third are one. The freeze itself
+    /// took a second.
+    #[rstest]
+    #[case::stopped([bytes(1), bytes(2), stopped(3)], [Some(1), Some(5)])]
+    #[case::complete_but_late([bytes(1), bytes(2), bytes(3)], [Some(1), Some(5)])]
+    #[case::without_time([bytes(1), bytes(2), stopped(0)], [Some(1), Some(2)])]
+    #[case::cloned([bytes(64), Ok(Copied::Shared), Ok(Copied::Shared)], [Some(64), None])]
+    #[case::failed([bytes(64), bytes(2), no_space()], [Some(64), None])]
+    fn all_copies_of_a_freeze_count_at_the_limit(
+        #[case] copies: [Result<Copied>; 3],
+        #[case] expected: [Option<u64>; 2],
+    ) {
+        let rates = CopyRates::default();
+        let (a, b) = (PoolId::generate(), PoolId::generate());
+        let mut series = rates.series(Instant::now().checked_sub(FREEZE).unwrap());
+        let last = copies.len() - 1;
+        for (i, copy) in copies.into_iter().enumerate() {
+            let route = if i == 0 { (a, a) } else { (b, b) };
+            let _ = series.measured(route, || copy, || i == last);
+        }
+        let known = [rates.known((a, a)), rates.known((b, b))];
+        assert_eq!(known.map(|known| known.map(|known| known.bytes / MI)), expected);
+        if let [Some(first), Some(second)] = known {
+            assert!(first.took >= FREEZE && second.took < first.took, "{known:?}");
+        }
     }
 }

@@ -57,9 +57,16 @@ pub struct Still {
     live: Vec<(FileId, &'static str)>,
     /// The time when the freeze ends; `None` if nothing was frozen by this driver.
     until: Option<Instant>,
+    /// The time when the freeze began, or the copy if nothing was frozen by this driver.
+    since: Instant,
 }
 
 impl Still {
+    /// The start of the time that [`Limits::max_freeze`] limits.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
     /// True if a copy must stop now, because a filesystem reached the maximum freeze time.
     pub fn stop(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
@@ -99,11 +106,10 @@ pub fn quiesced<T>(
     let live = flush(kernel.as_ref(), &steps)?;
     let mut hold = Hold::prepare(kernel, intents, limits, steps)?;
     let until = hold.freeze()?;
-    let still = Still { live, until };
+    let since = until.map_or_else(Instant::now, |until| until - limits.max_freeze);
+    let still = Still { live, until, since };
     let copied = copy(&still).map_err(|e| match e {
-        Error::Kernel(kernel::Error::TimedOut { .. }) if still.stop() => {
-            too_long(limits.max_freeze)
-        }
+        Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
         e => e,
     });
     // A filesystem that another process froze must still be frozen, or the copies differ in time.

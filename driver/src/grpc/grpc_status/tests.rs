@@ -26,6 +26,7 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
         (unsupported, Code::FailedPrecondition),
         (tool, Code::Internal),
         (late, Code::DeadlineExceeded),
+        (Stopped { path: path(), copied: 4096 }, Code::DeadlineExceeded),
     ];
     errors.map(|(error, code)| (error.into(), code)).into()
 }
