@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{Kernel, LoopInfo};
 use hostloop_driver::storage::{Access, VolumeId};
 use hostloop_proto::csi;
+use rstest::rstest;
 
 use super::Rig;
 use crate::testkit::{Configs, MI, TestKernel, assert_written, block, code, ext4, mount, write};
@@ -239,8 +240,8 @@ impl World {
     }
 }
 
-fn changes_between_any_two_calls(access: &Access) {
-    let following = World::new(Linux::following(), access.clone());
+fn changes_between_any_two_calls(access: &Access, queries: MountQueries) {
+    let following = World::new(Linux::following_by(queries), access.clone());
     let reading = World::new(Linux::new(), access.clone());
     let both = |use_data: fn(&Path, u8, usize)| {
         for world in [&following, &reading] {
@@ -274,12 +275,16 @@ fn changes_between_any_two_calls(access: &Access) {
     both(assert_written);
 }
 
-#[test]
-fn mounted_volumes_are_changed_behind_the_drivers_back() {
-    changes_between_any_two_calls(&ext4());
+#[rstest]
+fn mounted_volumes_are_changed_behind_the_drivers_back(
+    #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
+) {
+    changes_between_any_two_calls(&ext4(), queries);
 }
 
-#[test]
-fn block_volumes_are_changed_behind_the_drivers_back() {
-    changes_between_any_two_calls(&Access::Block);
+#[rstest]
+fn block_volumes_are_changed_behind_the_drivers_back(
+    #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
+) {
+    changes_between_any_two_calls(&Access::Block, queries);
 }
