@@ -270,7 +270,9 @@ impl Mounts {
 }
 
 /// How many of the latest known mounts are listed again with the new ones. A mount has its ID
-/// before it is attached, so one with an earlier ID may appear after them.
+/// before it is attached, so one with an earlier ID may appear after them. (One from another
+/// namespace gets its ID here when it is attached there.) A mount that appears still later changes
+/// the count. It is missed only if a foreign old mount goes before the same look.
 const LATEST: usize = 64;
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";

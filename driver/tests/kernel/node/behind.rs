@@ -13,7 +13,7 @@ use rstest::rstest;
 
 use super::Rig;
 use crate::testkit::{Configs, MI, TestKernel, assert_written, block, code, ext4, mount, write};
-use crate::tools::{arg, sparse};
+use crate::tools::{arg, attach_late, own_namespace, run, sparse};
 
 /// A call of a volume's life.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -287,4 +287,31 @@ fn block_volumes_are_changed_behind_the_drivers_back(
     #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
 ) {
     changes_between_any_two_calls(&Access::Block, queries);
+}
+
+/// What is known of mounts does not have this one: its ID is too old to be listed with the latest
+/// ones, and another mount that goes keeps their count the same.
+#[test]
+fn a_volume_that_is_mounted_long_after_a_look_is_not_deleted() {
+    let test = || {
+        own_namespace(&Linux::new(), Path::new("/nothing"));
+        let World { rig, id, .. } = World::new(Linux::following(), ext4());
+        let (at, over) = (rig.root().join("late"), rig.root().join("over"));
+        let older = rig.root().join("older");
+        for dir in [&at, &over, &older] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        run("mount", &["-t", "tmpfs", "none", arg(&older)]);
+        let image = rig.root().join(format!("pool/volumes/{id}/image"));
+        let device = run("losetup", &["-f", "--show", arg(&image)]);
+        run("mkfs.ext4", &["-q", &device]);
+        run("mount", &[&device, arg(&at)]);
+        attach_late(&at, &over, || drop(rig.kernel.known_mounts().unwrap()));
+        run("umount", &[arg(&older)]);
+        let refused = rig.delete(&id.to_string()).unwrap_err();
+        assert!(refused.to_string().contains("in use"), "{refused}");
+        assert!(image.exists());
+        rig.kernel.clean(rig.root());
+    };
+    std::thread::scope(|scope| scope.spawn(test).join().unwrap());
 }

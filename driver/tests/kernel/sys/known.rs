@@ -2,6 +2,7 @@
 //! the changes, behind the driver's back.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{
@@ -11,7 +12,7 @@ use rstest::rstest;
 
 use super::scratch::{Scratch, lasting, size};
 use crate::testkit::{MI, loops_beneath};
-use crate::tools::{arg, loops_of, run};
+use crate::tools::{arg, attach_late, loops_of, own_namespace, run};
 
 /// A scratch directory on a kernel that shows this much of mounts.
 fn scratch(queries: MountQueries) -> Scratch {
@@ -184,6 +185,21 @@ fn a_stale_detail_is_not_confirmed(
     assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is gone");
     assert!(!s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]), "nothing is mounted there");
     assert!(s.kernel.confirm(&[], &[], &[(&at, None)]));
+}
+
+#[rstest]
+fn a_mount_that_is_attached_long_after_it_was_made_is_found(
+    #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
+) {
+    let test = || {
+        own_namespace(&Linux::new(), Path::new("/nothing"));
+        let s = scratch(queries);
+        let (at, over) = (s.dir("late"), s.dir("over"));
+        run("mount", &["-t", "tmpfs", "none", arg(&at)]);
+        attach_late(&at, &over, || assert_eq!(known(&s), read(&s)));
+        assert_eq!(known(&s), read(&s));
+    };
+    std::thread::scope(|scope| scope.spawn(test).join().unwrap());
 }
 
 /// The first look after an attach opens only devices that may be over its own image.
