@@ -26,6 +26,8 @@ mod statmount;
 mod superblock;
 mod uevents;
 
+pub use known::MountQueries;
+
 /// The kernel of this machine, as seen from this process's mount namespace.
 #[derive(Debug, Default)]
 pub struct Linux {
@@ -53,7 +55,12 @@ impl Linux {
     /// look costs the same with any number of them. The first look attaches a loop device for an
     /// instant, to see that the kernel announces it.
     pub fn following() -> Linux {
-        Linux { known: Some(known::Known::default()), ..Linux::default() }
+        Linux::following_by(MountQueries::default())
+    }
+
+    /// Like [`Linux::following`], but looks at mounts as on a kernel that shows no more than this.
+    pub fn following_by(queries: MountQueries) -> Linux {
+        Linux { known: Some(known::Known::new(queries)), ..Linux::default() }
     }
 
     /// What the driver lacks to serve volumes, each with a remedy; empty if it lacks nothing.

@@ -1,6 +1,5 @@
 //! Creation, modification and deletion of volumes.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, 
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::KernelState;
 use crate::kernel::file::Copied;
-use crate::kernel::{self, Detached, FileId, LoopInfo, LoopScope, MkfsSpec, extents, file};
+use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file};
 use crate::record::{SCHEMA, now_ns};
 
 #[cfg(test)]
@@ -96,13 +95,12 @@ impl Pools {
 
     /// Detaches the image's loop devices, if they have no users in this mount namespace.
     fn detach_idle(&self, id: VolumeId, stage: Option<&Stage>, image: FileId) -> Result<()> {
-        let directory = id.to_string();
-        let loops = self.kernel.loops_holding(image, &directory)?;
+        let loops = self.kernel.loops_holding(image, &id.to_string())?;
         if loops.is_empty() {
             return Ok(());
         }
-        let scope = LoopScope::Image { directory: &directory, minors: &BTreeSet::new() };
-        let view = KernelState::known(&*self.kernel, scope)?;
+        // A mount that is not known yet would lose its image, so this reads everything.
+        let view = KernelState::read(&*self.kernel)?;
         let attached: Vec<&LoopInfo> = view.loops.over(image).collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {

@@ -7,6 +7,8 @@ use std::process::Command;
 use hostloop_driver::kernel::Kernel;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 /// Runs a tool and returns its output.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
@@ -45,6 +47,20 @@ pub(crate) fn own_namespace(kernel: &dyn Kernel, kept: &Path) {
             let _ = umount2(&*entry.mount_point, MntFlags::MNT_DETACH);
         }
     }
+}
+
+/// Takes the mount at this path away, and attaches it again after a `look` at the mounts. It keeps
+/// its ID, and many mounts at `over` have later ones. Only for a thread with its own namespace.
+pub(crate) fn attach_late(at: &Path, over: &Path, look: impl FnOnce()) {
+    let tmpfs = || mount(Some("none"), over, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, at, flags).unwrap();
+    run("umount", &[arg(at)]);
+    for _ in 0..100 {
+        tmpfs().unwrap();
+    }
+    look();
+    move_mount(tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
 }
 
 /// A path as a tool's argument.

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{StatVfs, StatVfsMountFlags};
 
 use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
@@ -29,9 +29,23 @@ use crate::kernel::{
     Error, KnownLoops, LOOKS, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result,
 };
 
+/// How much a kernel shows of mounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MountQueries {
+    /// The whole table only (mountinfo). A changed table is read whole.
+    Table,
+    /// Also all fields of a mount by its ID (Linux 6.13). Of a changed table, all IDs are listed.
+    ById,
+    /// Also the number of all mounts (Linux 6.12). Of a changed table, the latest IDs are listed.
+    #[default]
+    Counted,
+}
+
 /// The loop devices and mounts that are known.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    /// The most to expect of the kernel.
+    queries: MountQueries,
     /// The kernel's messages; `None` if this kernel does not announce attached devices here. (Linux
     /// 6.2 to 6.14 may not, and user namespaces get no messages.)
     uevents: OnceLock<Option<Uevents>>,
@@ -161,24 +175,21 @@ struct Mounts {
     /// The open namespace.
     opened: File,
     /// How many mounts the namespace has besides the listed ones. They are outside of this
-    /// process's root. `None` if the mount table changed while they were counted, or before Linux
-    /// 6.12, which does not count them.
+    /// process's root. `None` if the mount table changed while they were counted, or if the kernel
+    /// does not count them.
     unlisted: Option<u32>,
-    /// True if the kernel shows all fields of a mount by its ID. Otherwise a changed table is read
-    /// whole.
-    by_id: bool,
+    queries: MountQueries,
     table: MountTable,
     words: Words,
 }
 
 impl Mounts {
-    fn read(namespace: u64) -> Result<Mounts> {
+    fn read(namespace: u64, queries: MountQueries) -> Result<Mounts> {
         // Opened first: poll reports what changes from now on.
         let open = |path| File::open(path).map_err(|e| Error::io("open", path, e));
         let (notice, opened) = (open(MOUNTINFO)?, open(NAMESPACE)?);
-        let (by_id, unlisted, table) = (true, None, MountTable::default());
-        let words = Words::default();
-        let mut mounts = Mounts { namespace, notice, opened, unlisted, by_id, table, words };
+        let (unlisted, table, words) = (None, MountTable::default(), Words::default());
+        let mut mounts = Mounts { namespace, notice, opened, unlisted, queries, table, words };
         mounts.list()?;
         Ok(mounts)
     }
@@ -230,11 +241,18 @@ impl Mounts {
 
     /// Lists all mounts, and reads those that are new.
     fn list(&mut self) -> Result<()> {
-        let count = || ioctl::count_mounts(&self.opened).ok();
+        let count = || match self.queries {
+            MountQueries::Counted => ioctl::count_mounts(&self.opened).ok(),
+            MountQueries::Table | MountQueries::ById => None,
+        };
         let before = count();
-        let listed = if self.by_id { by_id(&self.table, &mut self.words) } else { None };
+        let listed = match self.queries {
+            MountQueries::Table => None,
+            MountQueries::ById | MountQueries::Counted => by_id(&self.table, &mut self.words),
+        };
         let Some(table) = listed else {
-            (self.by_id, self.unlisted, self.table) = (false, None, mount::table()?);
+            self.queries = MountQueries::Table;
+            (self.unlisted, self.table) = (None, mount::table()?);
             return Ok(());
         };
         let all = before.filter(|all| count() == Some(*all));
@@ -252,7 +270,9 @@ impl Mounts {
 }
 
 /// How many of the latest known mounts are listed again with the new ones. A mount has its ID
-/// before it is attached, so one with an earlier ID may appear after them.
+/// before it is attached, so one with an earlier ID may appear after them. (One from another
+/// namespace gets its ID here when it is attached there.) A mount that appears still later changes
+/// the count. It is missed only if a foreign old mount goes before the same look.
 const LATEST: usize = 64;
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
@@ -278,6 +298,10 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
 }
 
 impl Known {
+    pub(super) fn new(queries: MountQueries) -> Known {
+        Known { queries, ..Known::default() }
+    }
+
     /// All attached loop devices, lowest minor first.
     pub(super) fn loops(&self, linux: &Linux, scope: LoopScope<'_>) -> Result<KnownLoops> {
         let uevents = self.uevents.get_or_init(|| {
@@ -323,7 +347,7 @@ impl Known {
                 }
                 followed
             }
-            None => Ok(known.insert(Mounts::read(namespace)?).table.clone()),
+            None => Ok(known.insert(Mounts::read(namespace, self.queries)?).table.clone()),
         }
     }
 
@@ -356,7 +380,7 @@ impl Known {
             Some(entry) if is_there(path, entry) => mount_of(path) == Some(entry.id),
             entry => topmost_id(path) == entry.map(|entry| entry.id),
         };
-        let same_mounts = mounts.iter().all(|entry| is_current(entry))
+        let same_mounts = mounts.iter().all(|entry| self.is_current(entry))
             && at.iter().all(|(path, entry)| is_topmost(path, *entry));
         if !same_mounts {
             *self.mounts.lock() = None;
@@ -375,17 +399,27 @@ impl Known {
         }
         same_mounts && same_loops
     }
-}
 
-/// True if the kernel shows the same of this mount now.
-fn is_current(entry: &MountEntry) -> bool {
-    let Some(id) = entry.unique_id else {
+    /// True if the kernel shows the same of this mount now.
+    fn is_current(&self, entry: &MountEntry) -> bool {
+        if let Some(id) = entry.unique_id {
+            return statmount::stat(id, |now| now.is(entry)).is_ok_and(|same| same == Some(true));
+        }
+        let path = &*entry.mount_point;
+        let is_in = |table: MountTable| {
+            let mut at_path = table.numbers_at(path).filter_map(|n| table.entries.get(n));
+            at_path.any(|now| **now == *entry)
+        };
+        // Only the table shows a hidden mount.
+        if mount_of(path) != Some(entry.id) {
+            return mount::table().is_ok_and(is_in);
+        }
         // Poll reports all changes but those of the filesystem, like one that turned read-only.
         let read_only = entry.read_only() || entry.fs_read_only();
-        return rustix::fs::statvfs(&*entry.mount_point)
-            .is_ok_and(|now| now.f_flag.contains(StatVfsMountFlags::RDONLY) == read_only);
-    };
-    statmount::stat(id, |now| now.is(entry)).is_ok_and(|same| same == Some(true))
+        let is_read_only = |now: StatVfs| now.f_flag.contains(StatVfsMountFlags::RDONLY);
+        self.mounts().is_ok_and(is_in)
+            && rustix::fs::statvfs(path).is_ok_and(|now| is_read_only(now) == read_only)
+    }
 }
 
 /// The ID of the topmost mount at exactly this path; `None` if the path is not a mount point. This

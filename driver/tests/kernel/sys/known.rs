@@ -2,14 +2,26 @@
 //! the changes, behind the driver's back.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
+use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{
     BindFlags, FsType, Kernel, LoopInfo, LoopScope, MountEntry, MountTable, file_id,
 };
+use rstest::rstest;
 
 use super::scratch::{Scratch, lasting, size};
 use crate::testkit::{MI, loops_beneath};
-use crate::tools::{arg, loops_of, run};
+use crate::tools::{arg, attach_late, loops_of, own_namespace, run};
+
+/// A scratch directory on a kernel that shows this much of mounts.
+fn scratch(queries: MountQueries) -> Scratch {
+    let mut s = Scratch::new();
+    s.kernel = Linux::following_by(queries);
+    let by_id = s.kernel.known_mounts().unwrap().entries.iter().all(|m| m.unique_id.is_some());
+    assert_eq!(by_id, queries != MountQueries::Table);
+    s
+}
 
 /// The scratch directory's part of a mount table, without what only one of two ways to read it
 /// shows.
@@ -47,9 +59,11 @@ fn read(s: &Scratch) -> (Vec<LoopInfo>, Vec<MountEntry>) {
     (loops, ours(s, &s.kernel.mounts().unwrap()))
 }
 
-#[test]
-fn what_is_known_follows_what_others_change() {
-    let s = Scratch::new();
+#[rstest]
+fn what_is_known_follows_what_others_change(
+    #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
+) {
+    let s = scratch(queries);
     let mount = |args: &[&str]| drop(run("mount", args));
     let (_image, device) = s.made("image", FsType::Ext4, size(FsType::Ext4));
     let node = device.path();
@@ -137,9 +151,11 @@ fn what_is_known_follows_what_others_change() {
     }
 }
 
-#[test]
-fn a_stale_detail_is_not_confirmed() {
-    let s = Scratch::new();
+#[rstest]
+fn a_stale_detail_is_not_confirmed(
+    #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
+) {
+    let s = scratch(queries);
     let image = s.image("image", 4 * MI);
     let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
     let before = s.kernel.loop_info(device.minor).unwrap().unwrap();
@@ -169,6 +185,21 @@ fn a_stale_detail_is_not_confirmed() {
     assert!(!s.kernel.confirm(&[], &[&entry], &[]), "it is gone");
     assert!(!s.kernel.confirm(&[], &[], &[(&at, Some(&entry))]), "nothing is mounted there");
     assert!(s.kernel.confirm(&[], &[], &[(&at, None)]));
+}
+
+#[rstest]
+fn a_mount_that_is_attached_long_after_it_was_made_is_found(
+    #[values(MountQueries::Table, MountQueries::ById, MountQueries::Counted)] queries: MountQueries,
+) {
+    let test = || {
+        own_namespace(&Linux::new(), Path::new("/nothing"));
+        let s = scratch(queries);
+        let (at, over) = (s.dir("late"), s.dir("over"));
+        run("mount", &["-t", "tmpfs", "none", arg(&at)]);
+        attach_late(&at, &over, || assert_eq!(known(&s), read(&s)));
+        assert_eq!(known(&s), read(&s));
+    };
+    std::thread::scope(|scope| scope.spawn(test).join().unwrap());
 }
 
 /// The first look after an attach opens only devices that may be over its own image.
