@@ -1,10 +1,16 @@
 //! How often each call of a volume's life waits for the disk.
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use hostloop_driver::kernel::fake::Model;
+use hostloop_driver::storage::{Access, Format};
 use hostloop_proto::csi;
 
 use crate::count;
-use crate::testkit::{Rig, block, create_request, mount};
+use crate::testkit::{MI, Rig, block, create_request, ext4, mount, new_volume, of_volume};
+use crate::testkit::{from, range};
 
 #[test]
 fn each_call_syncs_what_it_must_and_no_more() {
@@ -54,4 +60,103 @@ fn each_call_syncs_what_it_must_and_no_more() {
         // The directory of all volumes, and `trash/`.
         assert_eq!(syncs(&mut || rig.delete(&id).unwrap()), 2, "delete");
     }
+}
+
+/// `fresh`, `Formatting` and `Done` must survive a power cut. `fresh` is cleared by the write that
+/// records the start of formatting, if there is one.
+#[test]
+fn the_first_staging_syncs_what_it_records_for_good() {
+    let _scenario = fail::FailScenario::setup();
+    // access, unformatted, fresh → writes of the record, each with two syncs: its file and its name
+    let table = [
+        (ext4(), false, false, 0),
+        (ext4(), false, true, 1),
+        (ext4(), true, false, 2),
+        (ext4(), true, true, 2),
+        (Access::Block, false, false, 0),
+        (Access::Block, false, true, 1),
+    ];
+    for (access, unformatted, fresh, writes) in table {
+        let rig = Rig::<Model>::new();
+        let capability = match access {
+            Access::Block => block(),
+            Access::Mount { .. } => mount("ext4"),
+        };
+        let what = format!("{access:?}, unformatted: {unformatted}, fresh: {fresh}");
+        let new = new_volume(access, 16 * MI);
+        let id = if unformatted { rig.unformatted(new) } else { rig.create(new) };
+        rig.update(id, |record| record.fresh = fresh);
+        let before = rig.record(id).format;
+        assert_eq!(before == Format::None, unformatted, "{what}");
+        let stage = || rig.stage(id, "a", &capability).unwrap();
+        assert_eq!(count("file.sync", stage), 2 * writes, "{what}");
+        let record = rig.record(id);
+        assert!(!record.fresh && record.format != Format::None, "{what}: {record:?}");
+        assert_eq!(count("file.sync", stage), 0, "{what}, staged already");
+    }
+}
+
+/// The intent to freeze describes the running kernel and needs no sync.
+#[test]
+fn a_freeze_syncs_nothing() {
+    let _scenario = fail::FailScenario::setup();
+    let rig = Rig::<Model>::new();
+    let id = rig.created(create_request("source"));
+    let counts = |state: &str| {
+        rig.kernel.take_effects();
+        // The image, the record, the entry's directory, and the directory of all snapshots.
+        let snapshot = count("file.sync", || drop(rig.snapshot(state, &id).unwrap()));
+        let request = csi::CreateVolumeRequest {
+            capacity_range: range(8 << 20, 0),
+            volume_content_source: from(of_volume(&id)),
+            ..create_request(&format!("clone-{state}"))
+        };
+        let clone = count("file.sync", || drop(rig.created(request)));
+        let froze = rig.kernel.take_effects().iter().filter(|op| **op == "freeze").count();
+        (snapshot, clone, froze)
+    };
+    assert_eq!(counts("idle"), (4, 4, 0));
+    rig.stage(&id, "a", &mount("ext4")).unwrap();
+    assert_eq!(counts("staged"), (4, 4, 2));
+    rig.publish(&id, "a", "p", &mount("ext4"), false).unwrap();
+    assert_eq!(counts("published"), (4, 4, 2));
+}
+
+#[test]
+fn calls_at_once_share_the_syncs_of_directories() {
+    const CALLS: usize = 16;
+    let _scenario = fail::FailScenario::setup();
+    let rig = Rig::<Model>::new();
+    // Runs the call for each index at once. A sync takes a while, as on a disk.
+    let at_once = |call: &(dyn Fn(usize) + Sync)| {
+        static SYNCS: AtomicUsize = AtomicUsize::new(0);
+        SYNCS.store(0, Ordering::SeqCst);
+        fail::cfg_callback("file.sync", || {
+            SYNCS.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+        })
+        .unwrap();
+        let start = Barrier::new(CALLS);
+        std::thread::scope(|scope| {
+            for i in 0..CALLS {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    call(i);
+                });
+            }
+        });
+        fail::remove("file.sync");
+        SYNCS.load(Ordering::SeqCst)
+    };
+    let syncs = at_once(&|i| drop(rig.created(create_request(&format!("v{i}")))));
+    // Each call syncs its image, its record and its entry's directory.
+    let shared = syncs - 3 * CALLS;
+    assert!((1..=CALLS / 2).contains(&shared), "create: {shared} syncs of `volumes/`");
+
+    let volumes = rig.node.pools.volumes();
+    assert_eq!(volumes.len(), CALLS);
+    // A deletion syncs `trash/` and `volumes/`, and nothing of its own.
+    let shared = at_once(&|i| rig.delete(&volumes[i].id.to_string()).unwrap());
+    assert!((2..=CALLS).contains(&shared), "delete: {shared} syncs of two directories");
 }

@@ -1,13 +1,14 @@
 //! Other programs change mounts and loop devices between any two calls. A driver that follows the
 //! kernel's notices must do the same as one that reads everything for each call.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
-use hostloop_driver::kernel::{Kernel, LoopInfo};
-use hostloop_driver::storage::{Access, VolumeId};
+use hostloop_driver::kernel::{FsType, Kernel, LoopInfo};
+use hostloop_driver::storage::{Access, VolumeHandle, VolumeId};
 use hostloop_proto::csi;
 use rstest::rstest;
 
@@ -21,26 +22,42 @@ enum Call {
     Stage,
     Publish,
     PublishReadOnly,
+    PublishAgain,
     Stats,
+    Snapshot,
+    Expand,
     Unpublish,
     UnpublishReadOnly,
     Unstage,
+    Delete,
 }
 
-const LIFE: [Call; 7] = [
+const LIFE: [Call; 11] = [
     Call::Stage,
     Call::Publish,
     Call::PublishReadOnly,
+    Call::PublishAgain,
     Call::Stats,
+    Call::Snapshot,
+    Call::Expand,
     Call::Unpublish,
     Call::UnpublishReadOnly,
     Call::Unstage,
+    Call::Delete,
 ];
+
+/// Calls that change nothing beneath the volume. Each change is made before one of them, in turn.
+const READING: [Call; 4] = [Call::PublishAgain, Call::Stats, Call::Snapshot, Call::Expand];
+
+/// Changes before these calls are made to a new volume, which the life deletes. All other changes
+/// are made to the volume that has data.
+const LAST: [Call; 2] = [Call::Unstage, Call::Delete];
 
 /// A volume that is staged at "a" and published at "p", and read-only at "r".
 struct World {
     rig: Rig,
-    id: VolumeId,
+    access: Access,
+    id: Cell<VolumeId>,
     capability: csi::VolumeCapability,
 }
 
@@ -50,7 +67,7 @@ type Lived = Vec<(Call, String, Vec<String>)>;
 /// A change by another program. It fails where there is nothing to change.
 type Change = (&'static str, fn(&World));
 
-const CHANGES: [Change; 13] = [
+const CHANGES: [Change; 15] = [
     ("unmount the staging path", |w| attempt("umount", &["-l", arg(&w.staging())])),
     ("unmount the target", |w| attempt("umount", &["-l", arg(&w.target())])),
     ("mount over the staging path", |w| {
@@ -72,6 +89,14 @@ const CHANGES: [Change; 13] = [
     ("bind elsewhere", |w| {
         attempt("mount", &["--bind", arg(&w.staging()), arg(&w.elsewhere())]);
         attempt("mount", &["--bind", arg(&w.target()), arg(&w.foreign())]);
+    }),
+    ("move the mount at the staging path", |w| {
+        attempt("mount", &["--move", arg(&w.staging()), arg(&w.elsewhere())]);
+    }),
+    ("move the mount at the target", |w| {
+        // A directory for a filesystem, a file for a device.
+        let to = if w.target().is_dir() { w.elsewhere() } else { w.foreign() };
+        attempt("mount", &["--move", arg(&w.target()), arg(&to)]);
     }),
     ("another device over the image", |w| attempt("losetup", &["-f", arg(&w.image())])),
     ("a device of another program", |w| attempt("losetup", &["-f", arg(&w.foreign())])),
@@ -106,8 +131,8 @@ impl World {
             Access::Block => block(),
             Access::Mount { .. } => mount("ext4"),
         };
-        let id = rig.volume(access, 16 * MI);
-        let world = World { rig, id, capability };
+        let id = Cell::new(rig.volume(access.clone(), 16 * MI));
+        let world = World { rig, access, id, capability };
         std::fs::create_dir(world.elsewhere()).unwrap();
         sparse(&world.foreign(), MI);
         world
@@ -131,7 +156,7 @@ impl World {
     }
 
     fn image(&self) -> PathBuf {
-        self.rig.root().join(format!("pool/volumes/{}/image", self.id))
+        self.rig.root().join(format!("pool/volumes/{}/image", self.id.get()))
     }
 
     /// Runs `losetup` with this option for each device over the image.
@@ -150,22 +175,32 @@ impl World {
     }
 
     fn call(&self, call: Call) -> String {
-        let World { rig, id, capability } = self;
+        let World { rig, id, capability, .. } = self;
+        let id = id.get().to_string();
         let answer = match call {
-            Call::Stage => rig.stage(id, "a", capability),
-            Call::Publish => rig.publish(id, "a", "p", capability, false),
-            Call::PublishReadOnly => rig.publish(id, "a", "r", capability, true),
-            Call::Stats => rig.stats(id, &self.target()).map(drop),
-            Call::Unpublish => rig.unpublish(id, "p"),
-            Call::UnpublishReadOnly => rig.unpublish(id, "r"),
-            Call::Unstage => rig.unstage(id, "a"),
+            Call::Stage => rig.stage(&id, "a", capability),
+            Call::Publish | Call::PublishAgain => rig.publish(&id, "a", "p", capability, false),
+            Call::PublishReadOnly => rig.publish(&id, "a", "r", capability, true),
+            Call::Stats => rig.stats(&id, &self.target()).map(drop),
+            Call::Snapshot => rig.snapshot("snapshot", &id).map(drop),
+            Call::Expand => rig.expand(&id, &self.target(), self.larger()).map(drop),
+            Call::Unpublish => rig.unpublish(&id, "p"),
+            Call::UnpublishReadOnly => rig.unpublish(&id, "r"),
+            Call::Unstage => rig.unstage(&id, "a"),
+            Call::Delete => rig.delete(&id),
         };
         format!("{:?}", code(answer))
     }
 
+    /// The size for NodeExpandVolume: larger, unless this process can't grow the filesystem.
+    fn larger(&self) -> u64 {
+        let grows = self.access == Access::Block || self.rig.kernel.grows_mounted(FsType::Ext4);
+        if grows { 17 * MI } else { 16 * MI }
+    }
+
     /// What the kernel shows beneath the rig, without the parts that differ between rigs.
     fn seen(&self) -> Vec<String> {
-        let id = self.id.to_string();
+        let id = self.id.get().to_string();
         let root = self.rig.root();
         let name = |path: &Path| {
             let path = path.strip_prefix(root).unwrap_or(path);
@@ -191,8 +226,12 @@ impl World {
             format!("loop over {over}: ro={read_only} dio={direct_io} {size_bytes} bytes")
         });
         let mut seen: Vec<String> = mounts.chain(devices).collect();
-        let stage = self.rig.record(self.id).stage.clone();
-        seen.push(format!("recorded: {:?}", stage.map(|stage| stage.minor.is_some())));
+        let record = self.rig.node.pools.volume(&VolumeHandle::Id(self.id.get())).ok();
+        let recorded = record.map(|record| {
+            let minor = record.stage.as_ref().map(|stage| stage.minor.is_some());
+            (record.capacity_bytes, minor)
+        });
+        seen.push(format!("recorded: {recorded:?}"));
         seen.sort();
         seen
     }
@@ -200,8 +239,20 @@ impl World {
     /// Lives until this call, has another program make the change, and lives on. `None` if the
     /// change did nothing.
     fn lives(&self, before: usize, change: fn(&World)) -> Option<Lived> {
-        for call in &LIFE[..before] {
-            assert_eq!(self.call(*call), "Ok(())", "{call:?}");
+        let kept = self.id.get();
+        let life = match LAST.contains(&LIFE[before]) {
+            false => &LIFE[..LIFE.len() - 1],
+            true => {
+                self.id.set(self.rig.volume(self.access.clone(), 16 * MI));
+                &LIFE[..]
+            }
+        };
+        for call in &life[..before] {
+            let answer = self.call(*call);
+            // Only a pool with reflinks copies a device in use.
+            let live = *call == Call::Snapshot && self.access == Access::Block;
+            let refused = live && answer == "Err(FailedPrecondition)";
+            assert!(answer == "Ok(())" || refused, "{call:?}: {answer}");
         }
         let unchanged = self.seen();
         change(self);
@@ -212,7 +263,7 @@ impl World {
             foreign.cloned().collect()
         };
         let lived = (changed != unchanged).then(|| {
-            let lived = LIFE[before..].iter().map(|call| {
+            let lived = life[before..].iter().map(|call| {
                 let answer = self.call(*call);
                 let seen = self.seen();
                 assert_eq!(foreign(&seen), foreign(&changed), "{call:?}: it is another program's");
@@ -221,6 +272,11 @@ impl World {
             lived.collect()
         });
         self.reset();
+        let lived_by = self.id.replace(kept);
+        if lived_by != kept {
+            // It is still there if another program's use of it made DeleteVolume fail.
+            self.rig.delete(&lived_by.to_string()).unwrap();
+        }
         lived
     }
 
@@ -236,7 +292,13 @@ impl World {
             };
             removed.unwrap();
         }
-        rig.update(self.id, |record| record.stage = None);
+        for snapshot in rig.node.pools.snapshots() {
+            rig.delete_snapshot(&snapshot.id.to_string()).unwrap();
+        }
+        let id = self.id.get();
+        if rig.node.pools.volume(&VolumeHandle::Id(id)).is_ok() {
+            rig.update(id, |record| record.stage = None);
+        }
     }
 }
 
@@ -254,8 +316,11 @@ fn changes_between_any_two_calls(access: &Access, queries: MountQueries) {
     };
     both(write);
     let (mut tried, mut effective) = (0, 0);
-    for (what, change) in CHANGES {
+    for (turn, (what, change)) in CHANGES.into_iter().enumerate() {
         for (before, call) in LIFE.iter().enumerate() {
+            if READING.contains(call) && READING[turn % READING.len()] != *call {
+                continue;
+            }
             let live = || [&following, &reading].map(|world| world.lives(before, change));
             let [mut known, mut read] = live();
             // Other tests open loop devices for a moment, and a device detaches only after that.
@@ -295,20 +360,21 @@ fn block_volumes_are_changed_behind_the_drivers_back(
 fn a_volume_that_is_mounted_long_after_a_look_is_not_deleted() {
     let test = || {
         own_namespace(&Linux::new(), Path::new("/nothing"));
-        let World { rig, id, .. } = World::new(Linux::following(), ext4());
+        let world = World::new(Linux::following(), ext4());
+        let rig = &world.rig;
         let (at, over) = (rig.root().join("late"), rig.root().join("over"));
         let older = rig.root().join("older");
         for dir in [&at, &over, &older] {
             std::fs::create_dir(dir).unwrap();
         }
         run("mount", &["-t", "tmpfs", "none", arg(&older)]);
-        let image = rig.root().join(format!("pool/volumes/{id}/image"));
+        let image = world.image();
         let device = run("losetup", &["-f", "--show", arg(&image)]);
         run("mkfs.ext4", &["-q", &device]);
         run("mount", &[&device, arg(&at)]);
         attach_late(&at, &over, || drop(rig.kernel.known_mounts().unwrap()));
         run("umount", &[arg(&older)]);
-        let refused = rig.delete(&id.to_string()).unwrap_err();
+        let refused = rig.delete(&world.id.get().to_string()).unwrap_err();
         assert!(refused.to_string().contains("in use"), "{refused}");
         assert!(image.exists());
         rig.kernel.clean(rig.root());

@@ -1,12 +1,18 @@
-//! A hanging pool delays only its own calls.
+//! A hanging pool delays only its own calls, and a hanging call only those for its own volume.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
+use hostloop_driver::kernel::fake::Model;
 use hostloop_proto::csi;
+use parking_lot::Mutex;
+use rstest::rstest;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tonic::Code;
+use tonic::{Code, Status};
 
-use super::rig::Rig;
+use super::rig::{Rig, mountable};
+use crate::testkit::{create_request, inline, map, range};
 
 /// Much longer than any call that does not hang.
 const SOON: Duration = Duration::from_secs(30);
@@ -101,4 +107,127 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
             assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         }
     }
+}
+
+/// A call that hangs.
+#[derive(Clone, Copy)]
+enum Stuck {
+    Create,
+    /// NodePublishVolume of an inline volume, which makes its filesystem on the device.
+    PublishInline,
+    Stage,
+}
+
+impl Stuck {
+    async fn call(self, rig: &Rig) -> JoinSet<Result<(), Status>> {
+        let mut call = JoinSet::new();
+        let (mut node, mut controller) = (rig.node().await, rig.controller().await);
+        match self {
+            Stuck::Create => call.spawn(async move {
+                controller.create_volume(create_request("stuck")).await.map(drop)
+            }),
+            Stuck::PublishInline => {
+                let request = csi::NodePublishVolumeRequest {
+                    volume_context: map(&[("size", "16Mi")]),
+                    ..publish(rig, &inline(1), "")
+                };
+                call.spawn(async move { node.node_publish_volume(request).await.map(drop) })
+            }
+            Stuck::Stage => {
+                let request = rig.stage(&rig.volume("stuck"));
+                call.spawn(async move { node.node_stage_volume(request).await.map(drop) })
+            }
+        };
+        call
+    }
+}
+
+fn target(rig: &Rig, volume: &str) -> String {
+    rig.root().join("pods").join(volume).to_str().unwrap().to_owned()
+}
+
+fn publish(rig: &Rig, volume: &str, staged_at: &str) -> csi::NodePublishVolumeRequest {
+    csi::NodePublishVolumeRequest {
+        volume_id: volume.to_owned(),
+        staging_target_path: staged_at.to_owned(),
+        target_path: target(rig, volume),
+        volume_capability: Some(mountable()),
+        ..Default::default()
+    }
+}
+
+/// Makes the first call of a kernel operation hang until the sender is dropped. Returns a receiver
+/// for the moment when it hangs.
+fn hang_first(kernel: &Model, op: &'static str) -> (oneshot::Receiver<()>, mpsc::Sender<()>) {
+    let (hangs, hanging) = oneshot::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let first = Mutex::new(Some((hangs, ended)));
+    kernel.shared_hook(op, move |_| {
+        let first = first.lock().take();
+        if let Some((hangs, ended)) = first {
+            let _ = hangs.send(());
+            let _ = ended.recv();
+        }
+        Ok(())
+    });
+    (hanging, end)
+}
+
+/// A volume's whole life in the first pool.
+async fn life(rig: &Rig) -> Result<(), Status> {
+    let (mut node, mut controller) = (rig.node().await, rig.controller().await);
+    let made = controller.create_volume(create_request("other")).await?;
+    let id = made.into_inner().volume.unwrap().volume_id;
+    let stage = rig.stage(&id);
+    node.node_stage_volume(stage.clone()).await?;
+    node.node_publish_volume(publish(rig, &id, &stage.staging_target_path)).await?;
+    let volume_path = target(rig, &id);
+    let stats = csi::NodeGetVolumeStatsRequest {
+        volume_id: id.clone(),
+        volume_path: volume_path.clone(),
+        ..Default::default()
+    };
+    node.node_get_volume_stats(stats).await?;
+    let snapshot = csi::CreateSnapshotRequest {
+        name: "other".to_owned(),
+        source_volume_id: id.clone(),
+        ..Default::default()
+    };
+    controller.create_snapshot(snapshot).await?;
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: id.clone(),
+        capacity_range: range(16 << 20, 0),
+        ..Default::default()
+    };
+    controller.controller_expand_volume(expand).await?;
+    let expand =
+        csi::NodeExpandVolumeRequest { volume_id: id.clone(), volume_path, ..Default::default() };
+    node.node_expand_volume(expand).await?;
+    let unpublish =
+        csi::NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: target(rig, &id) };
+    node.node_unpublish_volume(unpublish).await?;
+    node.node_unstage_volume(rig.unstage(&id)).await?;
+    let delete = csi::DeleteVolumeRequest { volume_id: id, ..Default::default() };
+    controller.delete_volume(delete).await.map(drop)
+}
+
+#[rstest]
+#[case::mkfs_of_an_image("mkfs", Stuck::Create)]
+#[case::mkfs_of_a_device("mkfs", Stuck::PublishInline)]
+#[case::loop_configure("loop.attach", Stuck::Stage)]
+#[case::mount("mount", Stuck::Stage)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_call_waits_for_one_of_another_volume_that_hangs(
+    #[case] op: &'static str,
+    #[case] stuck: Stuck,
+) {
+    let rig = Rig::new();
+    let (hanging, end) = hang_first(&rig.kernel, op);
+    let mut call = stuck.call(&rig).await;
+    tokio::time::timeout(SOON, hanging).await.unwrap().unwrap();
+    tokio::time::timeout(SOON, life(&rig)).await.unwrap().unwrap();
+    rig.assert_ready().await;
+    assert!(call.try_join_next().is_none(), "it still hangs");
+    drop(end);
+    call.join_next().await.unwrap().unwrap().unwrap();
 }
