@@ -80,8 +80,9 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     assert_eq!(content["status"]["creationTime"], nanos);
     let deletion = "snapshot.storage.kubernetes.io/deletion-secret-name";
     assert_eq!(*annotation(&content, deletion), "taking");
+    // It goes after the status is there.
     let creating = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
-    assert!(annotation(&content, creating).is_null(), "{content:#}");
+    rig.until(&content_at, "created", |content| annotation(content, creating).is_null()).await;
     let request = rig.request::<csi::CreateSnapshotRequest>();
     assert_eq!(request.name, format!("snapshot-{uid}"));
     assert_eq!(request.source_volume_id, handle(&volume));
