@@ -275,9 +275,12 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::kernel::FsType;
     use crate::storage::copy_rate::Ended;
-    use crate::testkit::{MI, Site, make_fs, mount_fs, new};
+    use crate::testkit::{MI, Site, new};
+
+    fn freezes(site: &Site) -> usize {
+        site.kernel.effects().iter().filter(|e| e.op == "freeze").count()
+    }
 
     /// A small image is not sampled, so only the stopped copy shows that the pool is slow.
     #[rstest]
@@ -296,11 +299,7 @@ mod tests {
             image.write_all_at(&[1; 4096], MI + piece * 8192).unwrap();
         }
         assert!(file::data_bytes(&image).unwrap() < SAMPLE);
-        let device = site.attach(&volume);
-        make_fs(&*site.kernel, &device, FsType::Ext4);
-        let at = site.root().join("mount");
-        std::fs::create_dir(&at).unwrap();
-        mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
+        let _mounted = site.mounted(&volume, "mount");
         if let Some(known) = known {
             let route = (site.named("a").id, site.named("b").id);
             site.pools().copy_rates.note(route, known, Ended::InTime);
@@ -313,8 +312,7 @@ mod tests {
                 Err(Error::CannotFreeze(why)) if why.starts_with(says) => {}
                 other => panic!("{other:?} does not start with {says}"),
             }
-            let freezes = site.kernel.effects().iter().filter(|e| e.op == "freeze").count();
-            assert_eq!(freezes, 1);
+            assert_eq!(freezes(&site), 1);
         }
     }
 
@@ -333,16 +331,12 @@ mod tests {
         let volume = site.create(large("one"));
         let image = site.pools().open_image(&volume, true).unwrap();
         image.write_all_at(&vec![1; 80 << 20], MI).unwrap();
-        let device = site.attach(&volume);
-        make_fs(&*site.kernel, &device, FsType::Ext4);
-        let at = site.root().join("mount");
-        std::fs::create_dir(&at).unwrap();
-        mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
+        let _mounted = site.mounted(&volume, "mount");
 
         let source = Some(Source::Volume(volume.id));
         let copy = NewVolume { source, ..large("copy") };
         let copied = site.pools().create_volume(&site.named("b"), copy);
-        let freezes = site.kernel.effects().iter().filter(|e| e.op == "freeze").count();
+        let freezes = freezes(&site);
         if !refused {
             let copy = site.pools().open_image(&copied.unwrap(), false).unwrap();
             assert_eq!(file::data_bytes(&copy).unwrap(), file::data_bytes(&image).unwrap());

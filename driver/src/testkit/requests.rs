@@ -131,6 +131,14 @@ pub(crate) fn block_as(mode: Mode) -> csi::VolumeCapability {
     }
 }
 
+/// CSI's capability for this access, for several writers on one node.
+pub(crate) fn capability(access: &Access) -> csi::VolumeCapability {
+    match access {
+        Access::Block => block(),
+        Access::Mount { .. } => mount("ext4"),
+    }
+}
+
 /// CSI's mount capability for several writers on one node.
 pub(crate) fn mount(fs: impl ToString) -> csi::VolumeCapability {
     mount_as(fs, Mode::SingleNodeMultiWriter)

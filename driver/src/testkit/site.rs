@@ -295,6 +295,15 @@ impl<K: TestKernel> Site<K> {
         file_id(self.pools().open_image(volume, false).unwrap()).unwrap()
     }
 
+    /// Attaches a volume, makes an ext4 filesystem on it and mounts that at a directory of this name.
+    pub(crate) fn mounted(&self, volume: &VolumeRecord, name: &str) -> (LoopDevice, PathBuf) {
+        let (device, at) = (self.attach(volume), self.root().join(name));
+        std::fs::create_dir(&at).unwrap();
+        make_fs(&*self.kernel, &device, FsType::Ext4);
+        mount_fs(&*self.kernel, &device, &at, FsType::Ext4);
+        (device, at)
+    }
+
     /// Attaches a loop device to a volume's image.
     pub(crate) fn attach(&self, volume: &VolumeRecord) -> LoopDevice {
         self.attach_file(&self.pools().open_image(volume, true).unwrap())

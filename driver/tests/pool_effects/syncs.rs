@@ -9,7 +9,9 @@ use hostloop_driver::storage::{Access, Format};
 use hostloop_proto::csi;
 
 use crate::count;
-use crate::testkit::{MI, Rig, block, create_request, ext4, mount, new_volume, of_volume};
+use crate::testkit::{
+    MI, Rig, block, capability, create_request, ext4, mount, new_volume, of_volume,
+};
 use crate::testkit::{from, range};
 
 #[test]
@@ -78,10 +80,7 @@ fn the_first_staging_syncs_what_it_records_for_good() {
     ];
     for (access, unformatted, fresh, writes) in table {
         let rig = Rig::<Model>::new();
-        let capability = match access {
-            Access::Block => block(),
-            Access::Mount { .. } => mount("ext4"),
-        };
+        let capability = capability(&access);
         let what = format!("{access:?}, unformatted: {unformatted}, fresh: {fresh}");
         let new = new_volume(access, 16 * MI);
         let id = if unformatted { rig.unformatted(new) } else { rig.create(new) };

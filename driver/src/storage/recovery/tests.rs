@@ -4,7 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::kernel::{BindFlags, FsType, LoopDevice};
 use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
-use crate::testkit::{MI, Site, make_fs, mount_fs, mounted, new, raw, stage_at};
+use crate::testkit::{MI, Site, mounted, new, raw, stage_at};
 
 const DONE: Format = Format::Done(FsType::Ext4);
 const INTENT: FreezeIntent = FreezeIntent { since_ns: 1 };
@@ -16,11 +16,7 @@ fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Option<Box<St
 /// Attaches, formats, stages and mounts a volume in the same way as the node service.
 fn staged(site: &Site) -> (Arc<VolumeRecord>, PathBuf) {
     let volume = site.make("one");
-    let at = site.root().join("stage");
-    std::fs::create_dir(&at).unwrap();
-    let device = site.attach(&volume);
-    make_fs(&*site.kernel, &device, FsType::Ext4);
-    mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
+    let (device, at) = site.mounted(&volume, "stage");
     let record = stage(&at, mounted(), Some(device.minor));
     (site.update(volume.id, |r| r.stage = record), at)
 }

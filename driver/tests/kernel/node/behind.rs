@@ -13,7 +13,7 @@ use hostloop_proto::csi;
 use rstest::rstest;
 
 use super::Rig;
-use crate::testkit::{Configs, MI, TestKernel, assert_written, block, code, ext4, mount, write};
+use crate::testkit::{Configs, MI, TestKernel, assert_written, capability, code, ext4, write};
 use crate::tools::{arg, attach_late, own_namespace, run, sparse};
 
 /// A call of a volume's life.
@@ -127,10 +127,7 @@ impl World {
         let mut site = Rig::site(&["default=DIR/pool"]);
         site.kernel = Arc::new(kernel);
         let rig = Rig::over(site, Configs::default());
-        let capability = match access {
-            Access::Block => block(),
-            Access::Mount { .. } => mount("ext4"),
-        };
+        let capability = capability(&access);
         let id = Cell::new(rig.volume(access.clone(), 16 * MI));
         let world = World { rig, access, id, capability };
         std::fs::create_dir(world.elsewhere()).unwrap();
