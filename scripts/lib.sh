@@ -6,6 +6,41 @@
 # The checkout that contains these scripts.
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+# What the scripts start inherits these variables of the person's, and no others: neither a kubeconfig, nor
+# the cluster around a pod, nor settings of hostloop or its libraries.
+INHERITED='
+PATH HOME USER LOGNAME SHELL PWD OLDPWD SHLVL TERM COLORTERM COLUMNS LINES NO_COLOR LANG LANGUAGE LC_* TZ TMPDIR
+SUDO_* XDG_CACHE_HOME XDG_RUNTIME_DIR DEBIAN_FRONTEND CI SOURCE_DATE_EPOCH
+*_proxy *_PROXY SSL_CERT_* CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS NPM_CONFIG_* npm_config_*
+CARGO_* RUSTUP_* RUSTC* RUSTFLAGS RUST_BACKTRACE CC CXX AR LD CFLAGS LDFLAGS CGO_* LIBCLANG_PATH PKG_CONFIG_*
+GOPATH GOROOT GOCACHE GOMODCACHE GOTMPDIR GOPROXY GOSUMDB GONOSUMDB GONOSUMCHECK GONOPROXY GOPRIVATE GOINSECURE
+GOFLAGS GOENV GOTOOLCHAIN GOGC GOMEMLIMIT GOMAXPROCS GIT_CONFIG_* TEST_RUN
+HOSTLOOP_CACHE HOSTLOOP_BIN HOSTLOOP_FAILPOINTS_BIN HOSTLOOP_IMAGE HOSTLOOP_CLUSTER HOSTLOOP_CLUSTER_KEEP
+HOSTLOOP_QEMU HOSTLOOP_HELM HOSTLOOP_CSI_SANITY HOSTLOOP_SIDECARS HOSTLOOP_LAST_RELEASE HOSTLOOP_LIVE_*
+HOSTLOOP_WRITE_DOCS HOSTLOOP_CRASH_ONLY HOSTLOOP_FUZZ_SECONDS BOLERO_* PROPTEST_* E2E_* FAULTS_*
+'
+
+# Removes all other variables. Programs that look for a cluster find one that answers nobody.
+make_environment() {
+  local variable pattern inherited
+  # A pattern must not become names of files.
+  local -
+  set -f
+  for variable in $(compgen -e); do
+    inherited=no
+    for pattern in $INHERITED; do
+      # shellcheck disable=SC2254 # it is a pattern
+      case $variable in $pattern) inherited=yes && break ;; esac
+    done
+    # Bash keeps some of its own.
+    [ $inherited = yes ] || unset -v "$variable" 2>/dev/null || true
+  done
+  export KUBECONFIG=$ROOT/test/no-cluster.yaml
+}
+
+# A script for the cluster of the person who runs it sets OF_PERSON before it sources this file.
+[ -n "${OF_PERSON:-}" ] || make_environment
+
 # Built tools are kept here, by version, outside the checkout.
 CACHE=${HOSTLOOP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hostloop}
 

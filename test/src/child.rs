@@ -1,11 +1,58 @@
 //! Programs as child processes.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::machine::root;
+
+/// What programs inherit of this process's environment: no kubeconfig, no cluster around a pod, no
+/// setting of hostloop or of a library.
+const INHERITED: [&str; 6] = ["PATH", "TMPDIR", "LANG", "RUST_BACKTRACE", "GOGC", "TEST_RUN"];
+
+/// Where the desktop of a person is.
+const DESKTOP: [&str; 10] = [
+    "BROWSER",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "HOME",
+    "SSH_CONNECTION",
+    "USER",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_CURRENT_DESKTOP",
+    "XDG_RUNTIME_DIR",
+];
+
+/// A command in an environment made for it. So it touches no cluster but the one that it is told.
+/// `scripts/lib.sh` does the same for the programs of scripts, which need more to build.
+#[expect(clippy::disallowed_methods, reason = "this makes the environment")]
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(&program);
+    if Path::new(&program).starts_with(root().join("scripts")) {
+        return command;
+    }
+    // Without a home, Go's programs would look for .kube/config in the working directory.
+    command.env_clear().envs(inherited(&INHERITED)).env("HOME", "/nonexistent");
+    command
+}
+
+/// [`command`], for a program that opens a browser before a person.
+pub fn desktop_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = command(program);
+    command.envs(inherited(&DESKTOP)).env("KUBECONFIG", root().join("test/no-cluster.yaml"));
+    command
+}
+
+/// These variables, if they are set.
+fn inherited(names: &[&'static str]) -> Vec<(&'static str, OsString)> {
+    names.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
+}
 
 /// A running program. Dropping it kills it.
 pub struct Program(Child);

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use kube::Client;
 
+use crate::child;
 use crate::front::objects;
 use crate::machine::{root, text};
 
@@ -367,7 +368,7 @@ fn append(file: &Path) -> File {
 }
 
 fn script(command: &str, name: &str) -> Command {
-    let mut script = Command::new(root().join("scripts/cluster"));
+    let mut script = child::command(root().join("scripts/cluster"));
     script.args([command, "--name", name]);
     script
 }

@@ -102,9 +102,9 @@ impl<'a> DriverSpec<'a> {
     fn command(&self, socket: &Path, log: &Path) -> Command {
         let binary = self.failpoints.as_ref().map_or_else(binary, |_| failpoints_binary());
         let mut command = match self.namespace {
-            None => Command::new(&binary),
+            None => child::command(&binary),
             Some(namespace) => {
-                let mut enter = Command::new(machine::which("nsenter").expect("was required"));
+                let mut enter = child::command(machine::which("nsenter").expect("was required"));
                 enter
                     .arg(format!("--mount={}", text(&namespace.handle())))
                     // Otherwise nsenter would start in the namespace's root.
@@ -118,8 +118,7 @@ impl<'a> DriverSpec<'a> {
             .args(["--nodeid", NODE])
             .args(["--statedir", text(&state_dir(self.scratch))])
             .args(self.pools.iter().flat_map(|p| ["--pool", p]))
-            .args(&self.args)
-            .env_remove("FAILPOINTS");
+            .args(&self.args);
         child::log_to(&mut command, File::create(log).expect("a log can be made"));
         if let Some(failpoints) = &self.failpoints {
             command.env("FAILPOINTS", failpoints);

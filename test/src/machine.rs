@@ -1,7 +1,9 @@
 //! The tests' requirements of the machine, and running its tools.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
+
+use crate::child;
 
 /// The tools that the tests use, with the Debian package of each.
 const TOOLS: [(&str, &str); 9] = [
@@ -44,7 +46,7 @@ pub fn which(tool: &str) -> Option<PathBuf> {
 pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
     let program = which(tool).ok_or_else(|| format!("{tool} is not installed"))?;
     let Output { status, stdout, stderr } =
-        Command::new(program).args(args).output().map_err(|e| format!("{tool}: {e}"))?;
+        child::command(program).args(args).output().map_err(|e| format!("{tool}: {e}"))?;
     if status.success() {
         return Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned());
     }
@@ -69,6 +71,13 @@ pub fn not_run(what: &str, why: &str) {
 /// The project's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The folder of the tools that scripts build, as `scripts/lib.sh` chooses it.
+pub fn tool_cache() -> PathBuf {
+    let home = || Path::new(&std::env::var_os("HOME").expect("HOME is set")).join(".cache");
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, Into::into);
+    std::env::var_os("HOSTLOOP_CACHE").map_or(cache.join("hostloop"), Into::into)
 }
 
 /// A path as text. The tests only choose paths that are valid UTF-8.

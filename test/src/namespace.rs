@@ -6,13 +6,13 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use crate::child::Program;
+use crate::child::{self, Program};
 use crate::leaks::{Mounted, mounted, mountinfo};
 use crate::machine;
 use crate::scratch::Scratch;
@@ -28,7 +28,7 @@ impl Namespace {
     /// unmounts it.
     pub fn new(scratch: &Scratch) -> Namespace {
         let program = machine::which("unshare").expect("unshare was required");
-        let holder = Command::new(program)
+        let holder = child::command(program)
             .args(["--mount", "--propagation", "private", "--", "sleep", "infinity"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

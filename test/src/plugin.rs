@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::child;
 use crate::cluster::Cluster;
 use crate::driver::binary;
 use crate::scratch::Scratch;
@@ -29,7 +30,7 @@ impl Plugin<'_> {
 
     /// The command `kubectl hostloop` with these arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.program());
+        let mut command = child::command(self.program());
         command.args(arguments).env("KUBECONFIG", self.cluster.kubeconfig());
         command
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use hostloop_test::child;
 use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
 use hostloop_test::loops;
 use hostloop_test::machine;
@@ -279,11 +280,9 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
 /// A folder of tools like the script's own, in which one program fails.
 fn tools_with_a_broken(program: &str) -> Scratch {
     let scratch = Scratch::new();
-    let home = || Path::new(&std::env::var_os("HOME").expect("HOME is set")).join(".cache");
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, Into::into);
-    let cache = std::env::var_os("HOSTLOOP_CACHE").map_or(cache.join("hostloop"), Into::into);
     let tools = scratch.dir("tools");
-    for tool in std::fs::read_dir(cache.join("tools")).expect("the tools are built") {
+    for tool in std::fs::read_dir(machine::tool_cache().join("tools")).expect("the tools are built")
+    {
         let bin = tool.expect("it can be listed").path().join("bin");
         let name = bin.parent().and_then(Path::file_name).expect("it has one");
         let ours = tools.join(name).join("bin");
@@ -317,7 +316,7 @@ fn the_log_of_a_part_that_fails_is_shown_and_the_others_go_with_it() {
 }
 
 fn script() -> Command {
-    Command::new(machine::root().join("scripts/cluster"))
+    child::command(machine::root().join("scripts/cluster"))
 }
 
 /// The cluster does not come up, for this reason, and leaves nothing.

@@ -75,6 +75,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Reads the kubeconfig. Success proves nothing about the server: the first request connects.
+    #[expect(clippy::disallowed_methods, reason = "a person's command")]
     pub async fn connect(args: &ClusterArgs) -> Result<Cluster, Error> {
         let file = match &args.kubeconfig {
             Some(path) => Kubeconfig::read_from(path)?,

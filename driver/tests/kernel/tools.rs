@@ -10,13 +10,23 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+/// What programs inherit of this process's environment.
+const INHERITED: [&str; 4] = ["PATH", "TMPDIR", "RUST_BACKTRACE", "TEST_RUN"];
+
+/// A command in an environment made for it: it has no setting of hostloop, of a library or a cluster.
+#[expect(clippy::disallowed_methods, reason = "this makes the environment")]
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.env_clear().envs(inherited);
+    command
+}
+
 /// Runs a tool and returns its output.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     for patience in (0..100).rev() {
-        let output = Command::new(tool)
-            .args(args)
-            .output()
-            .unwrap_or_else(|e| panic!("{tool} is needed: {e}"));
+        let output =
+            command(tool).args(args).output().unwrap_or_else(|e| panic!("{tool} is needed: {e}"));
         let said = String::from_utf8_lossy(&output.stderr);
         // A process that another test is just forking holds our open files until it has become
         // its own program.
@@ -71,7 +81,7 @@ pub(crate) fn arg(path: &Path) -> &str {
 /// Like [`run`], but only prints a failure if the test is already failing.
 pub(crate) fn release(tool: &str, args: &[&str]) {
     if std::thread::panicking() {
-        let _ = Command::new(tool).args(args).status();
+        let _ = command(tool).args(args).status();
     } else {
         run(tool, args);
     }

@@ -54,14 +54,13 @@ impl Controllers {
         let log = log.create(true).append(true).open(dir.join(LOG));
         let log = log.expect("a log can be made");
         // Without this signal, the program would outlive a killed test process.
-        let mut command = Command::new(machine::which("setpriv").expect("util-linux is installed"));
+        let mut command =
+            child::command(machine::which("setpriv").expect("util-linux is installed"));
         command
             .args(["--pdeathsig", "KILL", "--"])
             .arg(binary())
             .arg("controllers")
             .args(args)
-            .env_remove("NODE_NAME")
-            .env_remove("POD_NAME")
             .env("POD_NAMESPACE", namespace);
         child::log_to(&mut command, log);
         if let Some(pod) = pod {
@@ -73,6 +72,11 @@ impl Controllers {
     /// The exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.program.ended()
+    }
+
+    /// Waits at most `limit` for the end. Returns `None` if the process still runs.
+    pub fn wait_ended(&mut self, limit: Duration) -> Option<ExitStatus> {
+        self.program.wait(limit)
     }
 
     /// Sends SIGKILL and waits for the end.

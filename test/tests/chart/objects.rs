@@ -1,8 +1,8 @@
 //! Renderings of Helm and of kustomize, as objects that can be compared.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
+use hostloop_test::child;
 use hostloop_test::machine::{root, text};
 use hostloop_test::{deployed, tools};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(crate) fn helm(values: &Value, args: &[&str]) -> Result<String, String> {
     let chart = root().join("deploy/chart/hostloop");
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), values.to_string()).expect("it can be written");
-    let out = Command::new(tools::helm())
+    let out = child::command(tools::helm())
         .args(["template", "hostloop", text(&chart), "--values", text(file.path())])
         .args(if args.contains(&"--namespace") { &[][..] } else { &["--namespace", "hostloop"] })
         .args(args)

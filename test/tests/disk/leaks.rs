@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use hostloop_test::child::Program;
+use hostloop_test::child::{self, Program};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
-use hostloop_test::driver::DriverSpec;
+use hostloop_test::driver::{DriverSpec, binary};
 use hostloop_test::leaks::{Leaks, mount_points, mountinfo};
 use hostloop_test::loops;
 use hostloop_test::machine::{self, text};
@@ -49,7 +49,7 @@ async fn every_kind_of_leak_is_found() {
     assert_eq!(found()[0], format!("mount at {}", mount.display()));
     machine::run("umount", &[text(&mount)]);
 
-    let sleep = Command::new("sleep").arg("60").arg0(scratch.path()).spawn();
+    let sleep = child::command("sleep").arg("60").arg0(scratch.path()).spawn();
     let sleep = Program::new(sleep.expect("sleep starts"));
     only(&format!("process {}: ", sleep.pid()), "");
     drop(sleep);
@@ -94,7 +94,8 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
 fn an_interrupted_walkthrough_leaves_nothing() {
     machine::require();
     let scratch = Scratch::new();
-    let walkthrough = Command::new(env!("CARGO_BIN_EXE_walkthrough"))
+    let walkthrough = child::command(env!("CARGO_BIN_EXE_walkthrough"))
+        .env("HOSTLOOP_BIN", binary())
         .env("TMPDIR", scratch.path())
         .stdout(Stdio::null())
         .spawn()

@@ -2,8 +2,9 @@
 //! spec runs, none is skipped, and nothing is left behind. The driver that keeps its volumes in
 //! memory must pass them, too, because the controllers are tested with it.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
+use hostloop_test::child;
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine::{self, text};
@@ -38,7 +39,7 @@ const EVERYTHING: &str = "102 Passed | 0 Failed | 1 Pending | 0 Skipped";
 /// Runs csi-sanity against the driver at this endpoint.
 fn run(what: &str, scratch: &Scratch, endpoint: &str, more: &[String], expected: &str) {
     let dir = |name: &str| format!("--csi.{name}dir={}", text(&scratch.path().join(name)));
-    let output = Command::new(csi_sanity())
+    let output = child::command(csi_sanity())
         .arg(format!("--csi.endpoint={endpoint}"))
         .args([dir("mount"), dir("staging")])
         .args(["--csi.testnodevolumeattachlimit", "--ginkgo.no-color"])

@@ -4,6 +4,7 @@
 //! The control plane is real and has no nodes: the tests do what kubelet would do, and the driver
 //! is a process of this machine.
 
+mod environment;
 mod kubelet;
 mod lifecycle;
 mod process;

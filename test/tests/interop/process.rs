@@ -24,21 +24,18 @@ pub(crate) struct Process {
 impl Process {
     /// A program of upstream.
     pub(crate) fn sidecar(dir: &Path, name: &str, args: &[String]) -> Process {
-        Process::start(dir, name, Command::new(tools::sidecars().join(name)).args(args))
+        Process::start(dir, name, child::command(tools::sidecars().join(name)).args(args))
     }
 
     /// Hostloop's controllers.
     pub(crate) fn controllers(dir: &Path, args: &[String]) -> Process {
-        let mut command = Command::new(binary());
+        let mut command = child::command(binary());
         Process::start(dir, "hostloop", command.arg("controllers").args(args))
     }
 
     fn start(dir: &Path, name: &str, command: &mut Command) -> Process {
         let log = dir.join(format!("{name}.log"));
         child::log_to(command, File::create(&log).expect("a log can be made"));
-        for variable in ["NODE_NAME", "POD_NAME", "POD_NAMESPACE"] {
-            command.env_remove(variable);
-        }
         let child = command.spawn().unwrap_or_else(|e| panic!("{name} does not start: {e}"));
         Process { name: name.to_owned(), log, program: Program::new(child) }
     }

@@ -1,8 +1,8 @@
 //! The shells read the scripts of `completion`, and complete with them.
 
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 
+use hostloop_test::child;
 use hostloop_test::driver::binary;
 use hostloop_test::machine::{not_run, run, text, which};
 use hostloop_test::scratch::Scratch;
@@ -29,7 +29,7 @@ const CASES: [(&[&str], &[&str]); 4] = [
 
 /// Writes the script for a shell, of the program under this name.
 fn script(scratch: &Scratch, shell: &str, name: &str) -> String {
-    let output = Command::new(binary()).arg0(name).args(["completion", shell]).output();
+    let output = child::command(binary()).arg0(name).args(["completion", shell]).output();
     let output = output.expect("the program can be run");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let script = String::from_utf8(output.stdout).expect("UTF-8");

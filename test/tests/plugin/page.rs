@@ -2,8 +2,8 @@
 //! `driver/ui/test/live`.
 
 use std::path::Path;
-use std::process::Command;
 
+use hostloop_test::child;
 use hostloop_test::cluster::{Cluster, Options, Stock};
 use hostloop_test::machine::{self, not_run, root, text, try_run};
 use hostloop_test::plugin::Plugin;
@@ -70,12 +70,12 @@ async fn the_page_in_a_browser() {
 fn run_tests(cluster: &Cluster, plugin: &Plugin, viewer: &Path) {
     let script = root().join("scripts/cluster");
     let kubectl = format!("{} kubectl --name {} --", text(&script), cluster.name());
-    let status = Command::new(root().join("scripts/ui"))
+    let status = child::command(root().join("scripts/ui"))
         .args(["--no-unit", "--live", "--screenshots", text(&root().join("target/screenshots"))])
-        .env("KUBECTL", kubectl)
-        .env("KUBECONFIG", cluster.kubeconfig())
-        .env("VIEWER_KUBECONFIG", viewer)
-        .env("HOSTLOOP_PLUGIN", plugin.program())
+        .env("HOSTLOOP_LIVE_KUBECTL", kubectl)
+        .env("HOSTLOOP_LIVE_ADMIN", cluster.kubeconfig())
+        .env("HOSTLOOP_LIVE_VIEWER", viewer)
+        .env("HOSTLOOP_LIVE_PLUGIN", plugin.program())
         .status()
         .expect("scripts/ui can be run");
     assert!(status.success(), "the tests in the browser failed: {status}");

@@ -86,6 +86,7 @@ fn connections(
     Ok(connections.map_err(BoxError::from))
 }
 
+#[expect(clippy::disallowed_methods, reason = "the pod's service account, or a person's choice")]
 async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
     let mut config = match kubeconfig {
         None => Config::infer().await?,

@@ -97,6 +97,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::disallowed_methods, reason = "a tool of filesystems")]
     fn run(program: &str, args: &[&str], image: &Path) {
         let mut command = Command::new(program);
         command.args(args).arg(image).stdout(Stdio::null()).stderr(Stdio::null());

@@ -63,6 +63,7 @@ pub(super) fn open(place: &Place, port: u16, address: &str) -> io::Result<()> {
 /// Starts the program of the system that opens addresses. It does not wait for the program.
 fn started(address: &str) -> bool {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    #[expect(clippy::disallowed_methods, reason = "a person's browser")]
     let mut command = Command::new(program);
     command.arg(address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use hostloop_driver::kernel::linux::{Linux, MountQueries};
@@ -14,7 +13,7 @@ use rstest::rstest;
 
 use super::Rig;
 use crate::testkit::{Configs, MI, TestKernel, assert_written, capability, code, ext4, write};
-use crate::tools::{arg, attach_late, own_namespace, run, sparse};
+use crate::tools::{arg, attach_late, command, own_namespace, run, sparse};
 
 /// A call of a volume's life.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,7 +118,7 @@ const CHANGES: [Change; 15] = [
 ];
 
 fn attempt(program: &str, args: &[&str]) {
-    Command::new(program).args(args).output().unwrap();
+    command(program).args(args).output().unwrap();
 }
 
 impl World {
@@ -165,7 +164,7 @@ impl World {
 
     /// The devices over the image, by `losetup` and not by the driver's kernel.
     fn devices(&self) -> Vec<String> {
-        let mut list = Command::new("losetup");
+        let mut list = command("losetup");
         list.args(["-n", "-O", "NAME", "-j"]).arg(self.image());
         let listed = list.output().unwrap().stdout;
         String::from_utf8(listed).unwrap().split_whitespace().map(str::to_owned).collect()

@@ -1,7 +1,7 @@
 //! Pods can leave a pool with a dead filesystem, and volumes with devices or mounts held elsewhere.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use hostloop_driver::kernel::{FsType, Kernel};
@@ -10,7 +10,7 @@ use hostloop_driver::storage;
 
 use super::Rig;
 use crate::testkit::*;
-use crate::tools::{arg, run, shut_down};
+use crate::tools::{arg, command, run, shut_down};
 
 /// How a pool's filesystem fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,7 +83,7 @@ struct Copied(Child);
 
 impl Copied {
     fn new() -> Copied {
-        let child = Command::new("unshare")
+        let child = command("unshare")
             .args(["--mount", "--propagation", "private", "sleep", "600"])
             .stdin(Stdio::null())
             .spawn()

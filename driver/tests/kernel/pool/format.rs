@@ -81,7 +81,7 @@ fn an_mkfs_killed_for_real_is_done_again() {
         let mut world = World::at("p", &disk.device);
         know(&world, "mkfs", uuid);
         let uuid_option = format!("uuid={uuid}");
-        let mut mkfs = std::process::Command::new("mkfs.xfs")
+        let mut mkfs = command("mkfs.xfs")
             .args(["-q", "-m", &uuid_option, arg(&disk.device)])
             .spawn()
             .unwrap();

@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 
 use super::rig::{connect, mountable};
 use crate::testkit::pairs;
+use crate::tools::command;
 
 /// A driver with a pool in a temporary directory. Dropping it kills the driver.
 pub(crate) struct Program {
@@ -40,7 +41,7 @@ impl Program {
 
     pub(crate) fn command(&self, log: &str, more: &[&str]) -> Command {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hostloop"));
+        let mut command = command(env!("CARGO_BIN_EXE_hostloop"));
         command
             .args(["serve", "--nodeid", "n1"])
             .args(["--endpoint", &format!("unix://{}", text(&self.socket()))])
@@ -91,7 +92,7 @@ impl Program {
     /// What `hostloop events` prints.
     pub(crate) fn events(&self, more: &[&str]) -> String {
         let endpoint = format!("unix://{}", self.socket().display());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hostloop"));
+        let mut command = command(env!("CARGO_BIN_EXE_hostloop"));
         command.args(["events", "--endpoint", &endpoint]).args(more);
         let output = command.output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::scratch::Scratch;
 use crate::testkit::{MI, mkfs_spec};
-use crate::tools::{arg, own_namespace, run};
+use crate::tools::{arg, command, own_namespace, run};
 
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
 fn static_dev() {
@@ -51,7 +51,7 @@ fn a_static_dev_gets_the_nodes_it_needs() {
         let kubelets = (0..10).find_map(|n| {
             let path = device.path();
             let find = ["--find", "--show", arg(&path)];
-            let output = Command::new("losetup").args(find).output().unwrap();
+            let output = command("losetup").args(find).output().unwrap();
             if output.status.success() {
                 return Some(String::from_utf8(output.stdout).unwrap().trim().to_owned());
             }
@@ -112,7 +112,7 @@ fn a_killed_driver_takes_its_mkfs_along() {
     std::fs::write(&tool, script).unwrap();
     std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", t.path().display(), std::env::var("PATH").unwrap());
-    let mut driver = Command::new(std::env::current_exe().unwrap())
+    let mut driver = command(std::env::current_exe().unwrap().to_str().unwrap())
         .args(["--exact", "sys::devices::a_killed_driver_takes_its_mkfs_along"])
         .env(PLAYS_DRIVER, "/dev/null")
         .env("PATH", path)

@@ -19,7 +19,7 @@ export function variable(name: string): string {
 
 /** Runs kubectl, and returns what it prints. */
 export async function kubectl(...args: string[]): Promise<string> {
-  const [program, ...first] = variable("KUBECTL").split(" ");
+  const [program, ...first] = variable("HOSTLOOP_LIVE_KUBECTL").split(" ");
   const { stdout } = await promisify(execFile)(program!, [...first, ...args], { maxBuffer: 64 << 20 });
   return stdout;
 }

@@ -14,7 +14,7 @@ const SECOND = 1000;
 /** How far a shown duration may be from that in the driver's log. */
 const CLOSE_MS = 5;
 
-const { page, wire, errors } = await visit(variable("KUBECONFIG"), notePaints);
+const { page, wire, errors } = await visit(variable("HOSTLOOP_LIVE_ADMIN"), notePaints);
 keepFailures(page);
 
 /** In the page: notes when a frame first shows each name. */

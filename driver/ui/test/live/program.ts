@@ -73,7 +73,7 @@ export interface Visit {
 
 /** Starts the program with the rights of a kubeconfig, and opens its page. `init` runs before the page. */
 export async function visit(kubeconfig: string, init: () => void = () => {}): Promise<Visit> {
-  const child = spawn(variable("HOSTLOOP_PLUGIN"), ["ui", "--no-open", "--page", "dist/index.html"], {
+  const child = spawn(variable("HOSTLOOP_LIVE_PLUGIN"), ["ui", "--no-open", "--page", "dist/index.html"], {
     env: { ...process.env, KUBECONFIG: kubeconfig },
     stdio: ["ignore", "pipe", "inherit"],
   });

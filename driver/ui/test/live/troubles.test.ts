@@ -6,7 +6,7 @@ import { claim, create, kubectl, pod, until, variable } from "./cluster.ts";
 import { examine, keepFailures, problems, untilProblem, volumes } from "./page.ts";
 import { visit, type Visit } from "./program.ts";
 
-const { page, wire, errors } = await visit(variable("KUBECONFIG"));
+const { page, wire, errors } = await visit(variable("HOSTLOOP_LIVE_ADMIN"));
 keepFailures(page);
 
 /** A new claim appears: the page goes on. */
@@ -51,7 +51,7 @@ test("a pod that goes is a sentence, and the page goes on", async () => {
 test("each missing right is a sentence, and the page goes on", async () => {
   await create(claim("used"));
   await create(pod("user", "used"));
-  const viewer = await visit(variable("VIEWER_KUBECONFIG"));
+  const viewer = await visit(variable("HOSTLOOP_LIVE_VIEWER"));
   // Before Kubernetes 1.35, the right is to get.
   for (const right of [/(create|get) pods\/exec in namespace hostloop/, /list nodes/, /list persistentvolumes/]) {
     await untilProblem(viewer.page, new RegExp(`you may not ${right.source}`));

@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anstream::println;
-use hostloop_test::child::Program;
+use hostloop_test::child::{self, Program};
 use hostloop_test::driver::{Driver, binary};
 use hostloop_test::machine::{self, text};
 use hostloop_test::pools::PoolFixture;
@@ -50,7 +50,7 @@ impl Ui {
     fn start(driver: &Driver, state_dir: &Path, pool: &PoolFixture, arguments: &[&str]) -> Ui {
         let page = machine::root().join("driver/ui/dist/index.html");
         assert!(page.is_file(), "There is no page: run ./scripts/ui, which needs Node.js and npm.");
-        let mut command = Command::new(binary());
+        let mut command = child::desktop_command(binary());
         command
             .args(["ui", "--endpoint", &driver.endpoint(), "--pool", &pool.argument()])
             .args(["--statedir", text(state_dir), "--page", text(&page)])

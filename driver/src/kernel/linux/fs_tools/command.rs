@@ -123,6 +123,7 @@ impl Tool {
         let path = std::env::join_paths(search_path()).map_err(|e| failed(e.to_string()))?;
         let empty = empty_directory();
         let empty = empty.map_err(|e| failed(format!("no empty directory to run in: {e}")))?;
+        #[expect(clippy::disallowed_methods, reason = "its environment is cleared below")]
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
