@@ -99,12 +99,28 @@ pub(crate) fn many_targets(mode: AccessMode) -> bool {
 }
 
 /// True if a volume published or staged for one capability can also serve the other. Several PVs
-/// can name one volume, each with its own mode, if all modes allow sharing. Mount flags must be
-/// equal: they belong to the filesystem, which is mounted once.
+/// can name one volume, each with its own mode, if all modes allow sharing.
+///
+/// The other mount flags may differ: users change those of a PV in use. The filesystem is mounted
+/// once, with the flags of its staging, and new ones hold from the next staging on. Labels of SELinux
+/// protect one pod from another.
 pub(crate) fn compatible(present: &Capability, asked: &Capability) -> bool {
     let modes =
         present.mode == asked.mode || many_targets(present.mode) && many_targets(asked.mode);
     same_use(&present.access, &asked.access)
         && modes
-        && present.access.flags() == asked.access.flags()
+        && labels(&present.access) == labels(&asked.access)
+}
+
+/// The mount options that label files for SELinux. Only they may have commas, in quotes.
+fn labels(access: &Access) -> Vec<String> {
+    const NAMES: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
+    let mut is_quoted = false;
+    let options = access.flags().join(",");
+    let words = options.split(|c| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    });
+    let labels = words.filter(|word| NAMES.iter().any(|name| word.starts_with(name)));
+    labels.map(str::to_owned).collect()
 }

@@ -27,6 +27,8 @@ pub struct BindFlags {
     pub nosuid: bool,
     /// Device nodes can't be opened.
     pub nodev: bool,
+    /// Programs can't be executed.
+    pub noexec: bool,
 }
 
 impl BindFlags {
@@ -38,6 +40,7 @@ impl BindFlags {
             read_only,
             nosuid: bits & libc::MS_NOSUID != 0,
             nodev: bits & libc::MS_NODEV != 0,
+            noexec: bits & libc::MS_NOEXEC != 0,
         }
     }
 }
@@ -152,18 +155,20 @@ mod tests {
 
     #[test]
     fn binds_are_safe_unless_the_options_say_otherwise() {
-        for (options, nosuid, nodev) in [
-            ("", true, true),
-            ("noatime,discard", true, true),
-            ("defaults", true, true),
-            ("suid", false, true),
-            ("noatime,dev", true, false),
-            ("dev suid", false, false),
-            ("suid,nosuid dev,nodev", true, true),
+        for (options, nosuid, nodev, noexec) in [
+            ("", true, true, false),
+            ("noatime,discard", true, true, false),
+            ("defaults", true, true, false),
+            ("suid", false, true, false),
+            ("noatime,dev", true, false, false),
+            ("dev suid", false, false, false),
+            ("suid,nosuid dev,nodev", true, true, false),
+            ("noexec", true, true, true),
+            ("noexec exec", true, true, false),
         ] {
             for read_only in [false, true] {
                 let words: Vec<String> = options.split(' ').map(str::to_owned).collect();
-                let expected = BindFlags { read_only, nosuid, nodev };
+                let expected = BindFlags { read_only, nosuid, nodev, noexec };
                 assert_eq!(BindFlags::of(&words, read_only), expected, "{options}");
             }
         }

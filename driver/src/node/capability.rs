@@ -2,6 +2,7 @@
 
 use super::{Error, Result};
 use crate::csi::capability::{Asked, compatible, many_targets};
+use crate::kernel::mounts_read_only;
 use crate::storage::{Capability, VolumeRecord};
 
 /// The capability for a volume. FAILED_PRECONDITION if the volume does not support it.
@@ -28,23 +29,36 @@ pub(crate) struct Published {
     pub(crate) elsewhere: bool,
 }
 
-/// Decides by volume, capability and readonly alone. `volume_context` changes with every token that
+/// True if a publication is read-only: as `readonly` says, by its own mount flags, or because the
+/// filesystem is mounted so.
+pub(crate) fn read_only(staged: &Capability, asked: &Capability, readonly: bool) -> bool {
+    let by_flags = |capability: &Capability| mounts_read_only(capability.access.flags());
+    readonly || by_flags(staged) || by_flags(asked)
+}
+
+/// Decides by volume, capability and `readonly` alone. `volume_context` changes with every token that
 /// kubelet renews.
+///
+/// What is published stays as it is if its PV has a new flag `ro` since: its pod runs.
 pub(crate) fn decide(
     staged: &Capability,
     asked: &Capability,
-    read_only: bool,
+    readonly: bool,
     published: Published,
 ) -> Result<Publish> {
     let fits = compatible(staged, asked);
+    let before = read_only(staged, staged, readonly);
+    let now_asked = read_only(staged, asked, readonly);
     match published.here {
-        Some(now) if !fits || now != read_only => Err(Error::AlreadyExists(format!(
-            "published at this path already {}, and not as asked",
-            if now { "read-only" } else { "writable" },
-        ))),
+        Some(now) if !fits || now != before && now != now_asked => {
+            Err(Error::AlreadyExists(format!(
+                "published at this path already {}, and not as asked",
+                if now { "read-only" } else { "writable" },
+            )))
+        }
         Some(_) => Ok(Publish::Done),
         None if !fits => Err(Error::FailedPrecondition(
-            "staged for another access type, access mode or mount flags".to_owned(),
+            "staged for another access type, access mode or SELinux label".to_owned(),
         )),
         None if published.elsewhere && !many_targets(asked.mode) => Err(Error::FailedPrecondition(
             "published at another path, and its access mode allows only one".to_owned(),

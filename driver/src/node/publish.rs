@@ -7,13 +7,13 @@ use hostloop_proto::csi;
 
 use super::Wanted;
 use super::capability::{self, Publish, Published};
-use super::stage::already;
+use super::stage::{already, note_new_flags};
 use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
-use crate::kernel::{BindFlags, loop_path, mounts_read_only};
-use crate::storage::{Access, Stage, VolumeHandle, VolumeRecord};
+use crate::kernel::{BindFlags, loop_path};
+use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -87,20 +87,14 @@ impl Node {
             return Err(target_path::wrong(&target, "is where the volume is staged"));
         }
         let publication = record.publications.get(&self.config.node_id);
-        let wanted = Wanted {
-            path: target,
-            read_only: req.readonly
-                || capability.mode.is_read_only()
-                || publication.is_some_and(|p| p.readonly)
-                || mounts_read_only(capability.access.flags()),
-            capability,
-        };
+        let readonly = req.readonly
+            || capability.mode.is_read_only()
+            || publication.is_some_and(|p| p.readonly);
+        note_new_flags(&record, &stage.capability, &capability);
+        let wanted = Wanted { path: target, read_only: readonly, capability };
         let done = match &wanted.capability.access {
             Access::Block => self.publish_block(&record, stage, &wanted),
-            Access::Mount { group, flags, .. } => {
-                let flags = BindFlags::of(flags, wanted.read_only);
-                self.publish_mount(&record, stage, &wanted, flags, *group)
-            }
+            Access::Mount { .. } => self.publish_mount(&record, stage, &wanted),
         };
         done.map(|()| csi::NodePublishVolumeResponse {})
             .map_err(|error| self.explain_full(&record, error))
@@ -131,14 +125,7 @@ impl Node {
         capability::decide(&stage.capability, &wanted.capability, wanted.read_only, published)
     }
 
-    fn publish_mount(
-        &self,
-        record: &VolumeRecord,
-        stage: &Stage,
-        wanted: &Wanted,
-        flags: BindFlags,
-        gid: Option<u32>,
-    ) -> Result<()> {
+    fn publish_mount(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel();
         let view = self.look(&self.owner(record), &[&wanted.path, &stage.path])?;
         let decided = self.judge(&view, stage, wanted)?;
@@ -149,14 +136,20 @@ impl Node {
                 stage.path.display()
             )));
         }
+        let Capability { access, .. } = &wanted.capability;
+        let read_only =
+            capability::read_only(&stage.capability, &wanted.capability, wanted.read_only);
         if decided == Publish::Bind {
             let made = target_path::make_directory(&wanted.path)?;
+            let flags = BindFlags::of(access.flags(), read_only);
             kernel
                 .bind(&stage.path, &wanted.path, flags)
                 .inspect_err(|_| self.give_up(record, &wanted.path, made))?;
         }
-        match gid {
-            Some(gid) if !wanted.read_only => fs_group::chown_root(&wanted.path, gid),
+        match access {
+            Access::Mount { group: Some(gid), .. } if !read_only => {
+                fs_group::chown_root(&wanted.path, *gid)
+            }
             _ => Ok(()),
         }
     }

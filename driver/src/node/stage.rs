@@ -16,11 +16,11 @@ use super::loop_device::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
 use super::{Error, Node, Result, Wanted, target_path};
-use crate::csi::capability::Asked;
+use crate::csi::capability::{Asked, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
-use crate::storage::{Access, Format, Stage, VolumeRecord};
+use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
 /// The action of NodeStageVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ struct Seen {
 }
 
 /// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
-/// identify a repeated request, and `volume_context` does not.
+/// identify a repeated request, and `volume_context` does not. What is staged stays as it is if its
+/// PV has other mount options since.
 fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAction> {
     let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
     let in_place = |stage: &&Stage| match stage.capability.access {
@@ -57,7 +58,7 @@ fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAc
     if let Some(stage) = stage.filter(in_place) {
         return match stage.path == wanted.path {
             false => elsewhere(&stage.path),
-            true if stage.capability != wanted.capability => {
+            true if !compatible(&stage.capability, &wanted.capability) => {
                 Err(Error::AlreadyExists("staged at this path already, for another use".to_owned()))
             }
             true => Ok(StageAction::Finish),
@@ -67,6 +68,17 @@ fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAc
         (Access::Mount { .. }, Some(_)) if mounted(&wanted.path) => Ok(StageAction::Finish),
         (_, Some(path)) => elsewhere(path),
         (_, None) => Ok(StageAction::Begin),
+    }
+}
+
+/// Logs that the PV of a volume in use has other mount options since. The options may be secret.
+pub(super) fn note_new_flags(record: &VolumeRecord, staged: &Capability, asked: &Capability) {
+    if staged.access.flags() != asked.access.flags() {
+        tracing::warn!(
+            volume = %record.id,
+            "the volume is mounted with other options than its PersistentVolume has now; all of \
+             the new ones hold once no pod uses it on this node and it is staged again"
+        );
     }
 }
 
@@ -118,6 +130,9 @@ impl Node {
             mounted_at: view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
         };
         let action = decide(record.stage.as_deref(), &seen, wanted)?;
+        if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
+            note_new_flags(record, &stage.capability, &wanted.capability);
+        }
         if action == StageAction::Begin {
             if wanted.capability.access != Access::Block {
                 // Checked before the record changes: an unusable path has no effect.
@@ -169,8 +184,13 @@ impl Node {
         blank: bool,
     ) -> Result<Arc<VolumeRecord>> {
         let raw = wanted.capability.access == Access::Block;
-        let same =
-            |stage: &&Stage| stage.path == wanted.path && stage.capability == wanted.capability;
+        let same = |stage: &&Stage| match action {
+            StageAction::Begin => {
+                stage.path == wanted.path && stage.capability == wanted.capability
+            }
+            // It was mounted for that capability.
+            StageAction::Finish => stage.path == wanted.path,
+        };
         let known = record.stage.as_deref().filter(same);
         let mut stage = known.cloned().unwrap_or_else(|| Stage {
             path: wanted.path.clone(),

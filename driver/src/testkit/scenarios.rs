@@ -53,6 +53,7 @@ macro_rules! all_scenarios {
             lost_data_is_not_formatted,
             mounts_are_safe_unless_the_class_says_otherwise,
             a_class_that_mounts_read_only_is_published_again,
+            mount_options_change_while_a_volume_is_used,
             a_publication_has_flags_of_its_own,
             filesystems_grow_online_and_offline,
             btrfs_does_not_grow_to_less_than_its_minimum,

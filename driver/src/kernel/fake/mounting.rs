@@ -110,7 +110,8 @@ fn add(options: &MountOptions, flags: BindFlags) -> MountOptions {
         words.retain(|o| *o != "rw" && *o != "ro");
         words.insert(0, "ro");
     }
-    for (on, word) in [(flags.nodev, "nodev"), (flags.nosuid, "nosuid")] {
+    let words_of = [(flags.noexec, "noexec"), (flags.nodev, "nodev"), (flags.nosuid, "nosuid")];
+    for (on, word) in words_of {
         if on && !words.contains(&word) {
             words.insert(1, word);
         }

@@ -218,6 +218,7 @@ pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
         (flags.read_only, libc::MOUNT_ATTR_RDONLY),
         (flags.nosuid, libc::MOUNT_ATTR_NOSUID),
         (flags.nodev, libc::MOUNT_ATTR_NODEV),
+        (flags.noexec, libc::MOUNT_ATTR_NOEXEC),
     ];
     let set = bits.iter().filter(|(on, _)| *on).map(|(_, bit)| bit);
     let attr = libc::mount_attr {

@@ -14,6 +14,11 @@ fn ext4(mode: AccessMode) -> Capability {
     Capability { access, mode }
 }
 
+fn flagged(flags: &[&str], mode: AccessMode) -> Capability {
+    let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    Capability { access: Access::Mount { fs: Ext4, flags, group: None }, mode }
+}
+
 /// The specification's table for a second NodePublishVolume, mode by mode.
 #[test]
 fn a_second_publication_follows_the_table() {
@@ -48,15 +53,17 @@ fn a_second_publication_follows_the_table() {
 fn another_use_than_staged_is_refused() {
     use AccessMode::*;
     let xfs = Capability { access: on(Xfs), mode: SingleNodeWriter };
-    let noatime = Capability {
-        access: Access::Mount { fs: Ext4, flags: vec!["noatime".to_owned()], group: None },
-        mode: SingleNodeWriter,
-    };
+    let with = |flags: &[&str]| flagged(flags, SingleNodeWriter);
+    let label = |flag: &str| with(&["noatime", flag]);
     let table = [
         (ext4(SingleNodeWriter), block(SingleNodeWriter), false),
         (block(SingleNodeWriter), ext4(SingleNodeWriter), false),
         (ext4(SingleNodeWriter), xfs, false),
-        (ext4(SingleNodeWriter), noatime, false),
+        (ext4(SingleNodeWriter), with(&["noatime"]), true),
+        (with(&["noatime,context=\"a:c1,c2\""]), label("context=\"a:c1,c2\""), true),
+        (label("context=\"a:c1,c2\""), label("context=\"a:c1,c3\""), false),
+        (label("context=\"a:c1,c2\""), with(&["noatime"]), false),
+        (with(&["noatime"]), label("fscontext=a"), false),
         (ext4(SingleNodeWriter), ext4(SingleNodeMultiWriter), false),
         (ext4(SingleNodeSingleWriter), ext4(MultiNodeMultiWriter), false),
         (ext4(MultiNodeMultiWriter), ext4(MultiNodeReaderOnly), true),
@@ -72,5 +79,29 @@ fn another_use_than_staged_is_refused() {
             false => (Err(FailedPrecondition), Err(AlreadyExists)),
         };
         assert_eq!((says(None), says(Some(false))), expected, "{staged:?} {asked:?}");
+    }
+}
+
+#[test]
+fn a_new_flag_ro_holds_for_what_is_published_later() {
+    let (done, exists) = (Ok(Publish::Done), Err(AlreadyExists));
+    // flags when it was staged, flags now, readonly → the answer if it is there writable, read-only
+    for (staged, asked, readonly, writable, read_only) in [
+        ("", "", false, done, exists),
+        ("", "", true, exists, done),
+        ("", "noatime", false, done, exists),
+        ("", "noatime", true, exists, done),
+        ("", "ro", false, done, done),
+        ("", "ro", true, exists, done),
+        ("ro", "", false, exists, done),
+        ("ro", "ro", true, exists, done),
+    ] {
+        let says = |here| {
+            let published = Published { here: Some(here), elsewhere: false };
+            let with = |flag| flagged(&[flag], AccessMode::SingleNodeMultiWriter);
+            code(decide(&with(staged), &with(asked), readonly, published))
+        };
+        let what = format!("{staged:?} {asked:?} {readonly}");
+        assert_eq!((says(false), says(true)), (writable, read_only), "{what}");
     }
 }

@@ -245,6 +245,63 @@ pub(crate) fn a_class_that_mounts_read_only_is_published_again<K: TestKernel>() 
     }
 }
 
+/// A person changes the mountOptions of a PV in use: kubelet brings the new ones to the next pod, and
+/// after its restart to the volume's own pod.
+pub(crate) fn mount_options_change_while_a_volume_is_used<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    let id = rig.volume(ext4(), 16 * MI);
+    let with = |flags: &[&str]| with_flags(mount("ext4"), flags);
+    let options =
+        |at: &str| -> Vec<String> { rig.mount_at(at).options.iter().map(str::to_owned).collect() };
+    let table: [(&[&str], &[&str], &[&str]); 7] = [
+        // staged with, published with later, what the later mount has
+        (&[], &["ro"], &["ro", "nosuid", "nodev"]),
+        (&[], &["noexec"], &["rw", "nosuid", "nodev", "noexec"]),
+        (&["suid", "dev"], &[], &["rw", "nosuid", "nodev"]),
+        (&[], &["suid", "dev"], &["rw", "nosuid", "nodev"]),
+        (&[], &["data=journal"], &["rw", "nosuid", "nodev"]),
+        (&["noexec"], &[], &["rw", "nosuid", "nodev", "noexec"]),
+        (&["ro"], &[], &["ro", "nosuid", "nodev"]),
+    ];
+    for (before, after, shown) in table {
+        rig.stage(id, "a", &with(before)).unwrap();
+        rig.publish(id, "a", "own", &with(before), false).unwrap();
+        let own = options("own");
+        for _ in 0..2 {
+            rig.stage(id, "a", &with(after)).unwrap();
+            rig.publish(id, "a", "own", &with(after), false).unwrap();
+            rig.publish(id, "a", "next", &with(after), false).unwrap();
+        }
+        assert_eq!(rig.record(id).stage.as_ref().unwrap().capability.access.flags(), before);
+        assert_eq!(options("own"), own, "{before:?} {after:?}");
+        for word in shown {
+            assert!(
+                options("next").contains(&(*word).to_owned()),
+                "{:?} {after:?}",
+                options("next")
+            );
+        }
+        if !before.contains(&"ro") {
+            refused!(rig.publish(id, "a", "own", &with(after), true), Error::AlreadyExists(_));
+        }
+        rig.unpublish(id, "own").unwrap();
+        rig.unpublish(id, "next").unwrap();
+        rig.unstage(id, "a").unwrap();
+        rig.stage(id, "a", &with(after)).unwrap();
+        assert_eq!(rig.record(id).stage.as_ref().unwrap().capability.access.flags(), after);
+        rig.unstage(id, "a").unwrap();
+    }
+    // Each pod asks for its own group.
+    let group = |group: &str| with_group(mount("ext4"), group);
+    rig.stage(id, "a", &group("1000")).unwrap();
+    rig.publish(id, "a", "own", &group("1000"), false).unwrap();
+    rig.stage(id, "a", &group("2000")).unwrap();
+    rig.publish(id, "a", "own", &group("2000"), false).unwrap();
+    rig.unpublish(id, "own").unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
 /// An older version mounted the volume without these flags at its staging path.
 pub(crate) fn a_publication_has_flags_of_its_own<K: TestKernel>() {
     let rig = Rig::<K>::new();

@@ -213,7 +213,7 @@ impl Script<'_> {
         drop(device);
         self.look("staged", &image);
         let pod = self.directory("pod");
-        let all = BindFlags { read_only: true, nosuid: true, nodev: true };
+        let all = BindFlags { read_only: true, nosuid: true, nodev: true, noexec: true };
         self.did("publish", self.kernel.bind(&stage, &pod, all));
         self.look("published", &image);
         for on in [true, false] {
