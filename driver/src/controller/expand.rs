@@ -2,7 +2,8 @@
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, capacity_range};
+use super::{Controller, Error, Result};
+use crate::csi::capacity_range;
 use crate::csi::capability::Asked;
 use crate::csi::int64;
 use crate::csi::validate::{self, Range, invalid};

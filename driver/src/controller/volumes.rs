@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, capacity_range, lookup, to_proto};
+use super::{Controller, Error, Result, lookup, to_proto};
+use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FsType};
 use crate::storage::{self, NewVolume, VolumeHandle, VolumeRecord};

@@ -8,21 +8,21 @@ const DEFAULT_BYTES: u64 = 1 << 30;
 
 /// Limits on a new volume besides the requested range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// The minimum size of its filesystem; 0 for a raw block volume.
-    pub(super) filesystem: u64,
+    pub(crate) filesystem: u64,
     /// The minimum size to which its filesystem can grow; 0 for a raw block volume. A copy that is
     /// larger than its source must grow.
-    pub(super) grown: u64,
+    pub(crate) grown: u64,
     /// The size of the source of a copy.
-    pub(super) source: Option<u64>,
+    pub(crate) source: Option<u64>,
     /// The maximum size of any volume.
-    pub(super) largest: Option<u64>,
+    pub(crate) largest: Option<u64>,
 }
 
 /// The size of a new volume: the smallest multiple of 4096 within all limits. Without a requested
 /// size, it is the source's size, or [`DEFAULT_BYTES`] if the limits allow that.
-pub(super) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
+pub(crate) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
     let mut floor = bounds.filesystem.max(bounds.source.unwrap_or(0));
     if bounds.source.is_some_and(|source| range.required > source) {
         floor = floor.max(bounds.grown);
@@ -64,7 +64,7 @@ fn too_large(bytes: u64, largest: u64) -> String {
 
 /// The size after ControllerExpandVolume of a volume of `now` bytes; `now` if it is large enough.
 /// `grown` is the minimum size to which its filesystem can grow.
-pub(super) fn expand(
+pub(crate) fn expand(
     range: Range,
     now: u64,
     grown: u64,
