@@ -46,8 +46,7 @@ pub fn no_effect(code: tonic::Code, message: String) -> tonic::Status {
         metadata: BTreeMap::new(),
     };
     let info = Any { type_url: ERROR_INFO.to_owned(), value: info.encode_to_vec() };
-    let details =
-        RpcStatus { code: code as i32, message: message.clone(), details: vec![info] };
+    let details = RpcStatus { code: code as i32, message: message.clone(), details: vec![info] };
     tonic::Status::with_details(code, message, details.encode_to_vec().into())
 }
 
