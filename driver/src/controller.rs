@@ -8,7 +8,6 @@ mod accessibility;
 pub mod capabilities;
 mod capability;
 mod capacity;
-mod capacity_range;
 mod expand;
 mod groups;
 mod health;

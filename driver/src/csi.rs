@@ -1,6 +1,7 @@
 //! What fields of CSI requests mean, for both services.
 
 pub(crate) mod capability;
+pub(crate) mod capacity_range;
 pub mod error;
 pub mod identity;
 pub mod topology;

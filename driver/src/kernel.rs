@@ -53,6 +53,12 @@ pub(crate) fn whole_blocks(bytes: u64) -> u64 {
     bytes - bytes % u64::from(BLOCK_SIZE)
 }
 
+/// Rounds a number of bytes up to whole blocks.
+pub(crate) fn blocks_for(bytes: u64) -> u64 {
+    let up = bytes.checked_next_multiple_of(BLOCK_SIZE.into());
+    up.unwrap_or_else(|| whole_blocks(bytes))
+}
+
 /// Read-ahead of a loop device for a volume without its own setting, in KiB: the kernel's default.
 /// The driver sets it at every attach, because a device keeps the value of its last user.
 pub const READ_AHEAD_KIB: u32 = 128;

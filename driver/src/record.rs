@@ -32,6 +32,10 @@ pub struct VolumeRecord {
     pub name: Box<str>,
     /// The volume's size in bytes, a multiple of 4096.
     pub capacity_bytes: u64,
+    /// The size in bytes that was requested, which may be less: a copy with this request is as
+    /// large. `None` if the size itself shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_bytes: Option<u64>,
     /// The capabilities in the CreateVolume request.
     pub capabilities: Arc<[Capability]>,
     /// The class parameters as given, to compare a repeated CreateVolume with.
@@ -221,6 +225,21 @@ pub struct FreezeIntent {
     pub since_ns: u64,
 }
 
+/// The size of a volume, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSize {
+    /// As [`VolumeRecord::capacity_bytes`].
+    pub bytes: u64,
+    /// As [`VolumeRecord::requested_bytes`].
+    pub requested: Option<u64>,
+}
+
+impl From<u64> for VolumeSize {
+    fn from(bytes: u64) -> VolumeSize {
+        VolumeSize { bytes, requested: None }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRecord {
@@ -234,6 +253,9 @@ pub struct SnapshotRecord {
     pub source: VolumeId,
     /// The volume's size at that time in bytes: the minimum size of a restore.
     pub size_bytes: u64,
+    /// The volume's [`requested_bytes`](VolumeRecord::requested_bytes) at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_bytes: Option<u64>,
     /// The point in time of the content, nanoseconds since the epoch.
     pub created_ns: u64,
     /// The parameters in the request.

@@ -47,7 +47,7 @@ pub use issue::{About, Issue};
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use crate::record::{
     Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, Provisioning, Publication,
-    Settings, SnapshotRecord, Source, Stage, VolumeRecord,
+    Settings, SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
 };
 
 use self::capacity::{Limits, SpaceRequest};
@@ -66,6 +66,8 @@ pub struct NewVolume {
     pub name: String,
     /// Size in bytes, a multiple of 4096, already checked against range and filesystem.
     pub capacity_bytes: u64,
+    /// The requested size, as in the record.
+    pub requested_bytes: Option<u64>,
     pub capabilities: Vec<Capability>,
     pub parameters: BTreeMap<String, String>,
     pub mutable_parameters: BTreeMap<String, String>,

@@ -17,6 +17,7 @@ pub mod csi {
 }
 
 pub mod calls;
+pub mod status_details;
 
 /// How the kubelet learns of a plugin on its node.
 #[allow(clippy::all, reason = "generated code")]

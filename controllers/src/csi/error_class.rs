@@ -3,7 +3,10 @@
 //! A caller that forgets a call which may still succeed leaks the result. A caller that waits for a
 //! call which has failed makes no progress. These rules match the CSI sidecars and kubelet.
 
+use hostloop_proto::status_details::had_no_effect;
 use tonic::Code;
+
+use super::Failure;
 
 /// The RPCs, grouped by how their failures are handled. The others are repeated after every error
 /// until they succeed.
@@ -39,13 +42,17 @@ pub enum Class {
 }
 
 /// Classifies a failure by RPC and code. UNAVAILABLE also stands for a missing answer.
-pub fn class(call: Call, code: Code) -> Class {
-    match (call, code) {
+///
+/// RESOURCE_EXHAUSTED leaves open whether the operation may still run, unless the driver adds the
+/// detail that the call had no effect.
+pub fn class(call: Call, failure: &Failure) -> Class {
+    match (call, failure.code()) {
         (_, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted) => {
             Class::InBackground
         }
         (Call::CreateVolume { movable: true }, Code::ResourceExhausted) => Class::Reschedule,
         (Call::CreateVolume { movable: false }, Code::ResourceExhausted) => Class::Final,
+        (_, Code::ResourceExhausted) if had_no_effect(&failure.status) => Class::Final,
         (_, Code::ResourceExhausted) => Class::InBackground,
         (Call::CreateVolume { .. } | Call::Modify, Code::InvalidArgument) => Class::Infeasible,
         (Call::Expand, Code::InvalidArgument | Code::OutOfRange | Code::NotFound) => {
@@ -58,18 +65,26 @@ pub fn class(call: Call, code: Code) -> Class {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_proto::status_details::no_effect;
+    use tonic::Status;
+
     use super::*;
+
+    const CALLS: [Call; 5] = [
+        Call::CreateVolume { movable: true },
+        Call::CreateVolume { movable: false },
+        Call::Expand,
+        Call::Modify,
+        Call::Snapshot,
+    ];
+
+    fn failed(status: Status) -> Failure {
+        Failure { call: "Call", status }
+    }
 
     #[test]
     fn every_code_of_every_call() {
         use Class::*;
-        let calls = [
-            Call::CreateVolume { movable: true },
-            Call::CreateVolume { movable: false },
-            Call::Expand,
-            Call::Modify,
-            Call::Snapshot,
-        ];
         // One row per code, one column per RPC.
         let background = [InBackground; 5];
         let done = [Final; 5];
@@ -94,9 +109,23 @@ mod tests {
             (Code::DataLoss, done),
             (Code::Unauthenticated, done),
         ] {
-            for (call, expected) in calls.into_iter().zip(expected) {
-                assert_eq!(class(call, code), expected, "{call:?} {code:?}");
+            let failure = failed(Status::new(code, "x"));
+            for (call, expected) in CALLS.into_iter().zip(expected) {
+                assert_eq!(class(call, &failure), expected, "{call:?} {code:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_driver_can_say_that_a_call_had_no_effect() {
+        use Class::*;
+        let failure = failed(no_effect(Code::ResourceExhausted, "full".to_owned()));
+        let expected = [Reschedule, Final, Final, Final, Final];
+        for (call, expected) in CALLS.into_iter().zip(expected) {
+            assert_eq!(class(call, &failure), expected, "{call:?}");
+        }
+        // What goes on in the background is not ended by a detail.
+        let failure = failed(no_effect(Code::Aborted, "busy".to_owned()));
+        assert!(CALLS.iter().all(|call| class(*call, &failure) == InBackground));
     }
 }

@@ -295,7 +295,7 @@ impl Provisioner {
         let (draft, scope) = (&plan.draft, &self.context.scope);
         let has_topology = self.context.driver.has_topology();
         let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
-        let state = match class(Call::CreateVolume { movable }, failure.code()) {
+        let state = match class(Call::CreateVolume { movable }, failure) {
             Class::InBackground => State::Background,
             Class::Final | Class::InUse => State::Finished,
             Class::Reschedule => State::Reschedule,

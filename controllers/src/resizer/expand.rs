@@ -1,6 +1,7 @@
 //! Expanding: the writes before and after ControllerExpandVolume, and what its failures mean.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostloop_proto::csi::{CapacityRange, ControllerExpandVolumeRequest};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -95,7 +96,7 @@ impl Resizer {
                 Ok(Outcome::Done)
             }
             Err(error @ (ResizeError::NotOurs | ResizeError::Stopped)) => Err(error),
-            Err(error) => Ok(self.failed(key, marked, &volume, error).await),
+            Err(error) => Ok(self.failed(key, marked, &volume, target, error).await),
         }
     }
 
@@ -204,6 +205,7 @@ impl Resizer {
         key: &Key,
         claim: Arc<PersistentVolumeClaim>,
         volume: &PersistentVolume,
+        target: &Quantity,
         error: ResizeError,
     ) -> Outcome {
         let message = format!("Expanding volume {} failed: {error}", volume.name_any());
@@ -211,7 +213,7 @@ impl Resizer {
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
         // An error before the call says nothing about an earlier call.
         let class = match &error {
-            ResizeError::Call(failure) => class(Call::Expand, failure.code()),
+            ResizeError::Call(failure) => class(Call::Expand, failure),
             _ => Class::InBackground,
         };
         let is_final = class != Class::InBackground;
@@ -225,8 +227,16 @@ impl Resizer {
         }
         let infeasible = class == Class::Infeasible;
         let patch = failure_patch(&claim, &message, infeasible);
-        if let Err(error) = self.write(claim, patch).await {
-            return outcome_of(&error, key);
+        let claim = match self.write(claim, patch).await {
+            Ok(claim) => claim,
+            Err(error) => return outcome_of(&error, key),
+        };
+        // The claim requests another size by now, which need not wait. An earlier process may have
+        // begun with the size that failed.
+        let sizes = Sizes::of(&claim, volume, true, self.controller_expands);
+        let next = sizes.and_then(|sizes| sizes.target());
+        if size(next) != size(Some(target)) {
+            return Outcome::RequeueAfter(Duration::ZERO);
         }
         if !infeasible {
             return Outcome::Failed;

@@ -198,7 +198,7 @@ fn set_status(
 
 /// Classifies a failed call.
 fn meaning(failure: &Failure) -> Class {
-    class(Call::Modify, failure.code())
+    class(Call::Modify, failure)
 }
 
 #[cfg(test)]

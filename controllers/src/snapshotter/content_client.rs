@@ -283,7 +283,8 @@ impl Shared {
         }
     }
 
-    /// Writes an error to a content's status, and emits an event if the error is new.
+    /// Reports an error. A content that needs another step by now does not wait for the next try:
+    /// after a final error, its deletion is free to go on.
     async fn report<K: Content>(
         &self,
         contents: &ContentClient<K>,
@@ -292,16 +293,31 @@ impl Shared {
         error: &WorkError,
     ) -> Outcome {
         tracing::warn!(content = name, %error, "{}", template.message);
-        let Some(content) = contents.watch.get(name) else {
-            return Outcome::Done;
-        };
-        if !error.is_for_users() {
-            return Outcome::Failed;
+        if error.is_for_users() {
+            self.tell(contents, name, template, error).await;
         }
+        match contents.watch.get(name).map(|content| next_step(&*content)) {
+            Some(Step::Create | Step::Check { .. }) => Outcome::Failed,
+            Some(_) => Outcome::RequeueAfter(Duration::ZERO),
+            None => Outcome::Done,
+        }
+    }
+
+    /// Writes an error to a content's status, and emits an event if the error is new.
+    async fn tell<K: Content>(
+        &self,
+        contents: &ContentClient<K>,
+        name: &str,
+        template: EventTemplate,
+        error: &WorkError,
+    ) {
+        let Some(content) = contents.watch.get(name) else {
+            return;
+        };
         let message = format!("{}: {error}", template.message);
         let now = Timestamp::now();
         let Some(status) = status::of_failure(content.view().error, &message, now) else {
-            return Outcome::Failed;
+            return;
         };
         self.context.events.warning(content.as_ref(), template.reason, message.clone());
         // Another process may have made the content ready.
@@ -309,7 +325,6 @@ impl Shared {
             Ok(written) => contents.watch.apply_write(written),
             Err(error) => tracing::warn!(content = name, %error, "cannot write a content's status"),
         }
-        Outcome::Failed
     }
 
     /// Emits an event that says why a snapshot was not deleted.

@@ -225,7 +225,7 @@ impl<K: Kind> Reconciler<K> {
         let reported = match K::make(&self.shared, making).await {
             Ok(reported) => reported,
             Err(failure) => {
-                if class(Call::Snapshot, failure.code()) == Class::Final {
+                if class(Call::Snapshot, &failure) == Class::Final {
                     self.contents.settle(&marked).await?;
                 }
                 return Err(failure.into());

@@ -7,6 +7,7 @@ use clap::Args;
 use hostloop_controllers::api::duration;
 
 use super::values::{self, Cap};
+use crate::kernel::blocks_for;
 use crate::storage::{PoolOptions, PoolSpec, Reserve, config};
 
 /// The default name of the driver in Kubernetes.
@@ -131,7 +132,7 @@ impl PoolArgs {
             node_id: None,
             overcommit: self.overcommit,
             reserve: self.reserve,
-            max_volume_bytes: self.max_volume_size,
+            max_volume_bytes: self.max_volume_size.map(blocks_for),
             max_freeze: self.max_freeze,
         }
     }

@@ -2,11 +2,13 @@
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, capacity_range};
+use super::{Controller, Error, Result};
 use crate::csi::capability::Asked;
+use crate::csi::capacity_range;
 use crate::csi::int64;
 use crate::csi::validate::{self, Range, invalid};
 use crate::kernel::FsType;
+use crate::storage::VolumeSize;
 
 impl Controller {
     /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, because
@@ -33,10 +35,9 @@ impl Controller {
         let grown = fs.map_or(0, FsType::minimum_grown_bytes);
         let bytes =
             capacity_range::expand(range, now, grown, largest).map_err(Error::OutOfRange)?;
-        let record = match bytes > now {
-            true => self.pools.expand_volume(&record.id, bytes)?,
-            false => record,
-        };
+        let requested = capacity_range::requested_after(range, bytes, &record);
+        let size = VolumeSize { bytes, requested };
+        let record = self.pools.expand_volume(&record.id, size).map_err(Error::of_expansion)?;
         Ok(csi::ControllerExpandVolumeResponse {
             capacity_bytes: int64(record.capacity_bytes),
             node_expansion_required: true,

@@ -69,7 +69,7 @@ impl Controller {
             Some(on) => in_use.discard(on)?,
             None => false,
         };
-        if let Err(e) = self.pools.modify_volume(&record.id, settings) {
+        if let Err(error) = self.pools.modify_volume(&record.id, settings) {
             if let (true, Some(on)) = (remounted, live.discard)
                 && let Err(e) = in_use.discard(!on)
             {
@@ -77,8 +77,10 @@ impl Controller {
                     volume = %record.id, error = %e,
                     "the mount differs from the record until the next staging"
                 );
+                // Something has changed.
+                return Err(error.into());
             }
-            return Err(e.into());
+            return Err(Error::of_modification(error));
         }
         in_use.devices(&live)
     }

@@ -5,8 +5,8 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 use prost_types::Timestamp;
 
 use super::accessibility::accessible;
-use crate::csi::int64;
 use crate::csi::topology::Segments;
+use crate::csi::{capacity_range, int64};
 use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
 
 /// The ID under which callers know a volume: kubelet's handle for an inline volume.
@@ -41,7 +41,7 @@ pub(super) fn nodes(record: &VolumeRecord) -> Vec<String> {
 /// Converts a snapshot. It is always ready, because the driver answers once a snapshot is complete.
 pub(super) fn snapshot(record: &SnapshotRecord, ours: &Segments) -> csi::Snapshot {
     csi::Snapshot {
-        size_bytes: int64(record.size_bytes),
+        size_bytes: int64(capacity_range::restore_bytes(record)),
         snapshot_id: record.id.to_string(),
         source_volume_id: record.source.to_string(),
         creation_time: Some(timestamp(record.created_ns)),

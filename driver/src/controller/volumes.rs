@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, capacity_range, lookup, to_proto};
+use super::{Controller, Error, Result, lookup, to_proto};
+use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FsType};
-use crate::storage::{self, NewVolume, VolumeHandle, VolumeRecord};
+use crate::storage::{self, Format, NewVolume, VolumeHandle, VolumeRecord};
 
 mod content_source;
 mod create_request;
@@ -62,9 +63,15 @@ impl Controller {
         };
         let capacity_bytes =
             capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
+        let format = match (wanted.fs(), &source) {
+            (None, _) => Format::Raw,
+            (Some(_), Some(source)) => source.format,
+            (Some(fs), None) => Format::Done(fs),
+        };
         let new = NewVolume {
             name: request.name,
             capacity_bytes,
+            requested_bytes: capacity_range::requested(request.range, capacity_bytes, format),
             capabilities: wanted.into_all(),
             parameters: request.parameters,
             mutable_parameters: request.mutable_parameters,

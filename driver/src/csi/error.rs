@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::topology;
-use super::validate::Invalid;
+use super::validate::{Invalid, invalid};
 use crate::kernel;
 use crate::storage;
 
@@ -58,4 +58,35 @@ pub enum Error {
     Pool(#[from] storage::Error),
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
+}
+
+impl Error {
+    /// The error of an expansion. Without room the volume stays as it is, and orchestrators must
+    /// know that: after RESOURCE_EXHAUSTED they would repeat the call for this size until it
+    /// succeeds, and a user could not ask for less.
+    pub(crate) fn of_expansion(error: storage::Error) -> Error {
+        match error {
+            storage::Error::NoRoom { .. } => Error::OutOfRange(format!(
+                "capacity_range: {error}; the volume keeps its size: request less, or free some \
+                 space in the pool"
+            )),
+            error => error.into(),
+        }
+    }
+
+    /// The error of a modification: [`Error::of_expansion`], in the code by which orchestrators
+    /// know that a class can't be had.
+    pub(crate) fn of_modification(error: storage::Error) -> Error {
+        match error {
+            storage::Error::NoRoom { .. } => invalid(
+                "mutable_parameters",
+                format!(
+                    "{error}; the volume keeps its parameters: choose others, or free some space \
+                     in the pool"
+                ),
+            )
+            .into(),
+            error => error.into(),
+        }
+    }
 }

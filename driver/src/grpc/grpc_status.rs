@@ -4,9 +4,15 @@
 //! after ABORTED, DEADLINE_EXCEEDED or UNAVAILABLE. They assume the same after RESOURCE_EXHAUSTED,
 //! except for CreateVolume and DeleteVolume. Any other code means to them that the RPC had no
 //! effect. So no other code may answer an RPC that may be half done.
+//!
+//! A pool without room refuses before anything has changed. CSI wants RESOURCE_EXHAUSTED for that
+//! even where it leaves a caller in doubt, as in CreateSnapshot. A detail of the status then says
+//! that the RPC had no effect. ControllerExpandVolume and ControllerModifyVolume choose other codes
+//! ([`Error::of_expansion`], [`Error::of_modification`]).
 
 use std::error::Error as StdError;
 
+use hostloop_proto::status_details::no_effect;
 use tonic::{Code, Status};
 
 use crate::csi::error::Error;
@@ -18,7 +24,8 @@ const MAX_MESSAGE: usize = 4096;
 
 impl From<Error> for Status {
     fn from(error: Error) -> Status {
-        Status::new(of_call(&error), message(&error))
+        let (code, message) = (of_call(&error), message(&error));
+        if is_refused(&error) { no_effect(code, message) } else { Status::new(code, message) }
     }
 }
 
@@ -26,6 +33,11 @@ impl From<Invalid> for Status {
     fn from(error: Invalid) -> Status {
         Status::new(Code::InvalidArgument, message(&error))
     }
+}
+
+/// True if the error proves that the RPC had no effect, although its code does not.
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Pool(storage::Error::NoRoom { .. }))
 }
 
 fn of_call(error: &Error) -> Code {

@@ -95,6 +95,7 @@ fn new_volume(handle: &str, capability: &Capability, capacity_bytes: u64) -> Res
     Ok(NewVolume {
         name: handle.to_owned(),
         capacity_bytes,
+        requested_bytes: None,
         capabilities: vec![capability.clone()],
         parameters: BTreeMap::new(),
         mutable_parameters: BTreeMap::new(),

@@ -8,7 +8,7 @@ use crate::cli::{BlockType, PoolArgsError, ServeArgs, VolumeArgs, is_label_value
 use crate::csi::identity::Identity;
 use crate::csi::topology::{Segments, Topology};
 use crate::csi::validate::CapabilityRules;
-use crate::kernel::BLOCK_SIZE;
+use crate::kernel::{BLOCK_SIZE, blocks_for};
 use crate::storage::{PoolOptions, PoolSpec};
 use crate::{controller, node};
 
@@ -102,11 +102,11 @@ impl Settings {
                 max_volumes: max_volumes(args),
                 report_topology: on.enable_topology,
                 expansion: expansion && !on.disable_node_expansion,
-                max_volume_bytes: args.limits.max_volume_size_node,
+                max_volume_bytes: args.limits.max_volume_size_node.map(blocks_for),
                 check_lifecycle: on.check_volume_lifecycle,
                 capabilities: capability_rules(args),
                 inline: node::InlineLimits {
-                    size: args.limits.max_inline_size,
+                    size: blocks_for(args.limits.max_inline_size),
                     volumes: args.limits.max_inline_volumes,
                     total: args.limits.max_inline_total,
                 },

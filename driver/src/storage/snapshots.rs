@@ -46,6 +46,7 @@ impl<'a> Shot<'a> {
             name: facts.name.clone(),
             source: self.volume.id,
             size_bytes: self.volume.capacity_bytes,
+            requested_bytes: self.volume.requested_bytes,
             created_ns: facts.taken_ns,
             parameters: facts.parameters.clone(),
             group: facts.group,

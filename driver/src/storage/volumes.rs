@@ -14,7 +14,7 @@ use super::file_names::{EntryKind, IMAGE};
 use super::image_file::Image;
 use super::load;
 use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
-use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
+use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize};
 use crate::diagnose::KernelState;
 use crate::kernel::file::Copied;
 use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file};
@@ -196,12 +196,17 @@ impl Pools {
     }
 
     /// Grows the image (and allocates the space if thick), then the record. Never shrinks. The node
-    /// service grows the loop device. Fails with [`Error::NoRoom`].
-    pub fn expand_volume(&self, id: &VolumeId, capacity_bytes: u64) -> Result<Arc<VolumeRecord>> {
+    /// service grows the loop device. After [`Error::NoRoom`] nothing has changed.
+    pub fn expand_volume(
+        &self,
+        id: &VolumeId,
+        size: impl Into<VolumeSize>,
+    ) -> Result<Arc<VolumeRecord>> {
+        let VolumeSize { bytes: capacity_bytes, requested } = size.into();
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;
         if capacity_bytes <= record.capacity_bytes {
-            return Ok(record);
+            return pool.update(id, |record| record.requested_bytes = requested);
         }
         pool.limit(capacity_bytes)?;
         let image = self.open_image(&record, true)?;
@@ -214,7 +219,12 @@ impl Pools {
             // with a larger size would mean a damaged volume.
             .and_then(|()| phase("sync", || file::sync(&image, &pool.image_path(id))))
             .map_err(Error::from)
-            .and_then(|()| pool.update(id, |record| record.capacity_bytes = capacity_bytes));
+            .and_then(|()| {
+                pool.update(id, |record| {
+                    record.capacity_bytes = capacity_bytes;
+                    record.requested_bytes = requested;
+                })
+            });
         if grown.is_err() {
             pool.take_back(&record, &image, before);
         }
@@ -222,7 +232,8 @@ impl Pools {
     }
 
     /// Changes the settings in the record and the image; a change to thick allocates and unshares
-    /// the space. The caller changes the loop device and mounts in use.
+    /// the space. The caller changes the loop device and mounts in use. After [`Error::NoRoom`]
+    /// nothing has changed.
     pub fn modify_volume(&self, id: &VolumeId, settings: Settings) -> Result<Arc<VolumeRecord>> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;
@@ -389,6 +400,7 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         id,
         name: new.name.into(),
         capacity_bytes: new.capacity_bytes,
+        requested_bytes: new.requested_bytes,
         capabilities: new.capabilities.into(),
         parameters: new.parameters.into(),
         mutable_parameters: new.mutable_parameters.into(),

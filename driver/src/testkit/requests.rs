@@ -34,6 +34,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         id: VolumeId::generate(pool),
         name: new.name.into(),
         capacity_bytes: new.capacity_bytes,
+        requested_bytes: new.requested_bytes,
         capabilities: new.capabilities.into(),
         parameters: new.parameters.into(),
         mutable_parameters: new.mutable_parameters.into(),
@@ -65,6 +66,7 @@ pub(crate) fn new(name: &str) -> NewVolume {
     NewVolume {
         name: name.to_owned(),
         capacity_bytes: 4 * MI,
+        requested_bytes: None,
         capabilities: vec![mounted()],
         parameters: BTreeMap::new(),
         mutable_parameters: BTreeMap::new(),

@@ -59,7 +59,7 @@ async fn a_call_ends_at_its_deadline() {
     let csi = connect(&driver());
     let begun = tokio::time::Instant::now();
     let late = create(&csi, "hang").await.unwrap_err();
-    assert_eq!(class(Call::CreateVolume { movable: true }, late.code()), Class::InBackground);
+    assert_eq!(class(Call::CreateVolume { movable: true }, &late), Class::InBackground);
     assert!(begun.elapsed() >= SOON && begun.elapsed() < 2 * SOON);
 }
 

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
 use hostloop_proto::csi::ControllerExpandVolumeResponse;
+use hostloop_proto::status_details::no_effect;
 use serde_json::Value;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::*;
 use crate::csi::driver::ControllerCapability::{self, *};
@@ -136,13 +137,45 @@ async fn an_expansion_without_a_final_answer_is_finished_first() {
     assert_eq!(rig.conditions(), [RESIZING]);
     // A larger request must wait for the expansion that was begun.
     rig.request("8Gi");
-    rig.expand_failing(Status::internal("gave up"), Outcome::Failed).await;
+    let at_once = Outcome::RequeueAfter(Duration::ZERO);
+    rig.expand_failing(Status::internal("gave up"), at_once).await;
     assert_eq!(rig.conditions(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     assert_eq!(rig.resize_status(), CONTROLLER_IN_PROGRESS);
     // The first expansion has now failed with a final error.
     rig.expands(8, false);
     assert_eq!(rig.expand().await, Outcome::Done);
     assert_eq!(rig.calls(), ["4", "4", "8"]);
+}
+
+/// An earlier process began an expansion that fails for good. The size that is requested by now is
+/// next, at once; the size that failed waits.
+#[tokio::test(start_paused = true)]
+async fn less_is_requested_while_an_expansion_of_an_earlier_process_fails() {
+    let begun = || {
+        json!({"status": {
+            "allocatedResources": {"storage": "500Gi"},
+            "allocatedResourceStatuses": {"storage": CONTROLLER_IN_PROGRESS},
+        }})
+    };
+    let at_once = Outcome::RequeueAfter(Duration::ZERO);
+    for refusal in [
+        Status::out_of_range("no room"),
+        Status::internal("broken"),
+        no_effect(Code::ResourceExhausted, "no room".to_owned()),
+    ] {
+        let mut rig = rig_of(&[ExpandVolume], begun());
+        rig.expands(4, false);
+        rig.expand_failing(refusal.clone(), at_once).await;
+        assert_eq!(rig.expand().await, Outcome::Done, "{refusal}");
+        assert_eq!(rig.calls(), ["500", "4"], "{refusal}");
+        assert_eq!(rig.conditions(), NONE);
+    }
+    // Another driver's RESOURCE_EXHAUSTED leaves open whether it still expands.
+    let rig = rig_of(&[ExpandVolume], begun());
+    for _ in 0..2 {
+        rig.expand_failing(Status::resource_exhausted("busy"), Outcome::Failed).await;
+    }
+    assert_eq!(rig.calls(), ["500", "500"]);
 }
 
 #[tokio::test]

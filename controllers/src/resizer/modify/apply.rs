@@ -284,12 +284,19 @@ impl Resizer {
         self.warn_of_modify(&claim, message);
         let patch = failure_patch(&claim, target, failure);
         let claim = self.write(claim, patch).await?;
-        if class != Class::Infeasible {
+        if uncertain {
             return Ok(Outcome::Failed);
         }
-        if wished(&claim) != target {
+        let is_next = match decide(&claim, false) {
+            Step::Begin(next) | Step::Continue(next) => next == target,
+            Step::Nothing | Step::Cancel => false,
+        };
+        if !is_next {
             // The claim names another class by now, which need not wait.
             return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        }
+        if class != Class::Infeasible {
+            return Ok(Outcome::Failed);
         }
         let again = Instant::now() + self.slow;
         self.remember(key, |memory| memory.modify_after = Some(again));

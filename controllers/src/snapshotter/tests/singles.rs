@@ -1,6 +1,10 @@
 //! Checks the calls and writes for VolumeSnapshotContents, in order.
 
+use std::time::Duration;
+
+use hostloop_proto::status_details::no_effect;
 use k8s_openapi::jiff::Timestamp;
+use tonic::Code;
 
 use super::*;
 use crate::csi::driver::ControllerCapability;
@@ -46,6 +50,7 @@ async fn failures_by_code() {
         (Status::unavailable("bad"), false),
         (Status::aborted("bad"), false),
         (Status::resource_exhausted("bad"), false),
+        (no_effect(Code::ResourceExhausted, "bad".to_owned()), true),
         (Status::deadline_exceeded("bad"), false),
     ] {
         let mut rig = Single::new(json!({}));
@@ -78,6 +83,31 @@ async fn failures_by_code() {
         rig.answers.single(Ok(snapshot(true)));
         assert_eq!(rig.reconcile().await, Outcome::Done);
         assert_eq!(rig.content()["status"], known(true));
+    }
+}
+
+/// The content is deleted while the driver takes its snapshot, or before this process started.
+/// After a final error nothing has to be waited for.
+#[tokio::test]
+async fn a_content_whose_snapshot_failed_for_good_is_deleted_at_once() {
+    let marked = json!({"metadata": {"annotations": {SINGLE.being_created: "yes"}}});
+    for (failure, is_final) in [
+        (no_effect(Code::ResourceExhausted, "full".to_owned()), true),
+        (Status::internal("broken"), true),
+        (Status::resource_exhausted("busy"), false),
+        (Status::aborted("busy"), false),
+    ] {
+        let rig: Single = Rig::new(and(deleted::<Singles>(), marked.clone()));
+        rig.answers.single(Err(failure.clone()));
+        let outcome = rig.reconcile().await;
+        if !is_final {
+            assert_eq!(outcome, Outcome::Failed, "{failure}");
+            assert!(rig.is_marked());
+            continue;
+        }
+        assert_eq!(outcome, Outcome::RequeueAfter(Duration::ZERO), "{failure}");
+        assert_eq!(rig.reconcile().await, Outcome::Done);
+        assert_eq!(rig.content(), Value::Null, "{failure}");
     }
 }
 

@@ -1,6 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use hostloop_proto::status_details::had_no_effect;
+
 use super::*;
 use crate::csi::topology::{Topology, Unknown};
 use crate::csi::validate::invalid;
@@ -96,6 +98,34 @@ fn every_error_of_a_call_has_its_code() {
     ]);
     assert_codes(pool_errors());
     assert_codes(kernel_errors());
+}
+
+/// The detail is for refusals alone: what met a full disk on its way may have begun.
+#[test]
+fn a_refused_reservation_had_no_effect() {
+    let refused = || storage::Error::NoRoom { pool: "x".into(), wanted: 2, available: 1 };
+    let status = Status::from(Error::from(refused()));
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(had_no_effect(&status), "{status:?}");
+    for (error, code) in [
+        (Error::of_expansion(refused()), Code::OutOfRange),
+        (Error::of_modification(refused()), Code::InvalidArgument),
+    ] {
+        let status = Status::from(error);
+        assert_eq!(status.code(), code);
+        assert!(status.message().contains("has no room for 2 bytes"), "{status}");
+    }
+    let midway = || storage::Error::from(kernel::Error::NoSpace { op: "copy", path: "/p".into() });
+    for error in [
+        Error::from(midway()),
+        Error::of_expansion(midway()),
+        Error::of_modification(midway()),
+        Error::ResourceExhausted("the pool is full".to_owned()),
+    ] {
+        let status = Status::from(error);
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(!had_no_effect(&status), "{status:?}");
+    }
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Scene {
             name: "s".to_owned(),
             source: v.id,
             size_bytes: SIZE,
+            requested_bytes: None,
             created_ns: 1,
             parameters: BTreeMap::new(),
             group: Some(group),
