@@ -10,6 +10,7 @@ mod in_use;
 mod missing;
 mod publishing;
 mod reading;
+mod sizes;
 mod snapshots;
 mod topology;
 mod volumes;

@@ -8,16 +8,26 @@ mod environment;
 mod kubelet;
 mod lifecycle;
 mod process;
+mod refused;
 mod site;
+mod sizes;
 
 use lifecycle::lifecycle;
+use refused::refused;
 use site::Who::{self, Both, Ours, Theirs};
 use site::{ROLES, Site};
+use sizes::odd_sizes;
 
-/// Runs the lifecycle. `cast` says who plays each of [`ROLES`].
+/// Runs the lifecycle and the odd cases. `cast` says who plays each of [`ROLES`].
 async fn plays(cast: [Who; ROLES.len()]) {
-    let site = Site::up(cast).await;
+    let mut site = Site::up(cast).await;
     lifecycle(&site).await;
+    // Upstream's sidecars end with the driver.
+    let all_ours = cast == [Ours; ROLES.len()];
+    refused(&mut site, cast[3], all_ours).await;
+    if all_ours || cast == [Theirs; ROLES.len()] {
+        odd_sizes(&site).await;
+    }
     site.down().await;
 }
 

@@ -1,5 +1,6 @@
 //! A control plane, the driver as a process of the machine, and the controllers between them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use hostloop_test::client::Csi;
@@ -50,6 +51,7 @@ pub(crate) struct Site {
     pub(crate) csi: Csi,
     /// The objects of the cluster.
     pub(crate) objects: Objects,
+    cast: [Who; ROLES.len()],
     stock: Stock,
     leaks: Leaks,
     driver: Driver,
@@ -73,6 +75,7 @@ impl Site {
         let csi = driver.csi().await;
         let mut site = Site {
             processes: Vec::new(),
+            cast,
             csi,
             objects: Objects::connect(&cluster.kubeconfig()).await,
             stock: Stock::take(&cluster, &[pool.root()]),
@@ -82,17 +85,33 @@ impl Site {
             cluster,
             scratch,
         };
-        site.start(cast);
+        site.start();
         site
     }
 
-    fn start(&mut self, cast: [Who; ROLES.len()]) {
+    /// Kills the driver, stops what is in front of it, and starts both again.
+    pub(crate) async fn restart(&mut self) {
+        for process in self.processes.drain(..) {
+            process.stop();
+        }
+        self.driver.kill();
+        self.driver = DriverSpec::new(&self.scratch, &[&self.pool]).start();
+        self.csi = self.driver.csi().await;
+        self.start();
+    }
+
+    /// The filesystem of the pool.
+    pub(crate) fn pool_mount(&self) -> &Path {
+        self.pool.mount().expect("the pool is a directory")
+    }
+
+    fn start(&mut self) {
         let dir = self.scratch.path();
         let kubeconfig = self.cluster.kubeconfig();
         let common = common(&self.driver.endpoint(), &kubeconfig);
         let with = |more: String| [&common[..], &[more]].concat();
         let mut ours = Vec::new();
-        for (program, who) in ROLES.into_iter().zip(cast) {
+        for (program, who) in ROLES.into_iter().zip(self.cast) {
             if who != Who::Theirs {
                 ours.push(program.trim_start_matches("csi-"));
             }
@@ -192,12 +211,9 @@ pub(crate) fn at(kind: &str, name: &str) -> Place {
 fn surroundings() -> Value {
     let key = format!("topology.{DRIVER}/node");
     let class = |kind: &str| objects::snapshot_class(kind, CLASS, DRIVER, json!({}));
-    let attributes = |name: &str, direct: &str| {
-        objects::attributes_class(name, DRIVER, json!({"directIO": direct}))
-    };
-    let storage = json!({
-        "mountOptions": ["noatime"], "parameters": {"csi.storage.k8s.io/fstype": "xfs"},
-    });
+    let attributes =
+        |name: &str, parameters: Value| objects::attributes_class(name, DRIVER, parameters);
+    let storage = |fs: &str| json!({"mountOptions": ["noatime"], "parameters": {"csi.storage.k8s.io/fstype": fs}});
     let labels = json!({"metadata": {"labels": {&key: NODE}}});
     json!({"apiVersion": "v1", "kind": "List", "items": [
         objects::csi_driver(DRIVER, json!({"attachRequired": true, "podInfoOnMount": true})),
@@ -206,9 +222,12 @@ fn surroundings() -> Value {
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
             "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [key]}]},
         },
-        objects::class(CLASS, DRIVER, storage),
-        attributes("direct", "true"),
-        attributes("buffered", "false"),
+        objects::class(CLASS, DRIVER, storage("xfs")),
+        objects::class("ext4", DRIVER, storage("ext4")),
+        objects::class("btrfs", DRIVER, storage("btrfs")),
+        attributes("direct", json!({"directIO": "true"})),
+        attributes("buffered", json!({"directIO": "false"})),
+        attributes("thick", json!({"provisioning": "thick"})),
         class("VolumeSnapshotClass"),
         class("VolumeGroupSnapshotClass"),
     ]})

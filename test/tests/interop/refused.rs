@@ -1,0 +1,106 @@
+//! A pool without room: what is refused there is refused for good, so that its user can take it
+//! back at once.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use hostloop_proto::csi;
+use hostloop_test::front::fields::{is_bound, text};
+use hostloop_test::front::objects::{self, Place};
+use hostloop_test::machine;
+use serde_json::{Value, json};
+
+use crate::site::{CLASS, Site, Who};
+
+/// The namespace of the objects. It is deleted with them.
+const SPACE: &str = "refused";
+
+/// A file of somebody else in the filesystem of the pool.
+struct Ballast(PathBuf);
+
+impl Ballast {
+    /// Leaves no room in the pool, not even what a thin volume was promised.
+    async fn new(site: &Site) -> Ballast {
+        let capacity = site.csi.ok(csi::GetCapacityRequest::default()).await.available_capacity;
+        let ballast = Ballast(site.pool_mount().join("ballast"));
+        let bytes = capacity + (320 << 20);
+        machine::run("fallocate", &["-l", &bytes.to_string(), machine::text(&ballast.0)]);
+        ballast
+    }
+
+    /// Gives the room back.
+    fn remove(self) {
+        std::fs::remove_file(self.0).expect("the ballast can be removed");
+    }
+
+    /// Gives some of the room back.
+    fn shrink(&self, mib: u64) {
+        let file = File::options().write(true).open(&self.0).expect("the ballast");
+        let bytes = file.metadata().expect("its length").len();
+        file.set_len(bytes - (mib << 20)).expect("the ballast can be made shorter");
+    }
+}
+
+/// A claim asks for far too much, and for attributes that take all of its space at once. A snapshot
+/// of it has no room. Its user takes back all three. With `restart`, the driver and the controllers
+/// start again in between.
+pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
+    let at = |kind: &str, name: &str| Place::of(kind, SPACE, name);
+    site.objects.namespace(SPACE).await;
+    let plain = objects::with_attributes("direct");
+    site.objects.create(objects::claim(SPACE, "data", CLASS, "320Mi", plain)).await;
+    let claim = at("PersistentVolumeClaim", "data");
+    let bound = site.until(&claim, "bound", is_bound).await;
+    let volume = at("PersistentVolume", text(&bound["spec"]["volumeName"]));
+    let ballast = Ballast::new(site).await;
+
+    site.objects.merge(&claim, objects::sized("500Gi")).await;
+    let resize = |c: &Value| text(&c["status"]["allocatedResourceStatuses"]["storage"]).to_owned();
+    let infeasible = |c: &Value| resize(c) == "ControllerResizeInfeasible";
+    site.until(&claim, "too large for the pool", infeasible).await;
+
+    site.objects.merge(&claim, objects::with_attributes("thick")).await;
+    let modification = |c: &Value| text(&c["status"]["modifyVolumeStatus"]["status"]).to_owned();
+    let infeasible = |c: &Value| modification(c) == "Infeasible";
+    site.until(&claim, "too thick for the pool", infeasible).await;
+
+    // Upstream's snapshotter knows no final error of a full pool.
+    let takes_snapshot = snapshotter == Who::Ours;
+    let snapshot = at("VolumeSnapshot", "cut");
+    if takes_snapshot {
+        site.objects.create(objects::snapshot(SPACE, "cut", CLASS, "data")).await;
+        let full = |s: &Value| text(&s["status"]["error"]["message"]).contains("no room");
+        site.until(&snapshot, "without room", full).await;
+    }
+    if restart {
+        site.restart().await;
+    }
+
+    site.objects.merge(&claim, objects::with_attributes("direct")).await;
+    let settled = |c: &Value| {
+        c["status"]["currentVolumeAttributesClassName"] == "direct"
+            && c["status"]["modifyVolumeStatus"].is_null()
+    };
+    site.until(&claim, "as before", settled).await;
+    if takes_snapshot {
+        site.delete(&snapshot).await;
+        let contents = site.objects.list("VolumeSnapshotContent", "").await;
+        assert!(contents.is_empty(), "{contents:?}");
+    }
+    ballast.shrink(400);
+    site.objects.merge(&claim, objects::sized("400Mi")).await;
+    let grown = |v: &Value| v["spec"]["capacity"]["storage"] == "400Mi";
+    site.until(&volume, "larger", grown).await;
+    let pending = |c: &Value| resize(c) == "NodeResizePending";
+    site.until(&claim, "waiting for its node", pending).await;
+
+    // A snapshot without room delays the end of its namespace no more than other objects do.
+    if takes_snapshot {
+        site.objects.create(objects::snapshot(SPACE, "again", CLASS, "data")).await;
+    }
+    ballast.remove();
+    site.delete(&Place::of("Namespace", "", SPACE)).await;
+    site.until_gone(&volume).await;
+    let left = site.objects.list("VolumeSnapshotContent", "").await;
+    assert_eq!(json!(left), json!([]));
+}
