@@ -20,7 +20,7 @@ HOSTLOOP_QEMU HOSTLOOP_HELM HOSTLOOP_CSI_SANITY HOSTLOOP_SIDECARS HOSTLOOP_LAST_
 HOSTLOOP_WRITE_DOCS HOSTLOOP_CRASH_ONLY HOSTLOOP_FUZZ_SECONDS BOLERO_* PROPTEST_* E2E_* FAULTS_*
 '
 
-# Removes all other variables. Programs that look for a cluster find one that answers nobody.
+# Removes all other variables. Programs that look for a cluster find one that does not answer.
 make_environment() {
   local variable pattern inherited
   # A pattern must not become names of files.

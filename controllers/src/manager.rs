@@ -23,6 +23,7 @@ use crate::csi::Driver;
 use crate::csi::driver::DriverError;
 use crate::liveness::{self, Checks};
 use crate::registrar;
+use crate::registrar::lost::Registration;
 use crate::roles::Role;
 use crate::tasks::Tasks;
 use crate::watch_scope;
@@ -55,12 +56,12 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
     setup.driver = setup.driver.counted(view.common());
     let mut tasks = Tasks::default();
     let checks = Checks::default();
-    begin_for_kubelet(&setup, &checks, &stop, &mut tasks);
+    let registration = begin_for_kubelet(&setup, &checks, &stop, &mut tasks);
 
     let begun = stop.child_token();
     let loops = {
         let (begun, view) = (begun.clone(), view.clone());
-        begin_loops(setup, view, checks, begun)
+        begin_loops(setup, view, checks, registration, begun)
     };
     let ended = tokio::select! {
         loops = loops => match loops {
@@ -88,25 +89,33 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
 }
 
 /// Starts registration and liveness.
-fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, tasks: &mut Tasks) {
+///
+/// Returns the state of the registration, if the process registers a driver.
+fn begin_for_kubelet(
+    setup: &Setup,
+    checks: &Checks,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Option<registrar::Health> {
     let (args, kubelet) = (&setup.args, &setup.args.kubelet);
     let endpoint = kubelet.kubelet_registration_path.clone();
     let endpoint = endpoint.or_else(|| setup.registration_endpoint.clone());
     let csi = setup.driver.csi();
     let serves_node = args.election.leader_tasks != LeaderTasks::Only;
     let registers = serves_node && args.controllers.has(Role::Registrar);
-    if let Some((csi, endpoint)) = csi.zip(endpoint).filter(|_| registers) {
+    let registration = csi.zip(endpoint).filter(|_| registers).map(|(csi, endpoint)| {
         let health = registrar::Health::default();
         let seen = health.clone();
         checks.add("registration", move || seen.check());
         let options = registrar::Options {
             registration_dir: kubelet.plugin_registration_path.clone(),
             endpoint,
-            health,
+            health: health.clone(),
         };
         let registered = registrar::run(options, csi.clone(), stop.clone());
         tasks.start("the registrar", async { registered.await.map_err(|error| error.to_string()) });
-    }
+        health
+    });
     if args.controllers.has(Role::Liveness) {
         let address = SocketAddr::new(everywhere(), kubelet.health_port);
         let (csi, checks) = (csi.cloned(), checks.clone());
@@ -117,6 +126,7 @@ fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, t
             served.await.map_err(|error| error.to_string())
         });
     }
+    registration
 }
 
 /// The wildcard address: for IPv4 and IPv6 if this machine has IPv6.
@@ -132,6 +142,7 @@ async fn begin_loops(
     setup: Setup,
     view: Telemetry,
     checks: Checks,
+    registration: Option<registrar::Health>,
     stop: CancellationToken,
 ) -> Result<Tasks, Error> {
     let mut tasks = Tasks::default();
@@ -183,6 +194,16 @@ async fn begin_loops(
         sending.await;
         Ok(())
     });
+    if let (Some(health), Scope::Node { name, segments }) = (registration, &scope) {
+        let (driver, node) = (driver.name.clone(), name.clone());
+        let (segments, kube, events) = (segments.clone(), kube.clone(), events.clone());
+        let registration = Registration { driver, node, segments, health, kube, events };
+        let stop = stop.clone();
+        tasks.start("looking at the driver's registration", async {
+            registration.keep(stop).await;
+            Ok(())
+        });
+    }
     let mut elections =
         Elections::new(&setup.args, client, metrics.clone(), view.clone(), stop.clone());
     let leader = elections.of_nodes(&driver.name, &scope, &mut tasks);

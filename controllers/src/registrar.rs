@@ -4,7 +4,7 @@
 //! reports whether the registration succeeded. It unregisters the plugin when the socket file is
 //! gone. So the registrar's socket exists from the time the driver answers until the stop. After a
 //! restart, kubelet asks again. If something else removes the socket file, the registrar creates it
-//! again.
+//! again. It does so itself if the cluster has lost what kubelet wrote ([`lost`]).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,7 @@ use crate::socket;
 
 mod authority_rewrite;
 mod health;
+pub(crate) mod lost;
 mod registration_socket;
 mod stream;
 
@@ -166,6 +167,7 @@ async fn serve(
             endpoint: options.endpoint.to_string_lossy().into_owned(),
             supported_versions: VERSIONS.map(str::to_owned).to_vec(),
         },
+        health: options.health.clone(),
         refused: verdicts,
     };
     let (connections, incoming) = mpsc::channel(CONNECTIONS);
@@ -217,6 +219,16 @@ async fn accept(
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
             },
+            () = health.asked_again() => {
+                let path = bound.name().path().to_owned();
+                // Kubelet notices that the file is another one.
+                drop(bound);
+                bound = match Bound::new(&path) {
+                    Ok(again) => again,
+                    Err(error) => return error.into(),
+                };
+                health.listens(bound.name());
+            }
             _ = look.tick() => {
                 if bound.name().is_there() {
                     continue;
@@ -239,6 +251,7 @@ async fn accept(
 /// The gRPC service that kubelet calls.
 struct Service {
     info: PluginInfo,
+    health: Health,
     refused: mpsc::Sender<String>,
 }
 
@@ -256,6 +269,7 @@ impl Registration for Service {
         let status = request.into_inner();
         if status.plugin_registered {
             tracing::info!(driver = self.info.name, "kubelet has registered the driver");
+            self.health.registered();
         } else {
             // A full channel already holds a rejection, and one is enough.
             let _ = self.refused.try_send(status.error);

@@ -29,7 +29,7 @@ const DESKTOP: [&str; 10] = [
     "XDG_RUNTIME_DIR",
 ];
 
-/// A command in an environment made for it. So it touches no cluster but the one that it is told.
+/// A command in an environment made for it. So it only touches the cluster that its arguments name.
 /// `scripts/lib.sh` does the same for the programs of scripts, which need more to build.
 #[expect(clippy::disallowed_methods, reason = "this makes the environment")]
 pub fn command(program: impl AsRef<OsStr>) -> Command {

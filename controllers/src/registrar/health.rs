@@ -1,15 +1,27 @@
-//! The state of the registration, for health checks.
+//! The state of the registration: for health checks, and for what notices that it is lost.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::socket::{Id, Name, id_at};
 
-/// The listening socket, if any: its path, and the identity of its file. Clones share it.
+/// The state of the registration. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Mutex<Option<(PathBuf, Id)>>>);
+pub struct Health(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The listening socket, if any: its path, and the identity of its file.
+    socket: Mutex<Option<(PathBuf, Id)>>,
+    /// True from the time kubelet has registered the driver at this socket.
+    is_registered: AtomicBool,
+    /// Asks for another registration.
+    again: Notify,
+}
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +38,7 @@ pub(super) enum Verdict {
 impl Health {
     /// Checks the socket file.
     pub(super) fn verdict(&self) -> Verdict {
-        let Some((path, id)) = self.0.lock().clone() else {
+        let Some((path, id)) = self.0.socket.lock().clone() else {
             return Verdict::Idle;
         };
         let shown = path.display();
@@ -48,10 +60,31 @@ impl Health {
     }
 
     pub(super) fn listens(&self, name: &Name) {
-        *self.0.lock() = Some((name.path().to_owned(), name.id()));
+        self.0.is_registered.store(false, Ordering::Relaxed);
+        *self.0.socket.lock() = Some((name.path().to_owned(), name.id()));
     }
 
     pub(super) fn stopped(&self) {
-        *self.0.lock() = None;
+        *self.0.socket.lock() = None;
+    }
+
+    /// Kubelet has registered the driver.
+    pub(super) fn registered(&self) {
+        self.0.is_registered.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        self.0.is_registered.load(Ordering::Relaxed)
+    }
+
+    /// Asks the registrar for another registration: kubelet then writes the node's labels and its
+    /// CSINode again.
+    pub(super) fn register_again(&self) {
+        self.0.again.notify_one();
+    }
+
+    /// Waits until another registration is asked for.
+    pub(super) async fn asked_again(&self) {
+        self.0.again.notified().await;
     }
 }

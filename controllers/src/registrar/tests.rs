@@ -1,5 +1,5 @@
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::Path;
 use std::time::Duration;
@@ -78,6 +78,7 @@ async fn exchange(mut connection: DuplexStream, size: usize) -> [Vec<u8>; 2] {
 fn service() -> RegistrationServer<Service> {
     RegistrationServer::new(Service {
         info: PluginInfo { name: "hostloop.csi.dev".to_owned(), ..PluginInfo::default() },
+        health: Health::default(),
         refused: mpsc::channel(1).0,
     })
 }
@@ -187,6 +188,32 @@ async fn a_driver_is_registered_while_it_runs() {
         ended.unwrap();
         assert!(names(dir.path()).is_empty());
     }
+}
+
+#[tokio::test]
+async fn kubelet_finds_another_socket_when_it_is_to_register_again() {
+    let run = Run::new(State::Ready);
+    run.is_good().await;
+    let inode = || fs::symlink_metadata(run.socket()).map(|meta| (meta.ino(), meta.ctime_nsec()));
+    let good = RegistrationStatus { plugin_registered: true, error: String::new() };
+    for _ in 0..2 {
+        let mut kubelet = run.kubelet().await;
+        assert!(!run.health.is_registered());
+        kubelet.notify_registration_status(good.clone()).await.unwrap();
+        assert!(run.health.is_registered());
+        let before = inode().unwrap();
+        run.health.register_again();
+        let changed = async {
+            while inode().map_or(true, |now| now == before) || run.health.is_registered() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(SOON, changed).await.expect("another socket");
+    }
+    run.is_good().await;
+    run.kubelet().await.get_info(InfoRequest {}).await.unwrap();
+    run.stop.cancel();
+    run.ended().await.1.unwrap();
 }
 
 #[tokio::test]

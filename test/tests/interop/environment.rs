@@ -69,7 +69,7 @@ impl Listener {
     fn wait_for(&self, process: &Process) {
         let deadline = Instant::now() + PATIENCE;
         while self.count() == 0 {
-            assert!(Instant::now() < deadline, "nobody connects: {}", process.tail());
+            assert!(Instant::now() < deadline, "nothing connects: {}", process.tail());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -123,18 +123,18 @@ fn no_program_looks_for_the_persons_cluster() {
     assert_eq!(theirs.count(), count, "a test: {said}");
 }
 
-/// What tests do: a program is told its cluster, or there is none for it.
+/// What tests do: a program gets the address of its cluster, or finds none.
 fn start_programs() {
     let scratch = Scratch::new();
-    let told = Listener::at(scratch.path().join("theirs"));
-    let args = common("unix:///none", &told.kubeconfig);
-    told.wait_for(&Process::sidecar(scratch.path(), "csi-provisioner", &args));
-    let told = Listener::at(scratch.path().join("ours"));
+    let given = Listener::at(scratch.path().join("theirs"));
+    let args = common("unix:///none", &given.kubeconfig);
+    given.wait_for(&Process::sidecar(scratch.path(), "csi-provisioner", &args));
+    let given = Listener::at(scratch.path().join("ours"));
     let alone = ALONE.map(str::to_owned);
-    let args = [&alone[..], &[format!("--kubeconfig={}", text(&told.kubeconfig))]].concat();
-    told.wait_for(&Process::controllers(scratch.path(), &args));
-    let mut untold = Controllers::start(scratch.path(), "none", &alone);
-    let ended = untold.wait_ended(PATIENCE).expect("there is no cluster for it");
+    let args = [&alone[..], &[format!("--kubeconfig={}", text(&given.kubeconfig))]].concat();
+    given.wait_for(&Process::controllers(scratch.path(), &args));
+    let mut without = Controllers::start(scratch.path(), "none", &alone);
+    let ended = without.wait_ended(PATIENCE).expect("there is no cluster for it");
     assert!(!ended.success(), "{ended}");
     assert!(machine::try_run(text(&binary()), &["check"]).is_err());
 }

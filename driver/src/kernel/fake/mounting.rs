@@ -103,20 +103,22 @@ fn mount_words(flags: libc::c_ulong) -> Vec<&'static str> {
     shown
 }
 
-/// Adds a bind mount's flags to those of its source mount.
+/// Adds a bind mount's flags to those of its source mount, in the kernel's order.
 fn add(options: &MountOptions, flags: BindFlags) -> MountOptions {
-    let mut words: Vec<&str> = options.iter().collect();
-    if flags.read_only {
-        words.retain(|o| *o != "rw" && *o != "ro");
-        words.insert(0, "ro");
-    }
-    let words_of = [(flags.noexec, "noexec"), (flags.nodev, "nodev"), (flags.nosuid, "nosuid")];
-    for (on, word) in words_of {
-        if on && !words.contains(&word) {
-            words.insert(1, word);
-        }
-    }
-    words.join(",").as_str().into()
+    let added = [
+        ("ro", flags.read_only),
+        ("nosuid", flags.nosuid),
+        ("nodev", flags.nodev),
+        ("noexec", flags.noexec),
+    ];
+    let first = added.iter().filter(|(word, on)| *on || options.has(word)).map(|(word, _)| *word);
+    let first: Vec<&str> = match flags.read_only || options.has("ro") {
+        true => first.collect(),
+        false => ["rw"].into_iter().chain(first).collect(),
+    };
+    let rest = options.iter().filter(|word| *word != "rw" && !first.contains(word));
+    let all: Vec<&str> = first.iter().copied().chain(rest).collect();
+    all.join(",").as_str().into()
 }
 
 pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {

@@ -14,7 +14,8 @@ use super::scratch::{Scratch, mount, size};
 use crate::testkit::mount_spec;
 use crate::tools::own_namespace;
 
-const READ_ONLY: BindFlags = BindFlags { read_only: true, nosuid: false, nodev: false };
+const READ_ONLY: BindFlags =
+    BindFlags { read_only: true, nosuid: false, nodev: false, noexec: false };
 
 fn entry(s: &Scratch, at: &Path) -> MountEntry {
     let at = std::fs::canonicalize(at).unwrap();

@@ -106,3 +106,11 @@ fn claims_for_many_nodes_get_advice_unless_they_are_rejected() {
     facts.daemon_sets = Ok(vec![object(set)]);
     assert_eq!(multi_node(&facts), Ok(vec![]));
 }
+
+#[test]
+fn old_code_probe() {
+    let mut facts = good();
+    let claim = claim("2025-12-31T23:57:30Z", "Pending", None, "ReadWriteOnce");
+    facts.claims = Ok(vec![object(claim)]);
+    assert_eq!(marks(&claims(&facts).unwrap()), [Warning]);
+}

@@ -1,0 +1,229 @@
+//! Notices that the cluster has lost what kubelet wrote when it registered the driver: the driver's
+//! entry in the CSINode, and the topology labels of the Node.
+//!
+//! Kubelet writes both only when it registers a driver. Without a label, no pod with a volume of the
+//! node is scheduled, and the scheduler reports that there is not enough free storage. Another
+//! registration writes them again, and needs no right in the cluster. A label with another value is
+//! only reported: kubelet would refuse the registration.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::ResourceExt;
+use tokio_util::sync::CancellationToken;
+
+use super::Health;
+use crate::api::node::{node_reference, registered};
+use crate::client::Kube;
+use crate::client::events::{Events, Kind};
+use crate::client::kube::ApiError;
+use crate::queue::Backoff;
+
+/// The wait between two looks. It grows while another registration does not help.
+const AGAIN: Backoff = Backoff { start: Duration::from_secs(60), max: Duration::from_secs(1800) };
+
+/// What the cluster has lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lost {
+    /// The driver's entry in the CSINode, or topology keys of it.
+    Registration,
+    /// Labels of the Node, by their keys.
+    Labels(Vec<String>),
+    /// A label has another value.
+    Changed { key: String, registered: String, now: String },
+}
+
+/// Compares Node and CSINode with the topology that the driver reports.
+fn lost(
+    driver: &str,
+    segments: &BTreeMap<String, String>,
+    node: &Node,
+    csi_node: Option<&CSINode>,
+) -> Option<Lost> {
+    let labels = node.labels();
+    let changed = segments.iter().find_map(|(key, registered)| {
+        let now = labels.get(key).filter(|now| *now != registered)?.clone();
+        Some(Lost::Changed { key: key.clone(), registered: registered.clone(), now })
+    });
+    if changed.is_some() {
+        return changed;
+    }
+    let missing = segments.keys().filter(|key| !labels.contains_key(*key));
+    let missing: Vec<String> = missing.cloned().collect();
+    if !missing.is_empty() {
+        return Some(Lost::Labels(missing));
+    }
+    let keys = csi_node.and_then(|csi_node| registered(csi_node, driver));
+    let keys = keys.map(|driver| driver.topology_keys.as_deref().unwrap_or_default());
+    let is_whole = keys.is_some_and(|keys| segments.keys().all(|key| keys.contains(key)));
+    (!is_whole).then_some(Lost::Registration)
+}
+
+/// The registration of a driver on its node.
+pub(crate) struct Registration {
+    pub(crate) driver: String,
+    pub(crate) node: String,
+    /// The topology that the driver reports.
+    pub(crate) segments: BTreeMap<String, String>,
+    pub(crate) health: Health,
+    pub(crate) kube: Kube,
+    pub(crate) events: Events,
+}
+
+impl Registration {
+    /// Looks until the stop, and has kubelet register the driver again where that helps.
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        let mut tries = 1;
+        while stop.run_until_cancelled(tokio::time::sleep(AGAIN.delay(tries))).await.is_some() {
+            // Before the first registration, nothing can be lost.
+            if !self.health.is_registered() {
+                continue;
+            }
+            tries = match self.look().await {
+                Ok(None) => 1,
+                Ok(Some(lost)) => {
+                    self.mend(&lost);
+                    tries + 1
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot look at the driver's registration");
+                    tries
+                }
+            };
+        }
+    }
+
+    async fn look(&self) -> Result<Option<Lost>, ApiError> {
+        let Some(node) = self.kube.get::<Node>("", &self.node).await? else { return Ok(None) };
+        let csi_node = self.kube.get::<CSINode>("", &self.node).await?;
+        Ok(lost(&self.driver, &self.segments, &node, csi_node.as_ref()))
+    }
+
+    fn mend(&self, lost: &Lost) {
+        let Registration { driver, node, .. } = self;
+        let what = match lost {
+            Lost::Registration => format!("CSINode {node} has no whole entry of driver {driver}"),
+            Lost::Labels(keys) => format!("node {node} has lost its label {}", keys.join(", ")),
+            Lost::Changed { key, registered, now } => {
+                let why = format!(
+                    "label {key} of node {node} is {now}, and driver {driver} is registered with \
+                     {registered}: pods with its volumes can't be scheduled. Set it back: kubectl \
+                     label node {node} {key}={registered} --overwrite"
+                );
+                tracing::warn!(why);
+                self.events.emit(node_reference(node), Kind::Warning, "TopologyChanged", why);
+                return;
+            }
+        };
+        let why = format!("{what}: kubelet registers the driver again");
+        tracing::warn!(why);
+        self.events.emit(node_reference(node), Kind::Warning, "RegistrationLost", why);
+        self.health.register_again();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::testing::FakeApi;
+
+    const DRIVER: &str = "memory.csi.dev";
+
+    fn node(labels: Value) -> Value {
+        json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})
+    }
+
+    fn csi_node(drivers: Value) -> Value {
+        json!({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": drivers}})
+    }
+
+    fn entry(keys: &[&str]) -> Value {
+        json!([{"name": DRIVER, "nodeID": "n1", "topologyKeys": keys}])
+    }
+
+    fn segments() -> BTreeMap<String, String> {
+        [("key", "n1"), ("zone", "a")].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    }
+
+    #[test]
+    fn what_a_cluster_can_lose() {
+        let keys = &["key", "zone"];
+        let both = json!({"key": "n1", "zone": "a", "other": "x"});
+        let labels =
+            |keys: &[&str]| Some(Lost::Labels(keys.iter().map(|key| (*key).to_owned()).collect()));
+        let changed = |key: &str, registered: &str, now: &str| {
+            let [key, registered, now] = [key, registered, now].map(str::to_owned);
+            Some(Lost::Changed { key, registered, now })
+        };
+        for (found, drivers, expected) in [
+            (both.clone(), entry(keys), None),
+            (json!({"key": "n1"}), entry(keys), labels(&["zone"])),
+            (json!({}), entry(keys), labels(&["key", "zone"])),
+            (json!({"key": "n2", "zone": "a"}), entry(keys), changed("key", "n1", "n2")),
+            // Kubelet would refuse to register it.
+            (json!({"key": "n2"}), json!([]), changed("key", "n1", "n2")),
+            (both.clone(), json!([]), Some(Lost::Registration)),
+            (both.clone(), entry(&["key"]), Some(Lost::Registration)),
+        ] {
+            let node = serde_json::from_value(node(found.clone())).unwrap();
+            let csi_node = serde_json::from_value(csi_node(drivers.clone())).unwrap();
+            let got = lost(DRIVER, &segments(), &node, Some(&csi_node));
+            assert_eq!(got, expected, "{found} {drivers}");
+        }
+        let node = serde_json::from_value(node(both)).unwrap();
+        assert_eq!(lost(DRIVER, &segments(), &node, None), Some(Lost::Registration));
+        // Without a topology, kubelet still has to know the driver.
+        let csi_node = serde_json::from_value(csi_node(entry(&[]))).unwrap();
+        assert_eq!(lost(DRIVER, &BTreeMap::new(), &node, Some(&csi_node)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kubelet_registers_it_again_and_not_without_end() {
+        let api = FakeApi::default();
+        let metrics = Arc::new(Metrics::default());
+        let (events, mut emitted) = Events::collected(metrics.clone());
+        let health = Health::default();
+        let registration = Registration {
+            driver: DRIVER.to_owned(),
+            node: "n1".to_owned(),
+            segments: segments(),
+            health: health.clone(),
+            kube: Kube::new(api.client(), None, metrics, "test"),
+            events,
+        };
+        api.put(node(json!({"zone": "a"})));
+        api.put(csi_node(entry(&["key", "zone"])));
+        let stop = CancellationToken::new();
+        let kept = tokio::spawn(registration.keep(stop.clone()));
+        // Nothing is lost before kubelet has registered the driver once.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(emitted.try_recv().is_err());
+        health.registered();
+        tokio::time::timeout(Duration::from_secs(61), health.asked_again()).await.unwrap();
+        assert_eq!(emitted.try_recv().unwrap().reason, "RegistrationLost");
+        // The next registration does not help: each wait is longer.
+        for waits in [120, 240] {
+            health.registered();
+            let early = Duration::from_secs(waits - 2);
+            tokio::time::timeout(early, health.asked_again()).await.unwrap_err();
+            tokio::time::timeout(Duration::from_secs(4), health.asked_again()).await.unwrap();
+        }
+        // A changed label is only reported.
+        health.registered();
+        api.put(node(json!({"zone": "a", "key": "n7"})));
+        while emitted.try_recv().is_ok() {}
+        tokio::time::timeout(Duration::from_secs(4000), health.asked_again()).await.unwrap_err();
+        let event = emitted.try_recv().unwrap();
+        assert_eq!(event.reason, "TopologyChanged");
+        assert!(event.message.ends_with("kubectl label node n1 key=n1 --overwrite"), "{event:?}");
+        stop.cancel();
+        kept.await.unwrap();
+    }
+}
