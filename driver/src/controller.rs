@@ -11,6 +11,7 @@ mod capacity;
 mod capacity_range;
 mod expand;
 mod groups;
+mod growth;
 mod health;
 mod list;
 mod lookup;

@@ -33,6 +33,9 @@ impl Controller {
         let grown = fs.map_or(0, FsType::minimum_grown_bytes);
         let bytes =
             capacity_range::expand(range, now, grown, largest).map_err(Error::OutOfRange)?;
+        if bytes > now && fs == Some(FsType::Ext4) {
+            self.check_growth(&self.pools.open_image(&record, false)?, bytes)?;
+        }
         let record = match bytes > now {
             true => self.pools.expand_volume(&record.id, bytes)?,
             false => record,

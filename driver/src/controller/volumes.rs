@@ -62,6 +62,11 @@ impl Controller {
         };
         let capacity_bytes =
             capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
+        if let (Some(source), Some(FsType::Ext4)) = (&source, wanted.fs())
+            && capacity_bytes > source.bytes
+        {
+            self.check_growth(&self.source_image(&source.source)?, capacity_bytes)?;
+        }
         let new = NewVolume {
             name: request.name,
             capacity_bytes,

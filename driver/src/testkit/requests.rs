@@ -47,6 +47,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         stage: None,
         freeze: None,
         inline: None,
+        growth: None,
     }
 }
 
