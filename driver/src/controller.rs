@@ -10,6 +10,7 @@ mod capability;
 mod capacity;
 mod expand;
 mod groups;
+mod growth;
 mod health;
 mod list;
 mod lookup;

@@ -12,6 +12,7 @@ use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use hostloop_proto::csi::{StorageHealthErrorType, VolumeHealthErrorType};
 
+mod filesystem_size;
 mod gather;
 #[cfg(test)]
 mod tests;
@@ -126,6 +127,8 @@ pub(crate) struct VolumeFacts {
     pub(crate) issues: Vec<Issue>,
     /// Errors that the mounted filesystem reports.
     pub(crate) errors: Option<String>,
+    /// How the mounted filesystem is smaller than its device, and why.
+    pub(crate) smaller: Option<String>,
     /// Maximum duration of a freeze.
     pub(crate) max_freeze: Duration,
     /// Problems that the pool reports about the volume.
@@ -143,6 +146,9 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     let mut all: Vec<_> = issues.filter_map(|i| of_issue(i, facts.max_freeze)).collect();
     if let Some(errors) = &facts.errors {
         all.push(condition(Degraded, "FilesystemErrors", errors));
+    }
+    if let Some(smaller) = &facts.smaller {
+        all.push(condition(Degraded, "FilesystemSmaller", smaller));
     }
     if let (Provisioning::Thin, Some(full)) = (facts.provisioning, facts.pool.nearly_full()) {
         let message = format!("pool {}: {full}; writes may soon find no space", facts.pool.name);

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::path::Path;
 
 pub mod error;
+mod ext4_layout;
 pub mod extents;
 pub mod failpoint;
 pub mod fake;
@@ -30,6 +31,7 @@ mod shared_table;
 pub(crate) mod under_way;
 
 pub use error::{Error, Result};
+pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};
 pub(crate) use loop_device::loop_names;
 pub use loop_device::{
     Detached, FileId, KnownLoops, LoopDevice, LoopInfo, LoopKey, LoopScope, LoopSpec, LoopTable,
@@ -169,6 +171,17 @@ pub struct Superblock {
     pub uuid: String,
     /// True if [`Kernel::check`] would find nothing to do.
     pub clean: bool,
+}
+
+/// The superblock of an ext4, intact or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ext4 {
+    /// What its growth depends on.
+    pub layout: Ext4Layout,
+    /// True if its journal has to be replayed.
+    pub is_dirty: bool,
+    /// The bytes of the superblock, for [`Kernel::mend_growth`].
+    pub superblock: Box<[u8]>,
 }
 
 /// How to make a filesystem.
@@ -391,13 +404,23 @@ pub trait Kernel: Send + Sync + 'static {
     /// Grows a mounted filesystem to its device's size. Success if it already has that size.
     fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()>;
 
-    /// Grows an unmounted filesystem to its device's size, where that is possible (ext4). Success
-    /// also if it already has that size, or if it grows only while mounted. Call it before a mount
-    /// for writing, after [`Kernel::check`]: a mounted ext4 needs CAP_SYS_RESOURCE to grow.
-    fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
-        let _ = (device, fs);
-        Ok(())
-    }
+    /// Reads the superblock of the ext4 on a device or in an image, mounted or not; `None` if it
+    /// holds no ext4.
+    fn ext4(&self, device: &Path) -> Result<Option<Ext4>>;
+
+    /// Checks all of an unmounted ext4, even a clean one, and makes safe repairs (`e2fsck -f -p`).
+    /// The time that it takes grows with the number of files.
+    fn check_whole(&self, device: &Path) -> Result<()>;
+
+    /// Grows an unmounted ext4 to its device's size, after [`Kernel::check_whole`]. Success also if
+    /// it already has that size. An error without any effect unless its growth is
+    /// [`Ext4Growth::Unmounted`].
+    fn grow_unmounted(&self, device: &Path) -> Result<()>;
+
+    /// Repairs an unmounted ext4 after its growth was interrupted, and keeps all files.
+    /// `superblock` is the one from before, for a process that was killed while it wrote that.
+    /// `whole` is false if the growth had not begun: then nothing else can be damaged.
+    fn mend_growth(&self, device: &Path, superblock: &[u8], whole: bool) -> Result<()>;
 
     /// True if this process may grow a mounted filesystem: for ext4 the kernel requires
     /// CAP_SYS_RESOURCE.

@@ -11,6 +11,7 @@ mod ephemeral;
 mod expand;
 mod format;
 mod fs_group;
+mod grow;
 mod health;
 mod info;
 mod inline_limits;

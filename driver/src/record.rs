@@ -10,8 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+mod growth_intent;
 pub mod id;
 
+pub use growth_intent::GrowthIntent;
 use id::{GroupId, SnapshotId, VolumeId};
 
 use crate::kernel::{FsType, READ_AHEAD_KIB};
@@ -65,6 +67,9 @@ pub struct VolumeRecord {
     pub freeze: Option<FreezeIntent>,
     /// Kubelet's volume handle of an inline ephemeral volume.
     pub inline: Option<Box<str>>,
+    /// The growth of its unmounted filesystem that is under way or was interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Box<GrowthIntent>>,
 }
 
 /// The use of a volume: access type and access mode.

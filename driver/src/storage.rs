@@ -25,6 +25,7 @@ pub mod error;
 pub mod file_names;
 pub mod freeze;
 mod groups;
+mod growths;
 pub mod image_file;
 mod index;
 pub mod issue;
@@ -46,13 +47,14 @@ pub use issue::{About, Issue};
 
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use crate::record::{
-    Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, Provisioning, Publication,
-    Settings, SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
+    Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, GrowthIntent, Provisioning,
+    Publication, Settings, SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
 };
 
 use self::capacity::{Limits, SpaceRequest};
 use self::copy_rate::CopyRates;
 use self::directory::Layout;
+use self::growths::Growths;
 use self::index::Index;
 use self::issue::{Holds, Noted};
 use self::joined::Joined;
@@ -151,12 +153,18 @@ pub struct Pools {
     opening: slots::Opening,
     filesystems: Arc<Filesystems>,
     copy_rates: CopyRates,
+    growths: Growths,
 }
 
 impl Pools {
     /// The kernel the pools act on.
     pub fn kernel(&self) -> &dyn Kernel {
         &*self.kernel
+    }
+
+    /// The growths of filesystems.
+    pub(crate) fn growths(&self) -> &Growths {
+        &self.growths
     }
 
     /// The options that apply to all pools.

@@ -35,6 +35,9 @@ impl Controller {
         let grown = fs.map_or(0, FsType::minimum_grown_bytes);
         let bytes =
             capacity_range::expand(range, now, grown, largest).map_err(Error::OutOfRange)?;
+        if bytes > now && fs == Some(FsType::Ext4) {
+            self.check_growth(&self.pools.open_image(&record, false)?, bytes)?;
+        }
         let requested = capacity_range::requested_after(range, bytes, &record);
         let size = VolumeSize { bytes, requested };
         let record = self.pools.expand_volume(&record.id, size).map_err(Error::of_expansion)?;

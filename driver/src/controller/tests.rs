@@ -5,6 +5,7 @@ use crate::storage::{PoolId, VolumeId, VolumeRecord};
 use crate::testkit::{Configs, record_of};
 
 pub(super) mod bench;
+mod growth;
 mod health;
 mod in_use;
 mod missing;

@@ -63,6 +63,11 @@ impl Controller {
         };
         let capacity_bytes =
             capacity_range::create(request.range, bounds).map_err(Error::OutOfRange)?;
+        if let (Some(source), Some(FsType::Ext4)) = (&source, wanted.fs())
+            && capacity_bytes > source.bytes
+        {
+            self.check_growth(&self.source_image(&source.source)?, capacity_bytes)?;
+        }
         let format = match (wanted.fs(), &source) {
             (None, _) => Format::Raw,
             (Some(_), Some(source)) => source.format,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Condition, VolumeFacts, of_volume};
+use super::{Condition, VolumeFacts, filesystem_size, of_volume};
 use crate::diagnose::pool::PoolFacts;
 use crate::diagnose::volume::{Image, Issue, judge};
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
@@ -107,6 +107,7 @@ impl View {
         };
         facts.issues = judge(record, &image, &state);
         facts.errors = filesystem_errors(pools.kernel(), &state, record);
+        facts.smaller = filesystem_size::smaller(pools, &state, record);
         facts
     }
 }

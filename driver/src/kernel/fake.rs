@@ -14,9 +14,9 @@
 //! A test makes calls fail with [`Model::fail`] or [`Model::hook`], and reads the calls with
 //! [`Model::effects`]. Operations have the names of their effects ("loop.attach", "loop.detach",
 //! "loop.grow", "loop.direct-io", "loop.read-ahead", "loop.flush", "mount", "bind", "remount",
-//! "unmount", "mkfs", "check", "grow", "trim", "freeze", "thaw"). Queries have the names of their
-//! methods ("loops", "loop_info", "loop_open", "loop_size", "mounts", "probe", "fs_size", "usage",
-//! "fs_errors").
+//! "unmount", "mkfs", "check", "check-whole", "grow", "mend", "trim", "freeze", "thaw"). Queries
+//! have the names of their methods ("loops", "loop_info", "loop_open", "loop_size", "mounts",
+//! "probe", "ext4", "fs_size", "usage", "fs_errors").
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,6 +61,7 @@ struct Script {
     hooks: BTreeMap<&'static str, Hook>,
     effects: Vec<Effect>,
     absent: Vec<FsType>,
+    withheld: bool,
 }
 
 struct Fault {
@@ -212,6 +213,11 @@ impl Model {
         self.script.lock().absent.push(fs);
     }
 
+    /// Takes the right to grow a mounted ext4 away (CAP_SYS_RESOURCE), or gives it back.
+    pub fn withhold_growth(&self, withheld: bool) {
+        self.script.lock().withheld = withheld;
+    }
+
     /// True if the filesystem on a device is frozen, mounted or not.
     pub fn is_frozen(&self, minor: u32) -> bool {
         let state = self.state.lock();
@@ -311,7 +317,7 @@ fn phase_of(op: &str) -> Option<&'static str> {
         "mount" => "mount",
         "bind" => "bind mount",
         "unmount" => "unmount",
-        "check" => "check",
+        "check" | "check-whole" | "mend" => "check",
         "grow" => "grow",
         "freeze" => "freeze",
         "thaw" => "thaw",

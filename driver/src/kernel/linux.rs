@@ -8,9 +8,9 @@ use hostloop_events::phase;
 
 use super::under_way::UnderWay;
 use super::{
-    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, KnownLoops, LoopDevice,
-    LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
-    Superblock,
+    BindFlags, Detached, Error, Ext4, FileId, Freeze, FsType, FsUsage, Kernel, KnownLoops,
+    LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe,
+    Result, Superblock,
 };
 
 mod asking;
@@ -215,8 +215,20 @@ impl Kernel for Linux {
         phase("grow", || fs_tools::grow(device, mounted_at, fs))
     }
 
-    fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
-        phase("grow", || fs_tools::grow_unmounted(device, fs))
+    fn ext4(&self, device: &Path) -> Result<Option<Ext4>> {
+        superblock::ext4(device)
+    }
+
+    fn check_whole(&self, device: &Path) -> Result<()> {
+        phase("check", || fs_tools::check_whole(device))
+    }
+
+    fn grow_unmounted(&self, device: &Path) -> Result<()> {
+        phase("grow", || fs_tools::grow_unmounted(device))
+    }
+
+    fn mend_growth(&self, device: &Path, superblock: &[u8], whole: bool) -> Result<()> {
+        phase("check", || fs_tools::mend_growth(device, superblock, whole))
     }
 
     fn grows_mounted(&self, fs: FsType) -> bool {

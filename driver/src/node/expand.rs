@@ -1,18 +1,17 @@
 //! Growth of volumes on the node.
 
-use std::fs::File;
 use std::path::Path;
 
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
 use super::volume_lookup::AtPath;
-use super::{Error, Node, Result, loop_device};
+use super::{Error, Node, Result, grow, loop_device};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::csi::{capacity_range, int64};
-use crate::kernel::{FsType, Kernel, LoopDevice, file_id};
-use crate::storage::{self, Access, VolumeRecord, VolumeSize};
+use crate::kernel::{FsType, file_id, loop_path};
+use crate::storage::{Access, VolumeRecord, VolumeSize};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
 fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
@@ -23,23 +22,6 @@ fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> 
             format!("is {}, which the volume is not at this path", word(asked)),
         )),
     }
-}
-
-/// Checks that this process can grow a mounted filesystem to this size.
-fn growable(kernel: &dyn Kernel, fs: FsType, bytes: u64) -> Result<()> {
-    let least = fs.minimum_grown_bytes();
-    if bytes < least {
-        return Err(Error::OutOfRange(format!(
-            "{fs} grows to {least} bytes at least, not to {bytes}"
-        )));
-    }
-    if !kernel.grows_mounted(fs) {
-        return Err(Error::FailedPrecondition(format!(
-            "the driver may not grow a mounted {fs} (it lacks CAP_SYS_RESOURCE); it grows when the \
-             volume is staged next"
-        )));
-    }
-    Ok(())
 }
 
 impl Node {
@@ -72,14 +54,28 @@ impl Node {
         if bytes > now {
             // Without the controller's half, this call enlarges the image.
             if let Some(fs) = fs {
-                growable(self.pools.kernel(), fs, bytes)?;
+                self.check_growth(&record, fs, bytes)?;
             }
             let requested = capacity_range::requested_after(range, bytes, &record);
             let size = VolumeSize { bytes, requested };
             record = self.pools.expand_volume(&record.id, size).map_err(Error::of_expansion)?;
         }
+        let _under_way = self.pools.growths().begin(record.id);
         self.grow(&record, &path, at).map_err(|error| self.explain_full(&record, error))?;
         Ok(csi::NodeExpandVolumeResponse { capacity_bytes: int64(record.capacity_bytes) })
+    }
+
+    /// Checks that a mounted filesystem can grow to this size, before anything changes.
+    fn check_growth(&self, record: &VolumeRecord, fs: FsType, bytes: u64) -> Result<()> {
+        let (_, owner) = self.image(record)?;
+        let view = self.look(&owner, &[])?;
+        let Some(own) = view.own().next() else {
+            return Ok(());
+        };
+        match grow::obstacle(self.pools.kernel(), &loop_path(own.minor), fs, bytes)? {
+            Some(why) => Err(Error::OutOfRange(format!("capacity_range: {bytes} bytes: {why}"))),
+            None => Ok(()),
+        }
     }
 
     fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {
@@ -109,53 +105,6 @@ impl Node {
         match device {
             Some(device) => self.grow_mounted(record, &image, device, &entry.mount_point, fs),
             None => Ok(()),
-        }
-    }
-
-    /// Grows a filesystem that is smaller than its device.
-    fn grow_mounted(
-        &self,
-        record: &VolumeRecord,
-        image: &File,
-        device: &LoopDevice,
-        mounted_at: &Path,
-        fs: FsType,
-    ) -> Result<()> {
-        let kernel = self.pools.kernel();
-        let size = kernel.loop_size(device)?;
-        if kernel.fs_size(mounted_at, &device.path(), fs)? >= size {
-            return Ok(());
-        }
-        growable(kernel, fs, size)?;
-        kernel.grow(&device.path(), mounted_at, fs)?;
-        // ext4 zeroes its new inode tables, which punches holes into the image.
-        self.pools.refill_thick(record, image).map_err(|error| match error {
-            // The filesystem has grown: this is no refusal.
-            error @ storage::Error::NoRoom { .. } => Error::ResourceExhausted(error.to_string()),
-            error => error.into(),
-        })
-    }
-
-    /// Grows the filesystem of a volume during staging. A filesystem that can't grow now may grow
-    /// later.
-    pub(super) fn grow_if_possible(
-        &self,
-        record: &VolumeRecord,
-        image: &File,
-        device: &LoopDevice,
-        mounted_at: &Path,
-        fs: FsType,
-    ) -> Result<()> {
-        match self.grow_mounted(record, image, device, mounted_at, fs) {
-            Err(error @ (Error::OutOfRange(_) | Error::FailedPrecondition(_))) => {
-                let path = mounted_at.display();
-                tracing::warn!(
-                    staging_target_path = %path, %error,
-                    "cannot grow the mounted filesystem: it stays smaller than its volume"
-                );
-                Ok(())
-            }
-            grown => grown,
         }
     }
 }

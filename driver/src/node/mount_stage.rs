@@ -8,7 +8,7 @@ use super::format::{self, FormatStep};
 use super::loop_device::{self, Purpose};
 use super::{Error, Node, Result, Wanted, fs_group, mount_options, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file, file_id};
+use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
@@ -29,11 +29,13 @@ pub(super) struct Mounting<'a> {
 impl Mounting<'_> {
     /// Runs all steps, from the attach on.
     pub(super) fn begin(&self) -> Result<()> {
+        let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner, path)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
         let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
+        self.mend_growth(&device)?;
         // The filesystem that the driver made needs no search for others: it is never formatted
         // again, and the mount names its type.
         let made = match self.record.format {
@@ -51,6 +53,7 @@ impl Mounting<'_> {
             }
             FormatStep::Keep => self.check(&device, made.is_some_and(|made| made.clean))?,
         }
+        self.grow_unmounted(&device)?;
         refuse_twin(self.fs, &found)?;
         let flags = self.wanted.capability.access.flags();
         let options =
@@ -65,8 +68,7 @@ impl Mounting<'_> {
         self.complete(&device, options.read_only)
     }
 
-    /// Checks a filesystem before it is mounted, unless it is clean. Grows one that could not grow
-    /// later.
+    /// Checks a filesystem before it is mounted, unless it is clean.
     fn check(&self, device: &LoopDevice, clean: bool) -> Result<()> {
         let kernel = self.node.pools.kernel();
         let node = device.path();
@@ -78,17 +80,12 @@ impl Mounting<'_> {
         if !clean {
             kernel.check(&node, self.fs)?;
         }
-        if self.fs == FsType::Ext4 && !kernel.grows_mounted(self.fs) {
-            let size = kernel.fs_size(&self.wanted.path, &node, self.fs)?;
-            if size < file::length(self.image)? {
-                kernel.grow_unmounted(&node, self.fs)?;
-            }
-        }
         Ok(())
     }
 
     /// Runs the steps after the mount.
     pub(super) fn finish(&self) -> Result<()> {
+        let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner, path)?;

@@ -169,6 +169,14 @@ impl Pools {
 
     /// Opens a volume as a source.
     pub(super) fn origin_volume(&self, volume: Arc<VolumeRecord>) -> Result<Origin> {
+        if volume.growth.is_some() {
+            // The copy would not have the intent, and so no way back to a sound filesystem.
+            return Err(Error::Refused(format!(
+                "the growth of the filesystem of volume {} was interrupted: start a pod that mounts \
+                 it, which completes the growth, and then copy it",
+                volume.id
+            )));
+        }
         let image = self.open_image(&volume, false)?;
         Origin::new(image, volume.id.pool(), volume.format, Some(volume))
     }

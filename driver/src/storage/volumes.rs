@@ -90,7 +90,9 @@ impl Pools {
         if let Some(image) = pool.stat_image(&id)? {
             self.detach_idle(id, stage, image.file)?;
         }
-        pool.drop_volume(id)
+        pool.drop_volume(id)?;
+        self.growths.forget(id);
+        Ok(())
     }
 
     /// Detaches the image's loop devices, if they have no users in this mount namespace.
@@ -414,5 +416,6 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         stage: None,
         freeze: None,
         inline: new.inline.map(Into::into),
+        growth: None,
     }
 }

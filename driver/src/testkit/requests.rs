@@ -48,6 +48,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         stage: None,
         freeze: None,
         inline: None,
+        growth: None,
     }
 }
 

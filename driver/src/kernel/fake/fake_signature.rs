@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::file::name_of;
-use crate::kernel::{BLOCK_SIZE, Error, FsType, Probe, Result};
+use crate::kernel::{BLOCK_SIZE, Error, Ext4Layout, FsType, Probe, Result};
 
 /// First bytes of a mark. JSON follows, then zeros to the end of the block.
 const MAGIC: &[u8] = b"\x01model-filesystem\n";
@@ -40,6 +40,32 @@ impl Content {
             Content::Filesystem { size, .. } => Some(*size),
             _ => None,
         }
+    }
+
+    /// The layout of an ext4, as the driver's mkfs makes it; `None` for other content.
+    pub(super) fn ext4_layout(&self) -> Option<Ext4Layout> {
+        /// Groups of 128 MiB, of which a block describes 64.
+        const DESCRIBED: u64 = 8 << 30;
+        let Content::Filesystem { fs: FsType::Ext4, size, .. } = self else {
+            return None;
+        };
+        let block_bytes = u64::from(BLOCK_SIZE);
+        Some(Ext4Layout {
+            blocks: size / block_bytes,
+            block_bytes,
+            blocks_per_group: 32768,
+            inodes_per_group: 8192,
+            inode_bytes: 256,
+            descriptor_bytes: 64,
+            // For the thousandfold size.
+            reserved_blocks: (size.saturating_mul(1024).div_ceil(DESCRIBED))
+                .saturating_sub(size.div_ceil(DESCRIBED))
+                .min(1024),
+            cluster_blocks: 1,
+            is_wide: true,
+            sparse_super: true,
+            ..Ext4Layout::default()
+        })
     }
 
     pub(super) fn probe(&self) -> Probe {

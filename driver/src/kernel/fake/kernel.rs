@@ -12,9 +12,9 @@ use super::mounting::{bind, lexical, mount, place};
 use super::state::{Device, State};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
-    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, check_mkfs_options,
-    loop_path,
+    BindFlags, Detached, Error, Ext4, Ext4Growth, FileId, Freeze, FsType, FsUsage, Kernel,
+    LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
+    check_mkfs_options, loop_path,
 };
 
 impl Kernel for Model {
@@ -178,25 +178,20 @@ impl Kernel for Model {
         if fs != FsType::Ext4 {
             return Ok(());
         }
-        self.act("check", device, |s| {
-            let message = match s.content(device)? {
-                _ if s.is_mounted(device) => "the device is mounted",
-                Content::Filesystem { fs: FsType::Ext4, .. } => return Ok(()),
-                _ => "bad magic number in super-block",
-            };
-            Err(Error::tool("e2fsck", device, Some(1), message))
-        })
+        self.act("check", device, |s| checked(s, device))
     }
 
     fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
         if self.settled(|s| Ok(s.content(device)?.size() >= Some(s.size(device)?)))? {
             return Ok(());
         }
+        let permitted = self.grows_mounted(fs);
         self.act("grow", device, |s| {
             let path = place("grow", mounted_at)?;
             let wanted = s.device(device)?;
             let mounted = s.at(&path).and_then(|m| m.device) == Some(wanted);
             let writable = s.supers.get(&wanted).is_some_and(|sb| !sb.read_only);
+            let writable = writable && permitted;
             let now = s.size(device)?;
             match s.content(device)? {
                 Content::Filesystem { fs: is, uuid, .. }
@@ -212,19 +207,61 @@ impl Kernel for Model {
         })
     }
 
-    fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
+    fn ext4(&self, device: &Path) -> Result<Option<Ext4>> {
+        self.ask("ext4", device, |s| {
+            let content = s.content(device)?;
+            Ok(content.ext4_layout().map(|layout| {
+                let superblock = b"of the model".as_slice().into();
+                Ext4 { layout, is_dirty: false, superblock }
+            }))
+        })
+    }
+
+    fn check_whole(&self, device: &Path) -> Result<()> {
+        self.act("check-whole", device, |s| checked(s, device))
+    }
+
+    fn grow_unmounted(&self, device: &Path) -> Result<()> {
         let now = self.settled(|s| s.size(device))?;
-        match self.settled(|s| s.content(device))? {
-            Content::Filesystem { fs: is, uuid, size }
-                if fs == FsType::Ext4 && is == fs && size < now =>
-            {
-                self.act("grow", device, |s| {
-                    let size = now;
-                    s.set_content(device, &Content::Filesystem { fs, uuid, size })
-                })
-            }
-            _ => Ok(()),
+        let layout = self.settled(|s| Ok(s.content(device)?.ext4_layout()))?;
+        match layout.map(|layout| layout.growth(now, false)) {
+            Some(Ext4Growth::Unmounted) => {}
+            Some(Ext4Growth::Done) => return Ok(()),
+            _ => return Err(Error::tool("growing ext4", device, None, "it does not grow")),
         }
+        phase("grow", || {
+            let late = self.enter("grow", device, true)?;
+            self.settled(|s| {
+                let Content::Filesystem { fs, uuid, .. } = s.content(device)? else {
+                    return Err(Error::errno("grow", device, libc::EINVAL));
+                };
+                let content = match &late {
+                    // What resize2fs leaves when it ends half-way.
+                    Some(_) => Content::Broken { fs, uuid },
+                    None => Content::Filesystem { fs, uuid, size: now },
+                };
+                s.set_content(device, &content)
+            })?;
+            late.map_or(Ok(()), Err)
+        })
+    }
+
+    fn mend_growth(&self, device: &Path, superblock: &[u8], whole: bool) -> Result<()> {
+        self.act("mend", device, |s| {
+            let content = match s.content(device)? {
+                Content::Broken { fs: FsType::Ext4, uuid } if whole && !superblock.is_empty() => {
+                    // The model does not keep the earlier size; every size here is a beginning.
+                    let size = FsType::Ext4.minimum_bytes();
+                    Content::Filesystem { fs: FsType::Ext4, uuid, size }
+                }
+                content => content,
+            };
+            s.set_content(device, &content)
+        })
+    }
+
+    fn grows_mounted(&self, fs: FsType) -> bool {
+        fs != FsType::Ext4 || !self.script.lock().withheld
     }
 
     fn is_claimed(&self, device: &Path) -> Result<bool> {
@@ -312,6 +349,16 @@ impl Kernel for Model {
             false => Ok(()),
         }
     }
+}
+
+/// The result of e2fsck.
+fn checked(s: &State, device: &Path) -> Result<()> {
+    let message = match s.content(device)? {
+        _ if s.is_mounted(device) => "the device is mounted",
+        Content::Filesystem { fs: FsType::Ext4, .. } => return Ok(()),
+        _ => "bad magic number in super-block",
+    };
+    Err(Error::tool("e2fsck", device, Some(1), message))
 }
 
 impl Model {

@@ -5,13 +5,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::superblock::XFS_IN_PROGRESS;
+use super::superblock::{self, XFS_IN_PROGRESS};
 use super::{blank, device_size, fs, open};
 use crate::kernel::failpoint::effect;
-use crate::kernel::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
+use crate::kernel::{Error, Ext4Growth, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
 
 mod command;
 mod ext4_template;
+#[cfg(test)]
+mod growth_tests;
 #[cfg(test)]
 mod tests;
 
@@ -228,16 +230,33 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
     tool.run(device)?.expect_zero()
 }
 
-pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
-    match fs {
-        FsType::Ext4 if fs::ext4_size_on(device)? < device_size(&open(device)?, device)? => {
-            effect("grow").map_err(|e| Error::io("grow", device, e))?;
-            // resize2fs requires a full check just before.
-            e2fsck(device, &["-f", "-p"])?;
-            Tool::new("resize2fs", MAKE).arg(device).run(device)?.expect_zero()
-        }
-        // XFS and btrfs grow only while mounted.
-        _ => Ok(()),
+pub(super) fn check_whole(device: &Path) -> Result<()> {
+    effect("check-whole").map_err(|e| Error::io("e2fsck", device, e))?;
+    e2fsck(device, &["-f", "-p"])
+}
+
+pub(super) fn grow_unmounted(device: &Path) -> Result<()> {
+    let refused = |why: &str| Error::tool("growing ext4", device, None, why);
+    let ext4 = superblock::ext4(device)?.ok_or_else(|| refused("the device holds no ext4"))?;
+    match ext4.layout.growth(device_size(&open(device)?, device)?, false) {
+        Ext4Growth::Unmounted => {}
+        Ext4Growth::Done => return Ok(()),
+        Ext4Growth::Mounted => return Err(refused("it grows only while it is mounted")),
+        Ext4Growth::Not(why) => return Err(refused(&why.to_string())),
+    }
+    effect("grow").map_err(|e| Error::io("grow", device, e))?;
+    Tool::new("resize2fs", MAKE).arg(device).run(device)?.expect_zero()
+}
+
+pub(super) fn mend_growth(device: &Path, superblock: &[u8], whole: bool) -> Result<()> {
+    effect("mend").map_err(|e| Error::io("e2fsck", device, e))?;
+    // The earlier superblock only describes what was there before, which is intact.
+    superblock::restore_ext4(device, superblock, !whole)?;
+    match whole {
+        // resize2fs damages what only a person may tell e2fsck to repair: copies of tables, and the
+        // inode of the reserved blocks. It began with a sound filesystem, so files are not damaged.
+        true => e2fsck(device, &["-f", "-y"]),
+        false => Ok(()),
     }
 }
 

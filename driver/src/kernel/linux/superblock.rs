@@ -1,13 +1,14 @@
 //! Reads a superblock without a program. Only a superblock with a matching checksum counts, so that
 //! everything unusual is left to blkid and e2fsck.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use uuid::Uuid;
 
 use super::{device_size, open};
-use crate::kernel::{Error, FsType, Result, Superblock};
+use crate::kernel::{Error, Ext4, FsType, Result, Superblock};
 
 pub(super) mod ext4;
 
@@ -18,6 +19,39 @@ pub(super) fn read(device: &Path, fs: FsType) -> Result<Option<Superblock>> {
         FsType::Btrfs => (64 << 10, btrfs),
     };
     Ok(block_at(device, offset)?.and_then(|block| parse(&block)))
+}
+
+/// Reads the superblock of an ext4, whatever its checksum.
+pub(super) fn ext4(device: &Path) -> Result<Option<Ext4>> {
+    let block = block_at(device, ext4::START)?;
+    Ok(block.and_then(|block| {
+        Some(Ext4 {
+            layout: ext4::layout(&block)?,
+            is_dirty: ext4::is_dirty(&block),
+            superblock: block.0[..ext4::BYTES].into(),
+        })
+    }))
+}
+
+/// Writes an earlier superblock of an ext4 back, unless that was damaged or without a checksum.
+/// With `only_damaged`, an intact one stays.
+pub(super) fn restore_ext4(device: &Path, earlier: &[u8], only_damaged: bool) -> Result<()> {
+    let mut block = Block([0; 4096]);
+    let is_intact = |block: &Block| ext4::parse(block).is_some();
+    let Some(start) = block.0.get_mut(..earlier.len()) else {
+        return Ok(());
+    };
+    start.copy_from_slice(earlier);
+    if !is_intact(&block)
+        || (only_damaged && block_at(device, ext4::START)?.is_none_or(|now| is_intact(&now)))
+    {
+        return Ok(());
+    }
+    let written = File::options().write(true).open(device).and_then(|file| {
+        file.write_all_at(earlier, ext4::START)?;
+        file.sync_all()
+    });
+    written.map_err(|e| Error::io("write", device, e))
 }
 
 /// Reads a superblock at this offset. `None` if the device is shorter.
@@ -92,7 +126,6 @@ pub(super) fn crc32c(start: u32, bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::process::{Command, Stdio};
 
     use super::*;

@@ -1,7 +1,7 @@
 //! `struct ext4_super_block`: where its fields are, and what they mean.
 
 use super::{Block, crc32c};
-use crate::kernel::{Superblock, magic};
+use crate::kernel::{Ext4Layout, Superblock, magic};
 
 /// Offset of the superblock on its device.
 pub(in crate::kernel::linux) const START: u64 = 1024;
@@ -10,22 +10,35 @@ pub(in crate::kernel::linux) const BYTES: usize = 1024;
 
 // Offsets of fields.
 const BLOCKS_LOW: usize = 0x04;
+const FIRST_DATA_BLOCK: usize = 0x14;
 const LOG_BLOCK_SIZE: usize = 0x18;
+const LOG_CLUSTER_SIZE: usize = 0x1c;
+const BLOCKS_PER_GROUP: usize = 0x20;
+const INODES_PER_GROUP: usize = 0x28;
 pub(in crate::kernel::linux) const WRITTEN: usize = 0x30;
 const MAX_MOUNT_COUNT: usize = 0x36;
 pub(in crate::kernel::linux) const MAGIC: usize = 0x38;
 const STATE: usize = 0x3a;
 pub(in crate::kernel::linux) const CHECKED: usize = 0x40;
 const CHECK_INTERVAL: usize = 0x44;
+const INODE_SIZE: usize = 0x58;
+const COMPATIBLE: usize = 0x5c;
 pub(in crate::kernel::linux) const INCOMPATIBLE: usize = 0x60;
 const RO_COMPATIBLE: usize = 0x64;
 pub(in crate::kernel::linux) const UUID: usize = 0x68;
+const RESERVED_BLOCKS: usize = 0xce;
 const LAST_ORPHAN: usize = 0xe8;
 pub(in crate::kernel::linux) const HASH_SEED: usize = 0xec;
+const DESCRIPTOR_SIZE: usize = 0xfe;
 pub(in crate::kernel::linux) const MADE: usize = 0x108;
 const BLOCKS_HIGH: usize = 0x150;
 const ERROR_COUNT: usize = 0x194;
+const SPARSE_COPIES: usize = 0x24c;
 pub(in crate::kernel::linux) const CHECKSUM: usize = 0x3fc;
+
+/// The journal has to be replayed.
+const INCOMPAT_RECOVER: u32 = 0x4;
+const INCOMPAT_64BIT: u32 = 0x80;
 
 fn is_ext4(block: &Block) -> bool {
     i64::from(block.le16(MAGIC)) == magic::EXT4
@@ -33,7 +46,6 @@ fn is_ext4(block: &Block) -> bool {
 
 /// Size of the filesystem in bytes; `None` for other content.
 pub(in crate::kernel::linux) fn size(block: &Block) -> Option<u64> {
-    const INCOMPAT_64BIT: u32 = 0x80;
     if !is_ext4(block) {
         return None;
     }
@@ -44,11 +56,56 @@ pub(in crate::kernel::linux) fn size(block: &Block) -> Option<u64> {
     (high << 32 | low).checked_mul(block_size.filter(|s| *s <= 65536 && *s > 0)?)
 }
 
+/// What the growth of the filesystem depends on; `None` for other content, and for values that no
+/// mke2fs writes.
+pub(super) fn layout(block: &Block) -> Option<Ext4Layout> {
+    const COMPAT_SPARSE_SUPER2: u32 = 0x200;
+    const INCOMPAT_META_BG: u32 = 0x10;
+    const RO_COMPAT_SPARSE_SUPER: u32 = 0x1;
+    const RO_COMPAT_BIGALLOC: u32 = 0x200;
+    const NARROW_DESCRIPTOR: u64 = 32;
+    let bytes = size(block)?;
+    let block_bytes = 1024 << block.le32(LOG_BLOCK_SIZE);
+    let incompatible = block.le32(INCOMPATIBLE);
+    let is_wide = incompatible & INCOMPAT_64BIT != 0;
+    let has_clusters = block.le32(RO_COMPATIBLE) & RO_COMPAT_BIGALLOC != 0;
+    let shift = block.le32(LOG_CLUSTER_SIZE).checked_sub(block.le32(LOG_BLOCK_SIZE));
+    let cluster_blocks = if has_clusters { 1u64.checked_shl(shift?)? } else { 1 };
+    let has_two_copies = block.le32(COMPATIBLE) & COMPAT_SPARSE_SUPER2 != 0;
+    let layout = Ext4Layout {
+        blocks: bytes / block_bytes,
+        block_bytes,
+        first_block: block.le32(FIRST_DATA_BLOCK).into(),
+        blocks_per_group: block.le32(BLOCKS_PER_GROUP).into(),
+        inodes_per_group: block.le32(INODES_PER_GROUP).into(),
+        inode_bytes: block.le16(INODE_SIZE).into(),
+        descriptor_bytes: match is_wide {
+            true => block.le16(DESCRIPTOR_SIZE).into(),
+            false => NARROW_DESCRIPTOR,
+        },
+        reserved_blocks: block.le16(RESERVED_BLOCKS).into(),
+        cluster_blocks,
+        is_wide,
+        meta_bg: incompatible & INCOMPAT_META_BG != 0,
+        sparse_super: block.le32(RO_COMPATIBLE) & RO_COMPAT_SPARSE_SUPER != 0,
+        sparse_super2: has_two_copies
+            .then(|| [block.le32(SPARSE_COPIES), block.le32(SPARSE_COPIES + 4)]),
+    };
+    let sound = layout.blocks_per_group > 0
+        && layout.inodes_per_group > 0
+        && (NARROW_DESCRIPTOR..=block_bytes).contains(&layout.descriptor_bytes);
+    sound.then_some(layout)
+}
+
+/// True if the journal has to be replayed.
+pub(super) fn is_dirty(block: &Block) -> bool {
+    block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER != 0
+}
+
 /// Clean means that `e2fsck -p` would do nothing: it skips a filesystem that was unmounted, has no
 /// errors and is not due for a periodic check.
 pub(super) fn parse(block: &Block) -> Option<Superblock> {
     const VALID: u16 = 1;
-    const INCOMPAT_RECOVER: u32 = 0x4;
     const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
     const RO_COMPAT_ORPHAN_PRESENT: u32 = 0x1_0000;
     let ro_compatible = block.le32(RO_COMPATIBLE);

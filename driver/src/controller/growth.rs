@@ -1,0 +1,38 @@
+//! Refuses sizes to which a filesystem does not grow on this node.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+use super::{Controller, Error, Result};
+use crate::kernel::{Ext4Growth, FsType};
+use crate::storage::{Source, VolumeHandle};
+
+impl Controller {
+    /// Checks that the ext4 in an image can grow to a device of this size, when its volume is
+    /// mounted or before. XFS and btrfs always can. An image without an ext4 is no error here:
+    /// staging says what it holds.
+    pub(super) fn check_growth(&self, image: &File, bytes: u64) -> Result<()> {
+        let kernel = self.pools.kernel();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", image.as_raw_fd()));
+        let Some(ext4) = kernel.ext4(&path)? else {
+            return Ok(());
+        };
+        match ext4.layout.growth(bytes, kernel.grows_mounted(FsType::Ext4)) {
+            Ext4Growth::Not(why) => Err(Error::OutOfRange(format!(
+                "capacity_range.required_bytes: the volume would have {bytes} bytes, and {why}"
+            ))),
+            Ext4Growth::Done | Ext4Growth::Mounted | Ext4Growth::Unmounted => Ok(()),
+        }
+    }
+
+    /// Opens the image of a source.
+    pub(super) fn source_image(&self, source: &Source) -> Result<File> {
+        Ok(match source {
+            Source::Snapshot(id) => self.pools.open_snapshot(&*self.pools.snapshot(id)?)?,
+            Source::Volume(id) => {
+                self.pools.open_image(&*self.pools.volume(&VolumeHandle::Id(*id))?, false)?
+            }
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! Growth of a volume's filesystem.
+//!
+//! A mounted filesystem grows. Only an ext4 may have to grow before it is mounted: the kernel grows
+//! a mounted one for processes with CAP_SYS_RESOURCE alone. Whatever prevents its growth, a volume
+//! that mounts is mounted, and health reports what it lacks.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::mount_stage::Mounting;
+use super::{Error, Node, Result, mount_options};
+use crate::kernel::{self, Ext4, Ext4Growth, FsType, LoopDevice, MountSpec};
+use crate::storage::{self, GrowthIntent, VolumeHandle, VolumeRecord};
+
+impl Mounting<'_> {
+    /// Repairs an ext4 whose growth was interrupted. Call it before anything reads the filesystem.
+    pub(super) fn mend_growth(&self, device: &LoopDevice) -> Result<()> {
+        match self.record.growth.as_deref() {
+            Some(intent) => self.mend(device, intent),
+            None => Ok(()),
+        }
+    }
+
+    fn mend(&self, device: &LoopDevice, intent: &GrowthIntent) -> Result<()> {
+        let pools = &self.node.pools;
+        let kernel = pools.kernel();
+        kernel.mend_growth(&device.path(), &intent.superblock, intent.begun)?;
+        kernel.loop_flush(device)?;
+        pools.update_volume(&self.record.id, |r| r.growth = None)?;
+        Ok(())
+    }
+
+    /// Grows an ext4 that can't grow while it is mounted, if its unmounted growth moves nothing.
+    pub(super) fn grow_unmounted(&self, device: &LoopDevice) -> Result<()> {
+        let kernel = self.node.pools.kernel();
+        if self.fs != FsType::Ext4 || !self.is_unmounted_growth(self.ext4(device)?, device)? {
+            return Ok(());
+        }
+        // Another mount namespace still has the filesystem mounted.
+        if self.view.own().next().is_some() && kernel.is_claimed(&device.path())? {
+            return Ok(());
+        }
+        let Some(ext4) = self.replayed(device)? else {
+            return Ok(());
+        };
+        match self.grow_recorded(device, ext4.superblock) {
+            Ok(()) => self.node.grown(self.record, self.image),
+            // The process ends. The next staging goes on.
+            Err(error @ Error::Kernel(kernel::Error::Stopped { .. })) => Err(error),
+            Err(error) => {
+                let record = self.node.pools.volume(&VolumeHandle::Id(self.record.id))?;
+                if let Some(intent) = record.growth.as_deref() {
+                    self.mend(device, intent)?;
+                }
+                self.node.stays_smaller(self.record, &self.wanted.path, &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn ext4(&self, device: &LoopDevice) -> Result<Option<Ext4>> {
+        Ok(self.node.pools.kernel().ext4(&device.path())?)
+    }
+
+    fn is_unmounted_growth(&self, ext4: Option<Ext4>, device: &LoopDevice) -> Result<bool> {
+        let kernel = self.node.pools.kernel();
+        let (size, mounted) = (kernel.loop_size(device)?, kernel.grows_mounted(self.fs));
+        let growth = ext4.map(|ext4| ext4.layout.growth(size, mounted));
+        Ok(growth == Some(Ext4Growth::Unmounted))
+    }
+
+    /// The superblock after the kernel has replayed the journal, which a mount does. `None` if it
+    /// can't be mounted; then the next step says why.
+    fn replayed(&self, device: &LoopDevice) -> Result<Option<Ext4>> {
+        let kernel = self.node.pools.kernel();
+        let is_clean = |ext4: &Ext4| !ext4.is_dirty;
+        let ext4 = self.ext4(device)?;
+        if ext4.as_ref().is_none_or(is_clean) {
+            return Ok(ext4);
+        }
+        // A process that is killed here leaves the mount that was asked for.
+        let target = &self.wanted.path;
+        let flags = self.wanted.capability.access.flags();
+        let settings = &self.record.settings;
+        let options = mount_options::options(self.fs, flags, settings, self.wanted.read_only);
+        let mounted = kernel.mount(&MountSpec {
+            device: &device.path(),
+            target,
+            fs: self.fs,
+            read_only: options.read_only,
+            options: &options.words,
+        });
+        if mounted.is_err() {
+            return Ok(None);
+        }
+        kernel.unmount(target)?;
+        Ok(self.ext4(device)?.filter(is_clean))
+    }
+
+    /// Checks and grows the filesystem. The record says so meanwhile: once resize2fs has begun, only
+    /// its end or [`kernel::Kernel::mend_growth`] makes the filesystem sound.
+    fn grow_recorded(&self, device: &LoopDevice, superblock: Box<[u8]>) -> Result<()> {
+        let pools = &self.node.pools;
+        let (kernel, path) = (pools.kernel(), device.path());
+        let intent = GrowthIntent { superblock, begun: false };
+        pools.update_volume(&self.record.id, |r| r.growth = Some(Box::new(intent)))?;
+        kernel.check_whole(&path)?;
+        pools.update_volume(&self.record.id, |r| {
+            if let Some(intent) = &mut r.growth {
+                intent.begun = true;
+            }
+        })?;
+        kernel.grow_unmounted(&path)?;
+        kernel.loop_flush(device)?;
+        pools.update_volume(&self.record.id, |r| r.growth = None)?;
+        Ok(())
+    }
+}
+
+/// Why a mounted filesystem does not grow to this size here; `None` if it does.
+pub(super) fn obstacle(
+    kernel: &dyn kernel::Kernel,
+    device: &Path,
+    fs: FsType,
+    bytes: u64,
+) -> Result<Option<String>> {
+    let least = fs.minimum_grown_bytes();
+    if bytes < least {
+        let why = format!("{fs} grows to {least} bytes at least: ask for that size");
+        return Ok(Some(why));
+    }
+    if fs != FsType::Ext4 {
+        return Ok(None);
+    }
+    let ext4 = kernel.ext4(device)?;
+    let grows_mounted = kernel.grows_mounted(fs);
+    Ok(match ext4.map(|ext4| ext4.layout.growth(bytes, grows_mounted)) {
+        Some(Ext4Growth::Unmounted) if grows_mounted => Some(
+            "this ext4 can't grow while it is mounted (sparse_super2): it grows when the volume is \
+             staged next"
+                .to_owned(),
+        ),
+        Some(Ext4Growth::Unmounted) => Some(
+            "the driver may not grow a mounted ext4 (it lacks CAP_SYS_RESOURCE): it grows when the \
+             volume is staged next"
+                .to_owned(),
+        ),
+        Some(Ext4Growth::Not(why)) => Some(why.to_string()),
+        Some(Ext4Growth::Done | Ext4Growth::Mounted) | None => None,
+    })
+}
+
+/// How the growth of a mounted filesystem ended.
+enum Outcome {
+    /// It was as large as its device.
+    Unchanged,
+    Grown,
+    /// It stays smaller, for this reason.
+    Smaller(Error),
+}
+
+impl Node {
+    /// Grows a mounted filesystem that is smaller than its device. FAILED_PRECONDITION if it can't
+    /// grow: after that code, and no other, kubelet lets a pod use the volume as it is.
+    pub(super) fn grow_mounted(
+        &self,
+        record: &VolumeRecord,
+        image: &File,
+        device: &LoopDevice,
+        mounted_at: &Path,
+        fs: FsType,
+    ) -> Result<()> {
+        match self.grow_filesystem(device, mounted_at, fs)? {
+            Outcome::Unchanged => Ok(()),
+            Outcome::Grown => self.grown(record, image),
+            Outcome::Smaller(error) => Err(error),
+        }
+    }
+
+    /// Grows the filesystem of a volume during staging. Whatever prevents that, the volume stays
+    /// mounted.
+    pub(super) fn grow_if_possible(
+        &self,
+        record: &VolumeRecord,
+        image: &File,
+        device: &LoopDevice,
+        mounted_at: &Path,
+        fs: FsType,
+    ) -> Result<()> {
+        match self.grow_filesystem(device, mounted_at, fs)? {
+            Outcome::Unchanged => Ok(()),
+            Outcome::Grown => self.grown(record, image),
+            // The process ends. The next staging goes on.
+            Outcome::Smaller(error @ Error::Kernel(kernel::Error::Stopped { .. })) => Err(error),
+            Outcome::Smaller(error) => {
+                self.stays_smaller(record, mounted_at, &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn grow_filesystem(
+        &self,
+        device: &LoopDevice,
+        mounted_at: &Path,
+        fs: FsType,
+    ) -> Result<Outcome> {
+        let kernel = self.pools.kernel();
+        let (path, size) = (device.path(), kernel.loop_size(device)?);
+        let now = kernel.fs_size(mounted_at, &path, fs)?;
+        if now >= size {
+            return Ok(Outcome::Unchanged);
+        }
+        let refused = |why: &dyn std::fmt::Display| {
+            Error::FailedPrecondition(format!("the {fs} keeps its {now} bytes of {size}: {why}"))
+        };
+        if let Some(why) = obstacle(kernel, &path, fs, size)? {
+            return Ok(Outcome::Smaller(refused(&why)));
+        }
+        Ok(match kernel.grow(&path, mounted_at, fs) {
+            Ok(()) => Outcome::Grown,
+            Err(error @ kernel::Error::Tool { .. }) => Outcome::Smaller(refused(&error)),
+            Err(error) => Outcome::Smaller(error.into()),
+        })
+    }
+
+    fn grown(&self, record: &VolumeRecord, image: &File) -> Result<()> {
+        self.pools.growths().ended(record.id, None);
+        // ext4 zeroes its new inode tables, which punches holes into the image.
+        self.pools.refill_thick(record, image).map_err(|error| match error {
+            // The filesystem has grown: this is no refusal.
+            error @ storage::Error::NoRoom { .. } => Error::ResourceExhausted(error.to_string()),
+            error => error.into(),
+        })
+    }
+
+    /// Notes that a filesystem stays smaller than its volume.
+    fn stays_smaller(&self, record: &VolumeRecord, path: &Path, error: &Error) {
+        tracing::warn!(
+            volume = %record.id, staging_target_path = %path.display(), %error,
+            "cannot grow the filesystem: it stays smaller than its volume"
+        );
+        self.pools.growths().ended(record.id, Some(error.to_string()));
+    }
+}

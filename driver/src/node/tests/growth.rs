@@ -1,0 +1,162 @@
+//! Growth of an ext4 by a driver without CAP_SYS_RESOURCE.
+
+use super::Rig;
+use crate::kernel::{Error as KernelError, FsType, Kernel, loop_path};
+use crate::node::Error;
+use crate::storage::{NewVolume, Source, VolumeId};
+use crate::testkit::*;
+
+const GI: u64 = 1 << 30;
+
+/// A volume of 8 MiB, whose image has this size, as an older version left it. The driver lacks
+/// CAP_SYS_RESOURCE.
+fn enlarged(bytes: u64) -> (Rig, VolumeId) {
+    let rig = Rig::new();
+    rig.kernel.withhold_growth(true);
+    let id = rig.volume(ext4(), 8 * MI);
+    rig.node.pools.expand_volume(&id, bytes).unwrap();
+    rig.kernel.take_effects();
+    (rig, id)
+}
+
+fn filesystem_bytes(rig: &Rig, id: VolumeId) -> u64 {
+    let device = loop_path(rig.device(id).minor);
+    rig.kernel.fs_size(&rig.staging("a"), &device, FsType::Ext4).unwrap()
+}
+
+/// The reasons of a volume's conditions.
+fn reasons(rig: &Rig, id: VolumeId) -> Vec<String> {
+    let health = rig.health(&id.to_string()).unwrap();
+    health.into_iter().map(|(_, reason)| reason).collect()
+}
+
+#[test]
+fn an_ext4_beyond_its_limit_is_mounted_as_it_is() {
+    let (rig, id) = enlarged(20 * GI);
+    let cap = mount("ext4");
+    for _ in 0..2 {
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(filesystem_bytes(&rig, id), 8 * MI);
+        assert_eq!(reasons(&rig, id), ["FilesystemSmaller"]);
+        // After any other code, kubelet would not start the pod.
+        let Err(Error::FailedPrecondition(why)) = rig.expand(id, &rig.staging("a"), 20 * GI) else {
+            panic!("it can't grow");
+        };
+        assert!(why.contains("8589934592 bytes at most"), "{why}");
+        rig.publish(id, "a", "p", &cap, false).unwrap();
+        rig.unpublish(id, "p").unwrap();
+        rig.unstage(id, "a").unwrap();
+    }
+    let effects = rig.kernel.take_effects();
+    assert!(!effects.contains(&"grow") && !effects.contains(&"check-whole"), "{effects:?}");
+
+    // With the right, it grows.
+    rig.kernel.withhold_growth(false);
+    rig.stage(id, "a", &cap).unwrap();
+    assert_eq!(filesystem_bytes(&rig, id), 20 * GI);
+    assert_eq!(reasons(&rig, id), [] as [&str; 0]);
+}
+
+#[test]
+fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
+    let (rig, id) = enlarged(8 * GI);
+    let cap = mount("ext4");
+    rig.stage(id, "a", &cap).unwrap();
+    assert_eq!(filesystem_bytes(&rig, id), 8 * GI);
+    let effects = rig.kernel.take_effects();
+    let order = ["check-whole", "grow", "loop.flush", "mount"].map(|op| {
+        effects.iter().position(|e| *e == op).unwrap_or_else(|| panic!("no {op}: {effects:?}"))
+    });
+    assert!(order.is_sorted(), "{effects:?}");
+    assert_eq!(rig.record(id).growth, None);
+    rig.unstage(id, "a").unwrap();
+    // Only a growth costs a check.
+    rig.stage(id, "a", &cap).unwrap();
+    assert!(!rig.kernel.take_effects().contains(&"check-whole"));
+
+    // In use, it waits for the next staging, and health says so meanwhile.
+    rig.node.pools.expand_volume(&id, 9 * GI).unwrap();
+    refused!(rig.expand(id, &rig.staging("a"), 9 * GI), Error::FailedPrecondition(_));
+    assert_eq!(reasons(&rig, id), ["FilesystemSmaller"]);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &cap).unwrap();
+    assert_eq!(reasons(&rig, id), [] as [&str; 0]);
+    assert_eq!(filesystem_bytes(&rig, id), 9 * GI);
+}
+
+/// A failed growth leaves a filesystem that only the driver can repair.
+#[test]
+fn a_growth_that_fails_is_mended_and_the_volume_is_mounted() {
+    for (op, afterwards) in
+        [("check-whole", false), ("grow", false), ("grow", true), ("loop.flush", false)]
+    {
+        let what = format!("{op}, afterwards: {afterwards}");
+        let (rig, id) = enlarged(GI);
+        let cap = mount("ext4");
+        match afterwards {
+            true => rig.kernel.fail_afterwards(op, 1, libc::EIO),
+            false => rig.kernel.fail(op, 1, libc::EIO),
+        }
+        rig.stage(id, "a", &cap).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(rig.record(id).growth, None, "{what}");
+        if op != "loop.flush" {
+            assert!(filesystem_bytes(&rig, id) < GI, "{what}");
+            assert_eq!(reasons(&rig, id), ["FilesystemSmaller"], "{what}");
+        }
+        rig.unstage(id, "a").unwrap();
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(filesystem_bytes(&rig, id), GI, "{what}");
+        assert_eq!(reasons(&rig, id), [] as [&str; 0], "{what}");
+        rig.unstage(id, "a").unwrap();
+        rig.assert_clean_after(id, &what);
+    }
+}
+
+/// The process dies in the middle: nothing undoes the growth.
+#[test]
+fn an_interrupted_growth_is_completed_by_the_next_staging() {
+    for killed in ["check-whole", "grow", "loop.flush"] {
+        let (rig, id) = enlarged(GI);
+        let cap = mount("ext4");
+        rig.kernel.fail_afterwards(killed, 1, libc::EIO);
+        rig.kernel.fail("mend", 1, libc::EIO);
+        refused!(rig.stage(id, "a", &cap), Error::Kernel(KernelError::Io { .. }));
+        let intent = rig.record(id).growth.clone().expect("an intent");
+        assert_eq!(intent.begun, killed != "check-whole", "{killed}");
+        let rig = rig.restarted();
+
+        // A copy would not be mended.
+        let source = Some(Source::Volume(id));
+        let copy = NewVolume { source, ..new_volume(ext4(), GI) };
+        let pool = rig.node.pools.named(None).unwrap();
+        let refused = rig.node.pools.create_volume(&pool, copy).unwrap_err();
+        assert!(refused.to_string().contains("was interrupted"), "{refused}");
+        rig.node.pools.create_snapshot(&id, "s", &Default::default()).unwrap_err();
+
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(filesystem_bytes(&rig, id), GI, "{killed}");
+        assert_eq!(rig.record(id).growth, None, "{killed}");
+        assert_eq!(reasons(&rig, id), [] as [&str; 0], "{killed}");
+        rig.unstage(id, "a").unwrap();
+        rig.assert_clean_after(id, killed);
+    }
+}
+
+/// A growth that fails after the mount keeps no filesystem from its users.
+#[test]
+fn a_mounted_filesystem_that_fails_to_grow_stays_mounted() {
+    for fs in FsType::ALL {
+        let rig = Rig::new();
+        let (id, cap) = (rig.volume(on(fs), 400 * MI), mount(fs));
+        rig.node.pools.expand_volume(&id, GI).unwrap();
+        rig.kernel.fail("grow", 1, libc::EIO);
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(reasons(&rig, id), ["FilesystemSmaller"], "{fs}");
+        // What may succeed later keeps its code.
+        rig.kernel.fail("grow", 1, libc::EIO);
+        refused!(rig.expand(id, &rig.staging("a"), GI), Error::Kernel(KernelError::Io { .. }));
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(reasons(&rig, id), [] as [&str; 0], "{fs}");
+        assert_eq!(rig.expand(id, &rig.staging("a"), GI).unwrap(), GI);
+    }
+}
