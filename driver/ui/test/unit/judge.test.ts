@@ -46,7 +46,7 @@ const CASES: Case[] = [
   {
     what: "a claim with a pod for a minute",
     make: (w) => { w.claim("data"); w.pod("web", "data"); w.wait(150e6).lease(); },
-    word: "Scheduling", tone: "bad", reason: /pod web \(for 2 min,
+    word: "Scheduling", tone: "bad", reason: /pod web \(for 2 min/,
   },
   {
     what: "a pod that fits nowhere",

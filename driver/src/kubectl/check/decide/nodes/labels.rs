@@ -3,7 +3,7 @@
 use crate::kubectl::check::facts::Facts;
 use crate::kubectl::check::line::Line;
 
-/// What is wrong with the topology labels of a node whose kubelet has registered the driver.
+/// What is wrong with a node's topology labels, if kubelet has registered the driver there.
 pub(super) fn line(node: &str, facts: &Facts) -> Option<Line> {
     let csi_nodes = facts.csi_nodes.iter().flatten();
     let csi_node = csi_nodes.into_iter().find(|n| n.metadata.name.as_deref() == Some(node))?;
