@@ -109,7 +109,8 @@ impl Registration {
             Lost::Changed { key, registered, now } => {
                 let why = format!(
                     "label {key} of node {node} is {now}, and driver {driver} is registered with \
-                     {registered}: pods with its volumes can't be scheduled. Set it back: kubectl \
+                     {registered}: pods with its volumes can't be scheduled. Restart its pod if the \
+                     new value is right (--topology-from-node-labels), or set it back: kubectl \
                      label node {node} {key}={registered} --overwrite"
                 );
                 tracing::warn!(why);

@@ -107,7 +107,8 @@ pub(super) async fn reports(cluster: &Cluster, pods: &[NodePod]) -> Vec<NodeRepo
     futures::stream::iter(reports).buffered(AT_ONCE).collect().await
 }
 
-async fn node_report(cluster: &Cluster, pod: &NodePod) -> NodeReport {
+/// Reads the report of one pod, and measures how long it takes.
+pub(super) async fn node_report(cluster: &Cluster, pod: &NodePod) -> NodeReport {
     let started = Instant::now();
     let report = report(cluster, pod).await;
     let took = started.elapsed();
@@ -132,7 +133,7 @@ async fn maps_of(
 }
 
 /// Reads the report of one pod.
-pub(super) async fn report(cluster: &Cluster, pod: &NodePod) -> Result<Report, NodeError> {
+async fn report(cluster: &Cluster, pod: &NodePod) -> Result<Report, NodeError> {
     ask(cluster, pod, &pod.status.clone()?).await
 }
 

@@ -21,8 +21,9 @@ mod report;
 mod watch;
 
 pub(super) use join::{Inputs, join};
+pub(super) use judge::attachment_stuck;
 pub(super) use render::{not_known, reason};
-pub(super) use report::{ClusterReport, SnapshotRow, VolumeRow};
+pub(super) use report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
 
 /// Arguments of `status`.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -5,6 +5,7 @@ mod behind;
 mod copies;
 mod failed;
 mod lifecycle;
+mod mapped;
 mod odd;
 mod safety;
 

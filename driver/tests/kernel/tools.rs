@@ -40,6 +40,14 @@ pub(crate) fn run(tool: &str, args: &[&str]) -> String {
     unreachable!("the last round returns or panics")
 }
 
+/// Prints a line that `scripts/test` repeats in its summary. `test/machine/cases.tsv` lists these tests.
+pub(crate) fn not_run(what: &str, why: &str) {
+    use std::io::Write;
+    // Not by `eprintln`, which the test runner hides when the test passes.
+    let line = format!("not run: {what}: {why}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
 /// Shuts a filesystem down: it answers every request with EIO.
 pub(crate) fn shut_down(at: &Path) {
     run("xfs_io", &["-x", "-c", "shutdown", arg(at)]);

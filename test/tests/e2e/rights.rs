@@ -19,8 +19,6 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (NODES, "get", "persistentvolumeclaims", DOUBTFUL),
     (NODES, "get", "storageclasses", MISSED),
     (NODES, "get", "volumeattributesclasses", MISSED),
-    (NODES, "get", "csinodes", MISSED),
-    (NODES, "get", "nodes", LABELS),
     (NODES, "get", "volumegroupsnapshotcontents", CHANGED),
     (NODES, "list", "pods", PODS),
     (NODES, "watch", "pods", PODS),
@@ -44,7 +42,6 @@ const GROUP_STATUS: &str = "volumegroupsnapshotcontents/status";
 
 const MISSED: &str = "read by its name where a watch has not delivered it yet";
 const DOUBTFUL: &str = "read once it is in doubt whether a volume's object was written";
-const LABELS: &str = "read with --topology-from-node-labels";
 const CHANGED: &str = "read again after a write conflict";
 const PODS: &str = "of interest once the driver has refused to grow a volume in use";
 const AGAIN: &str = "counts a repeated event in the existing one";

@@ -10,13 +10,15 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::inspect::probe::MachineReport;
 use crate::inspect::status::report::PoolReport;
 use crate::kubectl::manifests::Version;
+use crate::kubectl::node_pods::NodeReport;
+use crate::kubectl::volume_objects::Objects;
 
 /// A piece of knowledge, or why it is unknown.
 pub(super) type Fact<T> = Result<T, Unknown>;
@@ -72,9 +74,10 @@ pub(super) struct Facts {
     pub(super) lease: Fact<Option<Lease>>,
     /// The lease that all snapshot controllers share.
     pub(super) snapshot_lease: Fact<Option<Lease>>,
-    pub(super) attachments: Fact<Vec<VolumeAttachment>>,
-    pub(super) claims: Fact<Vec<PersistentVolumeClaim>>,
-    pub(super) volumes: Fact<Vec<PersistentVolume>>,
+    /// Claims, volumes, snapshots and what belongs to them, in all namespaces.
+    pub(super) objects: Fact<Objects>,
+    /// What the ready pods report about the volumes of their nodes.
+    pub(super) reports: Vec<NodeReport>,
 }
 
 /// The API server.

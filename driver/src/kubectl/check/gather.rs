@@ -13,6 +13,7 @@ use super::facts::{Fact, Facts, Right, Unknown};
 use super::progress::Progress;
 use crate::kubectl::api::{self, ApiError, Kind};
 use crate::kubectl::node_pods::NODE_PODS;
+use crate::kubectl::volume_objects::Objects;
 use crate::kubectl::{Cluster, SNAPSHOT_LEASE};
 
 mod enforced;
@@ -53,8 +54,8 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
         all(cluster),
         all(cluster),
     );
-    let (policies, bindings, attachments, claims, volumes) =
-        tokio::join!(all(cluster), all(cluster), all(cluster), all(cluster), all(cluster));
+    let (policies, bindings, objects) =
+        tokio::join!(all(cluster), all(cluster), Objects::gather(cluster, None));
     let (lease, snapshot_lease) = tokio::join!(
         get(cluster.system(), &lease),
         get(cluster.namespaced(Some(snapshot_namespace)), snapshot_lease),
@@ -71,7 +72,7 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
         false => Err(Unknown::NotAsked("hostloop is not installed".to_owned())),
     };
     progress.show("asking the node pods about their machines");
-    let machines = machines::machines(cluster, asked.ahead).await;
+    let (machines, reports) = machines::machines(cluster, asked.ahead).await;
     progress.clear();
     Ok(Facts {
         driver: cluster.driver_name.clone(),
@@ -94,9 +95,8 @@ pub(super) async fn gather(cluster: &Cluster, progress: &mut Progress) -> Result
         enforced,
         lease,
         snapshot_lease,
-        attachments,
-        claims,
-        volumes,
+        objects: objects.map_err(Unknown::from),
+        reports,
     })
 }
 

@@ -1,4 +1,5 @@
-//! Decides how far a volume or a snapshot is, and why it does not go on.
+//! Decides how far a volume or a snapshot is, and why it does not go on. What `status` and `describe` call
+//! stuck, `check` does as well.
 
 use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -141,7 +142,7 @@ fn bound(facts: &VolumeFacts<'_>, claim: &PersistentVolumeClaim) -> Judgement {
         let why = format!("PersistentVolume {name} does not exist");
         return Judgement::stuck(State::Lost, Stuck::new(why, None));
     }
-    let stuck = (facts.volume.and_then(volume_failure))
+    let stuck = (facts.volume.and_then(|volume| volume_failure(volume, facts.now_ns)))
         .or_else(|| attachments_failure(facts))
         .or_else(|| match &facts.on_node {
             OnNode::Missing(why) => Some(Stuck::new(why, None)),
@@ -167,7 +168,7 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
         Some("Bound") => in_use(facts),
         _ => State::Released,
     };
-    let stuck = volume_failure(volume)
+    let stuck = volume_failure(volume, facts.now_ns)
         .or_else(|| attachments_failure(facts))
         .or_else(|| events::last_warning(facts.events, volume).map(Stuck::from));
     if let Some(stuck) = stuck {
@@ -175,6 +176,7 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
     }
     let policy = volume.spec.as_ref();
     let policy = policy.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    let since = volume.status.as_ref().and_then(|s| s.last_phase_transition_time.as_ref()).map(ns);
     match (state, policy, facts.attachments.first()) {
         (State::Released, Some("Retain"), _) => {
             Judgement::noted(state, "kept: its policy is Retain")
@@ -182,6 +184,10 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Judgement {
         (State::Released, _, Some(attachment)) => {
             let node = &attachment.spec.node_name;
             Judgement::noted(state, format!("waits for the detach from node {node}"))
+        }
+        (State::Released, Some("Delete"), None) if is_overdue(since, facts.now_ns) => {
+            let why = "it is not deleted, and no event says why; see the log of hostloop's pods";
+            Judgement::stuck(state, Stuck::new(why, since))
         }
         _ => Judgement::fine(state),
     }
@@ -245,7 +251,16 @@ fn pod_warning(facts: &VolumeFacts<'_>) -> Option<Warning> {
     warnings.max_by_key(|warning| warning.at_ns)
 }
 
-fn volume_failure(volume: &PersistentVolume) -> Option<Stuck> {
+fn volume_failure(volume: &PersistentVolume, now_ns: u64) -> Option<Stuck> {
+    let since = volume.metadata.deletion_timestamp.as_ref().map(ns);
+    if is_overdue(since, now_ns) {
+        let finalizers = volume.finalizers().join(", ");
+        let why = format!(
+            "PersistentVolume {} is being deleted and waits for the finalizers {finalizers}",
+            volume.name_any()
+        );
+        return Some(Stuck::new(why, since));
+    }
     let status = volume.status.as_ref()?;
     if status.phase.as_deref() != Some("Failed") {
         return None;
@@ -260,20 +275,39 @@ fn volume_failure(volume: &PersistentVolume) -> Option<Stuck> {
 }
 
 fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
-    facts.attachments.iter().find_map(|attachment| attachment_failure(attachment))
+    facts.attachments.iter().find_map(|attachment| attachment_stuck(attachment, facts.now_ns))
 }
 
-fn attachment_failure(attachment: &VolumeAttachment) -> Option<Stuck> {
-    let status = attachment.status.as_ref()?;
+/// Why an attachment does not go on.
+pub(in crate::kubectl) fn attachment_stuck(
+    attachment: &VolumeAttachment,
+    now_ns: u64,
+) -> Option<Stuck> {
+    let status = attachment.status.as_ref();
     let node = &attachment.spec.node_name;
-    let (what, error) = match (&status.attach_error, &status.detach_error) {
-        (Some(error), _) if !status.attached => ("attaching to", error),
+    let attached = status.is_some_and(|status| status.attached);
+    let attach_error = status.and_then(|status| status.attach_error.as_ref());
+    let detach_error = status.and_then(|status| status.detach_error.as_ref());
+    let (what, error) = match (attach_error, detach_error) {
+        (Some(error), _) if !attached => ("attaching to", error),
         (_, Some(error)) => ("detaching from", error),
-        _ => return None,
+        _ => return attachment_overdue(attachment, attached, now_ns),
     };
     let message = error.message.as_deref().unwrap_or("no reason is given");
     let why = format!("{what} node {node}: {message}");
     Some(Stuck { why, since_ns: error.time.as_ref().map(ns) })
+}
+
+fn attachment_overdue(attachment: &VolumeAttachment, attached: bool, now_ns: u64) -> Option<Stuck> {
+    let meta = &attachment.metadata;
+    let (what, since) = match (&meta.deletion_timestamp, &meta.creation_timestamp) {
+        (Some(deleted), _) => ("detaching from", ns(deleted)),
+        (None, Some(created)) if !attached => ("attaching to", ns(created)),
+        _ => return None,
+    };
+    let node = &attachment.spec.node_name;
+    let why = format!("{what} node {node}, and no error says why; see the log of hostloop's pods");
+    is_overdue(Some(since), now_ns).then(|| Stuck::new(why, Some(since)))
 }
 
 fn frozen(volume: &VolumeReport, now_ns: u64) -> Option<Stuck> {

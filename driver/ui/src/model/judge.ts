@@ -19,8 +19,10 @@ export interface Verdict {
   stuck: boolean;
 }
 
-/** How long a wait for another program is not worth a remark. */
-const PATIENCE = 30e6;
+/** How long a wait for another program is not worth a remark: as for `status` and `check`. */
+const PATIENCE = 120e6;
+/** A freeze lasts seconds. */
+const LONG_FREEZE = 60e6;
 
 type Rule = (life: Life, state: State, now: number) => Verdict | undefined;
 
@@ -29,8 +31,8 @@ const verdict = (word: string, tone: Tone, reason = "", waits = ""): Verdict => 
 });
 
 /** A wait that becomes stuck after a time. */
-function waiting(word: string, since: number, now: number, reason: string, waits: string): Verdict {
-  const late = now - since > PATIENCE;
+function waiting(word: string, since: number, now: number, reason: string, waits: string, patience = PATIENCE): Verdict {
+  const late = now - since > patience;
   const lasting = late ? `${reason} (for ${duration(now - since)})` : reason;
   return { word, tone: late ? "bad" : "wait", reason: lasting, waits, stuck: late };
 }
@@ -188,7 +190,7 @@ const claimResize: Rule = (life) => {
 const frozen: Rule = (life, _state, now) => {
   const ns = number(life.reported?.item, "frozen_since_ns");
   if (ns === undefined) return undefined;
-  return waiting("Frozen", ns / 1e3, now, "The filesystem is frozen for a snapshot", "hostloop");
+  return waiting("Frozen", ns / 1e3, now, "The filesystem is frozen for a snapshot", "hostloop", LONG_FREEZE);
 };
 
 const poolMissing: Rule = (life) => {

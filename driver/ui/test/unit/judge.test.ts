@@ -45,8 +45,8 @@ const CASES: Case[] = [
   },
   {
     what: "a claim with a pod for a minute",
-    make: (w) => { w.claim("data"); w.pod("web", "data"); w.wait(60e6).lease(); },
-    word: "Scheduling", tone: "bad", reason: /pod web \(for 1 min\)/,
+    make: (w) => { w.claim("data"); w.pod("web", "data"); w.wait(150e6).lease(); },
+    word: "Scheduling", tone: "bad", reason: /pod web \(for 2 min/,
   },
   {
     what: "a pod that fits nowhere",
@@ -137,7 +137,7 @@ const CASES: Case[] = [
     make: (w) => {
       const { claim } = running(w);
       w.set("PersistentVolumeClaim", claim, { metadata: { deletionTimestamp: iso(w.t) } });
-      w.wait(60e6).lease();
+      w.wait(150e6).lease();
     },
     word: "Terminating", tone: "bad", reason: /until no pod uses it: web/,
   },
@@ -148,7 +148,7 @@ const CASES: Case[] = [
   },
   {
     what: "a frozen filesystem",
-    make: (w) => report(w, running(w).claim, { frozen_since_ns: (w.t - 40e6) * 1e3 }),
+    make: (w) => report(w, running(w).claim, { frozen_since_ns: (w.t - 70e6) * 1e3 }),
     word: "Frozen", tone: "bad", reason: /frozen for a snapshot \(for/,
   },
   {

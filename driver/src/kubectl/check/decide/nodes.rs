@@ -12,6 +12,7 @@ use crate::kubectl::check::line::{Line, names};
 use crate::kubectl::distribution::{Distribution, KUBELET_DIR};
 use crate::kubectl::volume_objects::{condition, is_of_daemon_set};
 
+mod labels;
 mod waiting;
 
 /// The version of this program.
@@ -171,6 +172,7 @@ fn registered(pods: &Pods<'_>, facts: &Facts) -> Part {
         }
     }
     lines.extend(no.into_iter().map(|(node, pod)| unregistered(node, pod, facts)));
+    lines.extend(yes.iter().filter_map(|(node, _)| labels::line(node, facts)));
     Ok(lines)
 }
 

@@ -13,6 +13,7 @@ use crate::kubectl::check::line::{Line, Mark};
 use crate::kubectl::manifests::Version;
 pub(in crate::kubectl::check) use crate::kubectl::test_objects::read as object;
 use crate::kubectl::test_objects::{objects, of_kind};
+use crate::kubectl::volume_objects::Objects;
 
 pub(in crate::kubectl::check) const DRIVER: &str = "hostloop.csi.dev";
 
@@ -61,9 +62,8 @@ pub(in crate::kubectl::check) fn good() -> Facts {
         enforced: Ok(true),
         lease: Ok(of_kind(&all, "Lease").pop()),
         snapshot_lease: Ok(None),
-        attachments: Ok(Vec::new()),
-        claims: Ok(Vec::new()),
-        volumes: Ok(Vec::new()),
+        objects: Ok(Objects { has_all_volumes: true, ..Objects::default() }),
+        reports: Vec::new(),
     }
 }
 
@@ -90,9 +90,7 @@ pub(super) fn forbidden() -> Facts {
         enforced: no(),
         lease: no(),
         snapshot_lease: no(),
-        attachments: no(),
-        claims: no(),
-        volumes: no(),
+        objects: no(),
         ..good()
     }
 }

@@ -11,7 +11,7 @@ use crate::inspect::status::report::PoolReport;
 use crate::kubectl::Cluster;
 use crate::kubectl::api::AT_ONCE;
 use crate::kubectl::check::facts::{ClockOffset, Fact, Machine, Unknown};
-use crate::kubectl::node_pods::{self, NodeError, NodePod};
+use crate::kubectl::node_pods::{self, NodeError, NodePod, NodeReport};
 
 impl From<NodeError> for Unknown {
     fn from(error: NodeError) -> Self {
@@ -23,23 +23,35 @@ impl From<NodeError> for Unknown {
     }
 }
 
-/// Asks all node pods. `ahead` is how far this machine's clock is ahead of the API server's.
+/// Asks all node pods, also for their reports of volumes. `ahead` is how far this machine's clock is ahead of the API server's.
 /// Without the right to list pods there is no answer; another fact says so.
 pub(super) async fn machines(
     cluster: &Cluster,
     ahead: SignedDuration,
-) -> BTreeMap<String, Machine> {
+) -> (BTreeMap<String, Machine>, Vec<NodeReport>) {
     let pods = node_pods::node_pods(cluster).await.unwrap_or_default();
     // A pod that does not run has a line of its own.
     let running = pods.iter().filter(|pod| pod.not_running.is_none());
-    let asked =
-        running.map(|pod| async move { (pod.node.clone(), machine(cluster, pod, ahead).await) });
-    futures::stream::iter(asked).buffer_unordered(AT_ONCE).collect().await
+    let asked = running.map(|pod| machine(cluster, pod, ahead));
+    let (mut machines, mut reports) = (BTreeMap::new(), Vec::new());
+    let mut asked = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
+    while let Some((node, machine, report)) = asked.next().await {
+        machines.insert(node, machine);
+        reports.extend(report);
+    }
+    (machines, reports)
 }
 
-async fn machine(cluster: &Cluster, pod: &NodePod, ahead: SignedDuration) -> Machine {
-    let status = node_pods::report(cluster, pod).await;
-    let pools: Fact<Vec<PoolReport>> = status.map(|report| report.pools).map_err(Unknown::from);
+async fn machine(
+    cluster: &Cluster,
+    pod: &NodePod,
+    ahead: SignedDuration,
+) -> (String, Machine, Option<NodeReport>) {
+    let asked = node_pods::node_report(cluster, pod).await;
+    let (pools, status): (Fact<Vec<PoolReport>>, _) = match asked.report {
+        Ok(report) => (Ok(report.pools.clone()), Some(NodeReport { report: Ok(report), ..asked })),
+        Err(error) => (Err(error.into()), None),
+    };
     let before = Timestamp::now();
     let report = probe(cluster, pod, pools.as_deref().unwrap_or_default()).await;
     let took = before.duration_until(Timestamp::now());
@@ -47,7 +59,7 @@ async fn machine(cluster: &Cluster, pod: &NodePod, ahead: SignedDuration) -> Mac
         let node = Timestamp::from_nanosecond(i128::from(report.now_ns)).ok()?;
         Some(offset(node, before, took, ahead))
     });
-    Machine { pools, report, clock }
+    (pod.node.clone(), Machine { pools, report, clock }, status)
 }
 
 async fn probe(cluster: &Cluster, pod: &NodePod, pools: &[PoolReport]) -> Fact<MachineReport> {

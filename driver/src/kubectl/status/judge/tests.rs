@@ -316,3 +316,13 @@ fn snapshots() {
         assert_eq!(judged.as_deref(), stuck, "{said}");
     }
 }
+
+/// The page waits as long before it calls something stuck.
+#[test]
+fn the_page_has_the_same_patience() {
+    let page = include_str!("../../../../ui/src/model/judge.ts");
+    for (name, ns) in [("PATIENCE", PATIENCE_NS), ("LONG_FREEZE", LONG_FREEZE_NS)] {
+        let micros = format!("const {name} = {}e6;", ns / 1_000_000_000);
+        assert!(page.contains(&micros), "{micros}");
+    }
+}

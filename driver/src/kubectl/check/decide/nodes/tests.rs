@@ -143,3 +143,25 @@ fn registration_proves_the_directory() {
     facts.csi_nodes = Err(Unknown::Forbidden("list csinodes".into()));
     assert_eq!(registered(&pods(&facts), &facts).unwrap_err().mark, Skipped);
 }
+
+#[rstest]
+#[case::whole(json!({"topology.hostloop.csi.dev/node": "n1", "zone": "a"}), None)]
+#[case::another_zone(json!({"topology.hostloop.csi.dev/node": "n1", "zone": "b"}), None)]
+#[case::lost(json!({"zone": "a"}), Some("has lost its topology label topology.hostloop"))]
+#[case::zone(json!({"topology.hostloop.csi.dev/node": "n1"}), Some("has lost its topology label zone"))]
+#[case::changed(json!({"topology.hostloop.csi.dev/node": "n2", "zone": "a"}), Some("is n2, not n1"))]
+fn topology_labels(#[case] labels: Value, #[case] said: Option<&str>) {
+    let mut facts = good();
+    facts.nodes = Ok(vec![object(json!({"metadata": {"name": "n1", "labels": labels}}))]);
+    let keys = ["topology.hostloop.csi.dev/node", "zone"];
+    let driver = json!({"name": facts.driver, "nodeID": "n1", "topologyKeys": keys});
+    let csi_node = json!({"metadata": {"name": "n1"}, "spec": {"drivers": [driver]}});
+    facts.csi_nodes = Ok(vec![object(csi_node)]);
+    facts.pods = Ok(vec![node_pod("n1")]);
+    let lines = registered(&pods(&facts), &facts).unwrap();
+    let wrong: Vec<_> = lines.iter().filter(|line| line.mark == Failed).collect();
+    assert_eq!(wrong.len(), usize::from(said.is_some()), "{lines:?}");
+    for line in wrong {
+        assert!(line.text.contains(said.unwrap()), "{lines:?}");
+    }
+}

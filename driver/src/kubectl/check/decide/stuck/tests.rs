@@ -5,11 +5,25 @@ use serde_json::{Value, json};
 use super::*;
 use crate::kubectl::check::decide::testing::{DRIVER, good, marks, object};
 use crate::kubectl::check::line::Mark::{self, *};
+use crate::kubectl::test_objects;
 
-/// More than five minutes before the time in the facts.
-const OLD: &str = "2025-12-31T23:54:59Z";
+/// More than two minutes before the time in the facts.
+const OLD: &str = "2025-12-31T23:57:59Z";
 /// Less than that.
-const NEW: &str = "2025-12-31T23:55:00Z";
+const NEW: &str = "2025-12-31T23:58:00Z";
+
+/// The marks and the text of what is not as it should be, and of claims and attachments.
+fn judged(facts: &Facts) -> (Vec<Mark>, String) {
+    let lines = lines(facts);
+    let text = lines.first().map(|line| line.text.clone()).unwrap_or_default();
+    (marks(&lines), text)
+}
+
+fn with(change: impl FnOnce(&mut Objects)) -> Facts {
+    let mut facts = good();
+    change(facts.objects.as_mut().unwrap());
+    facts
+}
 
 fn claim(made: &str, phase: &str, deleted: Option<&str>, mode: &str) -> Value {
     json!({
@@ -35,16 +49,17 @@ fn stuck_claims(
     #[case] deleted: Option<&str>,
     #[case] mark: Mark,
 ) {
-    let mut facts = good();
     let mut claim = claim(made, phase, deleted, "ReadWriteOnce");
-    facts.claims = Ok(vec![object(claim.clone())]);
-    let lines = claims(&facts).unwrap();
-    assert_eq!(marks(&lines), [mark]);
-    assert!(mark == Passed || lines[0].text.ends_with(": ns/data"), "{lines:?}");
+    let (marks, text) = judged(&with(|objects| {
+        objects.claims = vec![object(claim.clone())];
+        objects.has_all_volumes = false;
+    }));
+    assert_eq!(marks, [mark]);
+    assert!(mark == Passed || text.ends_with(": ns/data"), "{text}");
 
     claim["metadata"]["annotations"] = json!({PROVISIONER: "other"});
-    facts.claims = Ok(vec![object(claim)]);
-    assert_eq!(marks(&claims(&facts).unwrap()), [Passed]);
+    let facts = with(|objects| objects.claims = vec![object(claim)]);
+    assert_eq!(judged(&facts).0, [Passed]);
 }
 
 #[rstest]
@@ -61,14 +76,14 @@ fn stuck_volumes(
     #[case] deleted: Option<&str>,
     #[case] expected: &[Mark],
 ) {
-    let mut facts = good();
-    facts.volumes = Ok(vec![object(json!({
+    let volume = json!({
         "metadata": {"name": "pv", "deletionTimestamp": deleted},
         "spec": {"persistentVolumeReclaimPolicy": policy,
             "csi": {"driver": DRIVER, "volumeHandle": "h"}},
         "status": status,
-    }))]);
-    assert_eq!(marks(&volumes(&facts).unwrap()), expected);
+    });
+    let facts = with(|objects| objects.volumes = vec![object(volume)]);
+    assert_eq!(judged(&facts).0, [&[Passed], expected].concat());
 }
 
 #[rstest]
@@ -85,32 +100,63 @@ fn stuck_attachments(
     #[case] attacher: &str,
     #[case] expected: &[Mark],
 ) {
-    let mut facts = good();
-    facts.attachments = Ok(vec![object(json!({
+    let attachment = json!({
         "metadata": {"name": "va", "creationTimestamp": made, "deletionTimestamp": deleted},
         "spec": {"attacher": attacher, "nodeName": "n1", "source": {}},
         "status": status,
-    }))]);
-    assert_eq!(marks(&attachments(&facts).unwrap()), expected);
+    });
+    let facts = with(|objects| objects.attachments = vec![object(attachment)]);
+    assert_eq!(judged(&facts).0, [&[Passed], expected].concat());
 }
 
 #[test]
 fn claims_for_many_nodes_get_advice_unless_they_are_rejected() {
-    let mut facts = good();
-    facts.claims = Ok(vec![object(claim(NEW, "Bound", None, "ReadWriteMany"))]);
-    let lines = multi_node(&facts).unwrap();
+    let claim = object(claim(NEW, "Bound", None, "ReadWriteMany"));
+    let mut facts = with(|objects| objects.claims = vec![claim]);
+    let lines = multi_node(&facts, facts.objects.as_ref().unwrap());
     assert_eq!(marks(&lines), [Warning]);
     assert_eq!(lines[0].text, "Claims are ReadWriteMany: ns/data");
     let container = json!({"args": ["run", "--reject-multi-node"]});
     let set = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
     facts.daemon_sets = Ok(vec![object(set)]);
-    assert_eq!(multi_node(&facts), Ok(vec![]));
+    assert_eq!(multi_node(&facts, facts.objects.as_ref().unwrap()), []);
 }
 
+/// Whatever is stuck for `status` is so for `check`, and nothing else.
 #[test]
-fn old_code_probe() {
+fn check_and_status_agree() {
+    let yaml = include_str!("../../../status/join/tests/objects.yaml");
     let mut facts = good();
-    let claim = claim("2025-12-31T23:57:30Z", "Pending", None, "ReadWriteOnce");
-    facts.claims = Ok(vec![object(claim)]);
-    assert_eq!(marks(&claims(&facts).unwrap()), [Warning]);
+    let mut objects = test_objects::cluster(&test_objects::objects(yaml));
+    objects.claims.push(object(claim(OLD, "Pending", None, "ReadWriteOnce")));
+    facts.objects = Ok(objects);
+    facts.now = "2027-01-01T00:00:00Z".parse().unwrap();
+    let objects = facts.objects.as_ref().unwrap();
+    let now_ns = facts.now.as_nanosecond().try_into().unwrap();
+    let report = status::join(&Inputs {
+        objects,
+        nodes: &facts.reports,
+        driver: &facts.driver,
+        namespace: None,
+        now_ns,
+    });
+    let said: Vec<Line> =
+        lines(&facts).into_iter().filter(|line| [Warning, Failed].contains(&line.mark)).collect();
+    let mut stuck = 0;
+    for row in &report.volumes {
+        let name = row.claim.clone().or(row.inline_name()).or(row.volume.clone());
+        let Some(name) = name else { continue };
+        let name = in_namespace(row.namespace.as_ref(), &name);
+        let named = said.iter().any(|line| {
+            let (_, all) = line.text.split_once(": ").unwrap();
+            all.split(", ").any(|said| *said == name)
+        });
+        assert_eq!(named, row.stuck.is_some(), "{name}: {row:?} {said:?}");
+        stuck += usize::from(row.stuck.is_some());
+    }
+    for row in &report.snapshots {
+        let Some(name) = row.name.as_ref().filter(|_| row.stuck.is_some()) else { continue };
+        assert!(said.iter().any(|line| line.text.contains(name)), "{name}: {said:?}");
+    }
+    assert!(stuck > 0, "{report:?}");
 }
