@@ -130,7 +130,7 @@ impl Node {
         kernel.grow(&device.path(), mounted_at, fs)?;
         // ext4 zeroes its new inode tables, which punches holes into the image.
         self.pools.refill_thick(record, image).map_err(|error| match error {
-            // The filesystem has grown: this is no refusal.
+            // The call had an effect: the filesystem has grown.
             error @ storage::Error::NoRoom { .. } => Error::ResourceExhausted(error.to_string()),
             error => error.into(),
         })

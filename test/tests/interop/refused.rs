@@ -15,7 +15,7 @@ use crate::site::{CLASS, Site, Who};
 /// The namespace of the objects. It is deleted with them.
 const SPACE: &str = "refused";
 
-/// A file of somebody else in the filesystem of the pool.
+/// A file in the pool's filesystem that does not belong to the driver.
 struct Ballast {
     path: PathBuf,
     bytes: u64,
