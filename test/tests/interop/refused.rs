@@ -28,18 +28,23 @@ impl Ballast {
         let capacity = u64::try_from(capacity).expect("capacity is not negative");
         let path = site.pool_mount().join("ballast");
         let ballast = Ballast { path, bytes: capacity + (320 << 20) };
-        ballast.fill();
+        ballast.fill(0);
         ballast
     }
 
-    fn fill(&self) {
-        machine::run("fallocate", &["-l", &self.bytes.to_string(), machine::text(&self.path)]);
+    /// Allocates all that follows this offset.
+    fn fill(&self, from: u64) {
+        let (offset, length) = (from.to_string(), (self.bytes - from).to_string());
+        let path = machine::text(&self.path);
+        machine::run("fallocate", &["--offset", &offset, "--length", &length, path]);
     }
 
-    /// Gives some of the room back.
-    fn shrink(&self) {
+    /// Gives some of the room back until the ballast is filled from this offset again.
+    fn shrink(&self) -> u64 {
         let file = File::options().write(true).open(&self.path).expect("the ballast");
-        file.set_len(self.bytes - (1 << 30)).expect("the ballast can be made shorter");
+        let left = self.bytes - (1 << 30);
+        file.set_len(left).expect("the ballast can be made shorter");
+        left
     }
 
     /// Gives all of it back.
@@ -92,7 +97,7 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
         let contents = site.objects.list("VolumeSnapshotContent", "").await;
         assert!(contents.is_empty(), "{contents:?}");
     }
-    ballast.shrink();
+    let left = ballast.shrink();
     site.objects.merge(&claim, objects::sized("400Mi")).await;
     let grown = |v: &Value| v["spec"]["capacity"]["storage"] == "400Mi";
     site.until(&volume, "larger", grown).await;
@@ -100,7 +105,7 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     site.until(&claim, "waiting for its node", pending).await;
 
     // A snapshot without room delays the end of its namespace no more than other objects do.
-    ballast.fill();
+    ballast.fill(left);
     if takes_snapshot {
         take_without_room(site, &at("VolumeSnapshot", "again")).await;
     }
