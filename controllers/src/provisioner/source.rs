@@ -29,8 +29,8 @@ pub(crate) enum SourceError {
     Unfit { what: String, why: String },
     #[error(
         "spec.resources.requests.storage is {requested}, but {what} needs at least {needed}: \
-         delete the claim, whose request can't be changed before it has a volume, and make it again \
-         with a larger request"
+         delete the claim and create one with a larger request (a claim without a volume can't be \
+         changed)"
     )]
     Small { what: String, requested: String, needed: String },
     #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]

@@ -191,7 +191,7 @@ mod tests {
             (range(65 * MIB, 0), copy, Some(65 * MIB)),
             (range(MIB, 64 * MIB), copy, Some(64 * MIB)),
             (range(MIB, 63 * MIB), copy, None),
-            // A source of bytes that are no filesystem's yet.
+            // A copy of a raw block volume with a filesystem.
             (range(1, 0), tiny_source, Some(256 * MIB)),
             (
                 range(200 * MIB, 0),

@@ -74,8 +74,8 @@ impl Error {
         }
     }
 
-    /// The error of a modification: [`Error::of_expansion`], in the code by which orchestrators
-    /// know that a class can't be had.
+    /// The error of a modification, as [`Error::of_expansion`]. Orchestrators take only
+    /// INVALID_ARGUMENT for final.
     pub(crate) fn of_modification(error: storage::Error) -> Error {
         match error {
             storage::Error::NoRoom { .. } => invalid(

@@ -8,36 +8,48 @@ use hostloop_proto::csi;
 use hostloop_test::front::fields::{is_bound, text};
 use hostloop_test::front::objects::{self, Place};
 use hostloop_test::machine;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::site::{CLASS, Site, Who};
 
 /// The namespace of the objects. It is deleted with them.
 const SPACE: &str = "refused";
 
-/// A file of somebody else in the filesystem of the pool.
-struct Ballast(PathBuf);
+/// A file in the pool's filesystem that does not belong to the driver.
+struct Ballast {
+    path: PathBuf,
+    bytes: u64,
+}
 
 impl Ballast {
     /// Leaves no room in the pool, not even what a thin volume was promised.
     async fn new(site: &Site) -> Ballast {
         let capacity = site.csi.ok(csi::GetCapacityRequest::default()).await.available_capacity;
-        let ballast = Ballast(site.pool_mount().join("ballast"));
-        let bytes = capacity + (320 << 20);
-        machine::run("fallocate", &["-l", &bytes.to_string(), machine::text(&ballast.0)]);
+        let capacity = u64::try_from(capacity).expect("capacity is not negative");
+        let path = site.pool_mount().join("ballast");
+        let ballast = Ballast { path, bytes: capacity + (320 << 20) };
+        ballast.fill(0);
         ballast
     }
 
-    /// Gives the room back.
-    fn remove(self) {
-        std::fs::remove_file(self.0).expect("the ballast can be removed");
+    /// Allocates all that follows this offset.
+    fn fill(&self, from: u64) {
+        let (offset, length) = (from.to_string(), (self.bytes - from).to_string());
+        let path = machine::text(&self.path);
+        machine::run("fallocate", &["--offset", &offset, "--length", &length, path]);
     }
 
-    /// Gives some of the room back.
-    fn shrink(&self, mib: u64) {
-        let file = File::options().write(true).open(&self.0).expect("the ballast");
-        let bytes = file.metadata().expect("its length").len();
-        file.set_len(bytes - (mib << 20)).expect("the ballast can be made shorter");
+    /// Gives some of the room back until the ballast is filled from this offset again.
+    fn shrink(&self) -> u64 {
+        let file = File::options().write(true).open(&self.path).expect("the ballast");
+        let left = self.bytes - (1 << 30);
+        file.set_len(left).expect("the ballast can be made shorter");
+        left
+    }
+
+    /// Gives all of it back.
+    fn remove(self) {
+        std::fs::remove_file(self.path).expect("the ballast can be removed");
     }
 }
 
@@ -68,9 +80,7 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     let takes_snapshot = snapshotter == Who::Ours;
     let snapshot = at("VolumeSnapshot", "cut");
     if takes_snapshot {
-        site.objects.create(objects::snapshot(SPACE, "cut", CLASS, "data")).await;
-        let full = |s: &Value| text(&s["status"]["error"]["message"]).contains("no room");
-        site.until(&snapshot, "without room", full).await;
+        take_without_room(site, &snapshot).await;
     }
     if restart {
         site.restart().await;
@@ -87,7 +97,7 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
         let contents = site.objects.list("VolumeSnapshotContent", "").await;
         assert!(contents.is_empty(), "{contents:?}");
     }
-    ballast.shrink(400);
+    let left = ballast.shrink();
     site.objects.merge(&claim, objects::sized("400Mi")).await;
     let grown = |v: &Value| v["spec"]["capacity"]["storage"] == "400Mi";
     site.until(&volume, "larger", grown).await;
@@ -95,12 +105,20 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     site.until(&claim, "waiting for its node", pending).await;
 
     // A snapshot without room delays the end of its namespace no more than other objects do.
+    ballast.fill(left);
     if takes_snapshot {
-        site.objects.create(objects::snapshot(SPACE, "again", CLASS, "data")).await;
+        take_without_room(site, &at("VolumeSnapshot", "again")).await;
     }
-    ballast.remove();
     site.delete(&Place::of("Namespace", "", SPACE)).await;
     site.until_gone(&volume).await;
     let left = site.objects.list("VolumeSnapshotContent", "").await;
-    assert_eq!(json!(left), json!([]));
+    assert!(left.is_empty(), "{left:?}");
+    ballast.remove();
+}
+
+/// Takes a snapshot of the claim, and waits until it is refused.
+async fn take_without_room(site: &Site, snapshot: &Place) {
+    site.objects.create(objects::snapshot(SPACE, &snapshot.name, CLASS, "data")).await;
+    let full = |s: &Value| text(&s["status"]["error"]["message"]).contains("no room");
+    site.until(snapshot, "without room", full).await;
 }

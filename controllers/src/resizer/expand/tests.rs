@@ -163,7 +163,7 @@ async fn less_is_requested_while_an_expansion_of_an_earlier_process_fails() {
         Status::internal("broken"),
         no_effect(Code::ResourceExhausted, "no room".to_owned()),
     ] {
-        let mut rig = rig_of(&[ExpandVolume], begun());
+        let rig = rig_of(&[ExpandVolume], begun());
         rig.expands(4, false);
         rig.expand_failing(refusal.clone(), at_once).await;
         assert_eq!(rig.expand().await, Outcome::Done, "{refusal}");

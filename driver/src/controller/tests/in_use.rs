@@ -64,9 +64,9 @@ fn a_volume_without_room_to_become_thick_stays_thin() {
     // More than any filesystem has.
     let request =
         csi::CreateVolumeRequest { capacity_range: range(8 << 40, 0), ..Bench::request("a") };
-    let volume = Staged::of(Bench::new(), request);
+    let volume = Staged::of(Bench::with(|plan| plan.options.overcommit = 1e6), request);
     let refused = volume.modify("provisioning=thick");
-    assert_answer(refused, "ResourceExhausted");
+    assert_answer(refused, "mutable_parameters");
     assert!(volume.discards(), "discard was not switched on again");
     assert_eq!(volume.settings().provisioning, Provisioning::Thin);
 }

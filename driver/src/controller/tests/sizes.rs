@@ -9,7 +9,7 @@ use crate::controller::Result;
 const REQUESTS: [i64; 6] = [1, 100 * MI, 500_000_000, 1_000_000_000, 1_500_000_000, 1536 * MI];
 
 fn roomy() -> Bench {
-    Bench::with(|plan| plan.options.overcommit = 1000.0)
+    Bench::with(|plan| plan.options.overcommit = 1e6)
 }
 
 fn request(
