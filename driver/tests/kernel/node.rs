@@ -4,6 +4,7 @@
 mod behind;
 mod copies;
 mod failed;
+mod growth;
 mod lifecycle;
 mod mapped;
 mod odd;
