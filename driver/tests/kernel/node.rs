@@ -6,6 +6,7 @@ mod copies;
 mod failed;
 mod lifecycle;
 mod odd;
+mod renamed;
 mod safety;
 
 /// A node over the machine's kernel.
