@@ -379,10 +379,17 @@ pub trait Kernel: Send + Sync + 'static {
     /// [`Error::Unsupported`] if the filesystem accepts it only at a mount.
     fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;
 
-    /// Unmounts the topmost mount at exactly this path, without following a symlink there.
-    /// [`Error::Busy`] if it stays in use for some seconds, [`Error::NotFound`] if nothing is
-    /// mounted there.
-    fn unmount(&self, target: &Path) -> Result<()>;
+    /// Unmounts exactly this mount, never one that came over it or to its place since a look. It
+    /// must be the topmost one at its path, or else [`Error::Covered`]. [`Error::Busy`] if it stays
+    /// in use for some seconds, [`Error::NotFound`] if nothing is mounted there.
+    fn unmount_exactly(&self, mount: &MountEntry) -> Result<()>;
+
+    /// Unmounts the mount that is the topmost one at exactly this path now. Only where the driver
+    /// alone mounts: a mount that was seen there before may not be the one that is unmounted.
+    fn unmount(&self, target: &Path) -> Result<()> {
+        let top = topmost_mount(self, target)?;
+        self.unmount_exactly(&top.ok_or_else(|| Error::errno("unmount", target, libc::ENOENT))?)
+    }
 
     /// Probes a device for signatures and data.
     fn probe(&self, device: &Path) -> Result<Probe>;
@@ -478,7 +485,10 @@ pub trait Kernel: Send + Sync + 'static {
 pub(crate) const LOOKS: usize = 3;
 
 /// The topmost mount at exactly this path.
-pub(crate) fn topmost_mount(kernel: &dyn Kernel, path: &Path) -> Result<Option<MountEntry>> {
+pub(crate) fn topmost_mount<K: Kernel + ?Sized>(
+    kernel: &K,
+    path: &Path,
+) -> Result<Option<MountEntry>> {
     for _ in 0..LOOKS {
         let known = kernel.known_mounts()?;
         let found = known.at(path);

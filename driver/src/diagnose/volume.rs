@@ -239,7 +239,7 @@ impl VolumeState {
     }
 
     /// The topmost mount at exactly this path.
-    fn top(&self, path: &Path) -> Option<&MountEntry> {
+    pub(crate) fn top(&self, path: &Path) -> Option<&MountEntry> {
         self.kernel.mounts.at(path)
     }
 
@@ -279,12 +279,11 @@ impl VolumeState {
             return Found::Nothing;
         };
         let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
-        match (entry.loop_minor(), entry.loop_node) {
-            (Some(minor), _) if self.is_own(minor) => {
-                Found::Filesystem { minor, read_only: entry.read_only() }
-            }
+        let own = entry.loop_minors().find(|minor| self.is_own(*minor));
+        match (own, entry.loop_node) {
+            (Some(minor), _) => Found::Filesystem { minor, read_only: entry.read_only() },
             (None, Some(minor)) => self.device(minor),
-            _ => foreign(),
+            (None, None) => foreign(),
         }
     }
 

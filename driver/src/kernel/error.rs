@@ -48,6 +48,9 @@ pub enum Error {
         /// The path the kernel shows for the file.
         file: PathBuf,
     },
+    /// The mount to unmount is not, or not on top, where it was seen: others changed the mounts.
+    #[error("{op} {path}: other mounts came over this one; look again")]
+    Covered { op: &'static str, path: PathBuf },
     /// The operation took longer than its limit.
     #[error("{op} {path}: not done after {seconds} s")]
     TimedOut {

@@ -15,6 +15,7 @@ use super::{
 
 mod asking;
 pub(crate) mod blank;
+mod btrfs;
 mod fs;
 mod fs_tools;
 mod ioctl;
@@ -25,6 +26,7 @@ mod private_mounts;
 mod statmount;
 mod superblock;
 mod uevents;
+mod unmount;
 
 pub use known::MountQueries;
 
@@ -187,10 +189,10 @@ impl Kernel for Linux {
         phase("remount", || mount::remount_discard(target, fs, on))
     }
 
-    fn unmount(&self, target: &Path) -> Result<()> {
-        phase("unmount", || mount::unmount(target))?;
+    fn unmount_exactly(&self, mount: &MountEntry) -> Result<()> {
+        phase("unmount", || unmount::exactly(mount))?;
         if let Some(known) = &self.known {
-            known.unmounted(target);
+            known.unmounted(&mount.mount_point);
         }
         Ok(())
     }

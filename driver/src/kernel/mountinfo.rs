@@ -30,25 +30,40 @@ pub struct MountEntry {
     pub options: MountOptions,
     /// Filesystem type.
     pub fs_type: Arc<str>,
-    /// The mount source, often `/dev/loopN`.
+    /// The mount source, often `/dev/loopN`; for messages.
     pub source: Arc<str>,
     /// Options of the filesystem ("rw", "errors=remount-ro"…).
     pub super_options: MountOptions,
     /// N of `/dev/loopN` if this is a bind mount of that device node, attached or not.
     pub loop_node: Option<u32>,
+    /// Minors of the loop devices with the mounted btrfs, which has an anonymous device number.
+    /// Empty for other filesystems, and in a parsed mountinfo, which does not show them.
+    pub btrfs_loops: Vec<u32>,
 }
 
 impl MountEntry {
-    /// The minor of the loop device that contains the mounted filesystem (`None` for a bind of a
-    /// device node). The device number decides, or the source if the number is anonymous.
+    /// The minors of the loop devices that contain the mounted filesystem (none for a bind of a
+    /// device node). The kernel's numbers decide. The mount source is only a text: a user chooses
+    /// that of most filesystems, and `btrfs device scan` changes that of a mounted btrfs.
+    pub fn loop_minors(&self) -> impl Iterator<Item = u32> {
+        let (major, minor) = self.device;
+        let numbered = (major == super::LOOP_MAJOR).then_some(minor);
+        numbered.into_iter().chain(self.btrfs_loops.iter().copied())
+    }
+
+    /// The first of [`MountEntry::loop_minors`]. Only a btrfs has more than one.
     pub fn loop_minor(&self) -> Option<u32> {
-        match self.device {
-            (super::LOOP_MAJOR, minor) => Some(minor),
-            // Only btrfs: for other filesystems with an anonymous number, a user can choose any
-            // source. The mount of a device node (devtmpfs, tmpfs) has an anonymous number, too.
-            (0, _) if *self.fs_type == *"btrfs" => loop_name(&self.source),
-            _ => None,
-        }
+        self.loop_minors().next()
+    }
+
+    /// True if the mounted filesystem is on this loop device.
+    pub fn is_on_loop(&self, minor: u32) -> bool {
+        self.loop_minors().any(|on| on == minor)
+    }
+
+    /// True for a btrfs. [`MountEntry::btrfs_loops`] has its devices.
+    pub(super) fn is_btrfs(&self) -> bool {
+        *self.fs_type == *"btrfs"
     }
 
     /// The loop device of a bound device node of this directory.
@@ -104,7 +119,7 @@ impl Keyed for MountEntry {
 
     fn keys(&self) -> impl Iterator<Item = MountKey> {
         let at = MountKey::At(self.mount_point.clone());
-        let of_loop = self.loop_minor().map(MountKey::Loop);
+        let of_loop = self.loop_minors().map(MountKey::Loop);
         std::iter::once(at).chain(of_loop).chain(self.loop_node.map(MountKey::LoopNode))
     }
 }
@@ -131,16 +146,7 @@ struct DeviceNodes {
 impl MountTable {
     /// Parses mountinfo text. An invalid line is an error that contains the line.
     pub fn parse(text: &[u8]) -> Result<MountTable, String> {
-        let mut words = Words::default();
-        let entries = text
-            .split(|&b| b == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| {
-                parse_line(line, &mut words)
-                    .ok_or_else(|| format!("no mountinfo: {:?}", String::from_utf8_lossy(line)))
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(MountTable::of(entries))
+        parse(text).map(MountTable::of)
     }
 
     /// Makes the table of these mounts, in the kernel's order.
@@ -220,6 +226,18 @@ fn at(path: &Path) -> MountKey {
     MountKey::At(path.into())
 }
 
+/// Parses the lines of mountinfo.
+pub(super) fn parse(text: &[u8]) -> Result<Vec<MountEntry>, String> {
+    let mut words = Words::default();
+    text.split(|&b| b == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| {
+            parse_line(line, &mut words)
+                .ok_or_else(|| format!("no mountinfo: {:?}", String::from_utf8_lossy(line)))
+        })
+        .collect()
+}
+
 /// Parses `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`. It
 /// splits at single spaces, because a source can be empty.
 fn parse_line(line: &[u8], words: &mut Words) -> Option<MountEntry> {
@@ -248,6 +266,7 @@ fn parse_line(line: &[u8], words: &mut Words) -> Option<MountEntry> {
         source,
         super_options: words.options(&super_options),
         loop_node: None,
+        btrfs_loops: Vec::new(),
     })
 }
 

@@ -101,7 +101,7 @@ impl Node {
                 path.display()
             ))
         })?;
-        let device = devices.iter().find(|d| Some(d.minor) == entry.loop_minor());
+        let device = devices.iter().find(|d| entry.is_on_loop(d.minor));
         match device {
             Some(device) => self.grow_mounted(record, &image, device, &entry.mount_point, fs),
             None => Ok(()),

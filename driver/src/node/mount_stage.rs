@@ -90,7 +90,9 @@ impl Mounting<'_> {
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner, path)?;
         let mount = self.view.mount_at(path);
-        let Some((entry, minor)) = mount.and_then(|e| Some((e, e.loop_minor()?))) else {
+        let of_volume = |minor: &u32| self.view.own().any(|own| own.minor == *minor);
+        let found = mount.and_then(|e| Some((e, e.loop_minors().find(of_volume)?)));
+        let Some((entry, minor)) = found else {
             let why = "something else is mounted over the staged volume";
             return Err(target_path::wrong(path, why));
         };

@@ -12,7 +12,7 @@ use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
-use crate::kernel::{BindFlags, loop_path};
+use crate::kernel::{self, BindFlags, Kernel, LoopDevice, LoopInfo};
 use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
@@ -52,6 +52,26 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
     match stage.path == path || sibling {
         true => Ok(stage),
         false => Err(not_staged(format!(", but at {}", stage.path.display()))),
+    }
+}
+
+/// The error for a block volume without its device.
+fn lost(record: &VolumeRecord) -> Error {
+    Error::FailedPrecondition(format!(
+        "volume {} has lost its loop device: stage it again",
+        record.id
+    ))
+}
+
+/// Opens a volume's device again, unless another file is behind it now.
+pub(super) fn reopen(
+    kernel: &dyn Kernel,
+    record: &VolumeRecord,
+    own: &LoopInfo,
+) -> Result<LoopDevice> {
+    match kernel.loop_reopen(own) {
+        Err(kernel::Error::NotFound { .. }) => Err(lost(record)),
+        opened => Ok(opened?),
     }
 }
 
@@ -159,10 +179,7 @@ impl Node {
         let view = self.look(&self.owner(record), &[&wanted.path])?;
         let decided = self.judge(&view, stage, wanted)?;
         let Some(own) = view.own().next() else {
-            return Err(Error::FailedPrecondition(format!(
-                "volume {} has lost its loop device: stage it again",
-                record.id
-            )));
+            return Err(lost(record));
         };
         if decided == Publish::Done {
             return Ok(());
@@ -175,14 +192,17 @@ impl Node {
             )));
         }
         let made = target_path::make_file(&wanted.path)?;
-        let bound = match wanted.read_only {
-            false => Ok(own.minor),
+        // Another program could detach the device and take its number before the bind. It can't
+        // while this process has the device open.
+        let held = if wanted.read_only {
             // A read-only bind of a device node would still take writes.
-            true => self.read_only_device(record, &view, own, &wanted.path),
+            self.read_only_device(record, &view, own, &wanted.path)
+        } else {
+            reopen(kernel, record, own)
         };
-        let bound = bound.and_then(|minor| {
+        let bound = held.and_then(|device| {
             let flags = BindFlags { read_only: wanted.read_only, ..BindFlags::default() };
-            Ok(kernel.bind(&loop_path(minor), &wanted.path, flags)?)
+            Ok(kernel.bind(&device.path(), &wanted.path, flags)?)
         });
         bound.inspect_err(|_| self.give_up(record, &wanted.path, made))
     }

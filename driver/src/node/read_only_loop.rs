@@ -3,33 +3,34 @@
 
 use std::path::Path;
 
+use super::publish::reopen;
 use super::{Error, Node, Result, loop_device};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::{self, BLOCK_SIZE, LoopInfo, LoopSpec};
+use crate::kernel::{self, BLOCK_SIZE, LoopDevice, LoopInfo, LoopSpec};
 use crate::storage::VolumeRecord;
 
 /// How many minors to try: other programs attach loop devices at the same time.
 const ATTEMPTS: usize = 16;
 
 impl Node {
-    /// Attaches the read-only device for a target. The record stores the minor before the attach,
-    /// so the driver finds the device after a crash.
+    /// Attaches the read-only device for a target, and holds it open. The record stores the minor
+    /// before the attach, so the driver finds the device after a crash.
     pub(super) fn read_only_device(
         &self,
         record: &VolumeRecord,
         view: &VolumeState,
         own: &LoopInfo,
         target: &Path,
-    ) -> Result<u32> {
+    ) -> Result<LoopDevice> {
         let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.read_only_loops.get(target));
         if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
             if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
-                return Ok(info.minor);
+                return reopen(kernel, record, info);
             }
             detach(kernel, info)?;
         }
-        let below = kernel.loop_reopen(own)?;
+        let below = reopen(kernel, record, own)?;
         for minor in view.kernel().free_minors().take(ATTEMPTS) {
             self.pools.update_volume(&record.id, |r| {
                 if let Some(stage) = &mut r.stage {
@@ -49,7 +50,7 @@ impl Node {
                 Err(other) => return Err(other.into()),
                 Ok(device) => {
                     kernel.loop_set_read_ahead(&device, record.settings.read_ahead())?;
-                    return Ok(minor);
+                    return Ok(device);
                 }
             }
         }

@@ -75,14 +75,18 @@ impl Node {
         loop {
             let view = self.look(owner, &[target])?;
             let found = view.at(target);
-            match found {
-                Found::Nothing => return Ok(cleared),
-                Found::Foreign(what) => return Err(foreign(target, &what)),
-                Found::Filesystem { .. } | Found::Device { .. } | Found::Stale => {
-                    kernel.unmount(target)?;
-                    cleared = true;
-                }
+            let Some(top) = view.top(target) else {
+                return Ok(cleared);
+            };
+            if let Found::Foreign(what) = found {
+                return Err(foreign(target, &what));
             }
+            match kernel.unmount_exactly(top) {
+                // The next look shows what came there meanwhile.
+                Err(kernel::Error::Covered { .. } | kernel::Error::NotFound { .. }) => continue,
+                unmounted => unmounted?,
+            }
+            cleared = true;
             if let Found::Device { minor, read_only: true } = found {
                 let unrecorded = |l: &&kernel::LoopInfo| {
                     l.minor == minor && !view.read_only().any(|known| known.minor == minor)

@@ -8,7 +8,7 @@ use super::volume_lookup::Known;
 use super::{Error, Node, Result, loop_device, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
-use crate::kernel::{self, LoopInfo, loop_names};
+use crate::kernel::{self, LoopInfo, MountEntry, loop_names};
 use crate::storage::{self, Access, VolumeId, VolumeRecord};
 
 impl Node {
@@ -111,10 +111,19 @@ impl Node {
     /// Does the same after a look that nothing in this call has outdated.
     fn release_seen(&self, view: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel();
-        let stacked = view.mounts().filter(|e| e.mount_point == path).count();
-        if view.mount_at(path).is_some() {
-            for _ in 0..stacked {
-                kernel.unmount(path)?;
+        let mut stacked = view.mounts().filter(|e| e.mount_point == path).count();
+        let mut top = view.mount_at(path).cloned();
+        while let Some(mount) = top.take() {
+            kernel.unmount_exactly(&mount)?;
+            stacked -= 1;
+            if stacked > 0 {
+                top = kernel::topmost_mount(kernel, path)?;
+            }
+            // A mount of others may be between two of this volume.
+            if let Some(next) = &top
+                && !view.mounts().any(|own| own.id == next.id)
+            {
+                return Err(foreign_mount(path, next));
             }
         }
         let mut left = Vec::new();
@@ -130,9 +139,13 @@ impl Node {
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
         match kernel::topmost_mount(self.pools.kernel(), path)? {
             None => Ok(()),
-            Some(entry) => Err(foreign(path, &format!("{} ({})", entry.fs_type, entry.source))),
+            Some(entry) => Err(foreign_mount(path, &entry)),
         }
     }
+}
+
+fn foreign_mount(path: &Path, mount: &MountEntry) -> Error {
+    foreign(path, &format!("{} ({})", mount.fs_type, mount.source))
 }
 
 /// Checks that a path has no mount, or one of this volume.

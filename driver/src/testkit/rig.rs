@@ -379,6 +379,17 @@ impl<K: TestKernel> Rig<K> {
         Ok(self.node.node_get_volume_stats(request)?.usage)
     }
 
+    /// The reasons of a block volume's problems, and of those at a target.
+    pub(crate) fn reasons_at(&self, id: impl ToString, target: &Path) -> Vec<String> {
+        let request = csi::NodeGetVolumeHealthRequest {
+            volume_id: id.to_string(),
+            volume_publish_path: text(target),
+            ..Default::default()
+        };
+        let health = self.node.node_get_volume_health(request).unwrap().volume_health.unwrap();
+        health.health_statuses.into_iter().map(|entry| entry.reason).collect()
+    }
+
     /// Mount points beneath the rig except those of pools, in the kernel's order.
     pub(crate) fn mounted(&self) -> Vec<PathBuf> {
         let table = self.kernel.mounts().unwrap();

@@ -8,6 +8,7 @@ mod growth;
 mod lifecycle;
 mod mapped;
 mod odd;
+mod renamed;
 mod safety;
 
 /// A node over the machine's kernel.

@@ -81,6 +81,16 @@ pub(crate) fn attach_late(at: &Path, over: &Path, look: impl FnOnce()) {
     move_mount(tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).unwrap();
 }
 
+/// Has btrfs scan a loop device by this path, as a container with a `/dev` of its own can.
+pub(crate) fn scan_as(minor: u32, path: &Path) {
+    let script = format!(
+        "mount -t tmpfs none /dev && mknod /dev/btrfs-control c 10 234 && mknod {path} b 7 {minor} \
+         && btrfs device scan {path}",
+        path = path.display()
+    );
+    run("unshare", &["--mount", "--propagation", "private", "sh", "-ec", &script]);
+}
+
 /// A path as a tool's argument.
 pub(crate) fn arg(path: &Path) -> &str {
     path.to_str().unwrap()

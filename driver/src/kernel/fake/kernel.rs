@@ -8,7 +8,7 @@ use hostloop_events::phase;
 
 use super::Model;
 use super::fake_signature::Content;
-use super::mounting::{bind, lexical, mount, place};
+use super::mounting::{bind, mount, place};
 use super::state::{Device, State};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
@@ -109,25 +109,21 @@ impl Kernel for Model {
         })
     }
 
-    fn unmount(&self, target: &Path) -> Result<()> {
-        self.act("unmount", target, |s| {
-            let path = match place("unmount", target) {
-                // Nothing can be mounted on a symlink.
-                Err(Error::Io { .. }) => Err(Error::errno("unmount", target, libc::ENOENT)),
-                // The directory was removed under its mount. The model allows that; the real kernel
-                // returns EBUSY.
-                Err(Error::NotFound { .. }) => Ok(lexical(target)),
-                other => other,
-            }?;
-            let Some(entry) = s.at(&path).map(|m| m.entry.clone()) else {
-                return Err(Error::errno("unmount", target, libc::ENOENT));
+    fn unmount_exactly(&self, mount: &MountEntry) -> Result<()> {
+        let path = &*mount.mount_point;
+        self.act("unmount", path, |s| {
+            let Some(top) = s.at(path).map(|m| m.entry.id) else {
+                return Err(Error::errno("unmount", path, libc::ENOENT));
             };
-            let has_children = s.mounts.iter().any(|m| m.entry.parent == entry.id);
-            if has_children || s.busy.contains(&path) {
-                return Err(Error::errno("unmount", target, libc::EBUSY));
+            if top != mount.id {
+                return Err(Error::Covered { op: "unmount", path: path.to_path_buf() });
+            }
+            let has_children = s.mounts.iter().any(|m| m.entry.parent == top);
+            if has_children || s.busy.iter().any(|busy| busy == path) {
+                return Err(Error::errno("unmount", path, libc::EBUSY));
             }
             // An unmounted frozen filesystem leaves the table like any other, and stays frozen.
-            s.mounts.retain(|m| m.entry.id != entry.id);
+            s.mounts.retain(|m| m.entry.id != top);
             Ok(())
         })
     }

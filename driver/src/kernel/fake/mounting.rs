@@ -20,14 +20,6 @@ pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
     std::fs::canonicalize(path).map_err(failed)
 }
 
-/// Resolves a path that may lack its last component.
-pub(super) fn lexical(path: &Path) -> PathBuf {
-    match (path.parent().map(std::fs::canonicalize), path.file_name()) {
-        (Some(Ok(parent)), Some(name)) => parent.join(name),
-        _ => path.to_path_buf(),
-    }
-}
-
 pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     let failed = |number| Error::errno("mount", spec.target, number);
     let target = place("mount", spec.target)?;
@@ -61,10 +53,12 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     s.supers
         .entry(device)
         .or_insert_with(|| Super::new(spec.fs, uuid, spec.device, read_only, data));
-    let number = match device {
-        Device::Loop(minor) if spec.fs == FsType::Btrfs => (0, 100 + minor % 1000),
-        Device::Loop(minor) => (LOOP_MAJOR, minor),
-        Device::Disk(id) => (254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()),
+    let (number, btrfs_loops) = match device {
+        Device::Loop(minor) if spec.fs == FsType::Btrfs => ((0, 100 + minor % 1000), vec![minor]),
+        Device::Loop(minor) => ((LOOP_MAJOR, minor), Vec::new()),
+        Device::Disk(id) => {
+            ((254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()), Vec::new())
+        }
     };
     s.push(Mounted {
         entry: MountEntry {
@@ -79,6 +73,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
             source: spec.device.display().to_string().into(),
             super_options: "".into(),
             loop_node: None,
+            btrfs_loops,
         },
         device: Some(device),
     });

@@ -33,6 +33,7 @@ mod ioctls {
 
     nix::ioctl_read_bad!(mnt_get_info, libc::NS_MNT_GET_INFO, libc::mnt_ns_info);
     nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
+    nix::ioctl_read!(btrfs_fs_info, 0x94, 31, super::BtrfsInfo);
     nix::ioctl_readwrite!(btrfs_dev_stats, 0x94, 52, super::BtrfsStats);
 }
 
@@ -44,6 +45,15 @@ pub(super) struct BtrfsDevice {
     bytes_used: u64,
     pub(super) total_bytes: u64,
     after: [u64; 507],
+}
+
+/// `struct btrfs_ioctl_fs_info_args`.
+#[repr(C)]
+pub(super) struct BtrfsInfo {
+    max_id: u64,
+    num_devices: u64,
+    pub(super) fsid: [u8; 16],
+    after: [u64; 124],
 }
 
 /// `struct btrfs_ioctl_get_dev_stats`: write, read, flush, corruption and generation errors.
@@ -58,6 +68,7 @@ pub(super) struct BtrfsStats {
 
 const _: () = {
     assert!(size_of::<BtrfsDevice>() == 4096);
+    assert!(size_of::<BtrfsInfo>() == 1024);
     assert!(size_of::<BtrfsStats>() == 1032);
     assert!(size_of::<loop_config>() == 304);
 };
@@ -194,6 +205,14 @@ pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
     // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_info(on.as_raw_fd(), &raw mut device) })?;
     Ok(device)
+}
+
+/// Calls BTRFS_IOC_FS_INFO.
+pub(super) fn btrfs_info(on: &File) -> io::Result<BtrfsInfo> {
+    let mut info = BtrfsInfo { max_id: 0, num_devices: 0, fsid: [0; 16], after: [0; 124] };
+    // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
+    done(unsafe { ioctls::btrfs_fs_info(on.as_raw_fd(), &raw mut info) })?;
+    Ok(info)
 }
 
 /// Calls BTRFS_IOC_GET_DEV_STATS for the first device.

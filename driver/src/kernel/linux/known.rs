@@ -22,7 +22,7 @@ use rustix::fs::{StatVfs, StatVfsMountFlags};
 
 use super::statmount::Shown;
 use super::uevents::{Changes, Uevents};
-use super::{Linux, ioctl, loopdev, mount, statmount};
+use super::{Linux, btrfs, ioctl, loopdev, mount, statmount};
 use crate::kernel::file::mount_id;
 use crate::kernel::mount_words::Words;
 use crate::kernel::{
@@ -180,6 +180,8 @@ struct Mounts {
     unlisted: Option<u32>,
     queries: MountQueries,
     table: MountTable,
+    /// Numbers of the btrfs mounts without known devices: their filesystem could not be asked yet.
+    unasked: BTreeSet<u64>,
     words: Words,
 }
 
@@ -188,14 +190,28 @@ impl Mounts {
         // Opened first: poll reports what changes from now on.
         let open = |path| File::open(path).map_err(|e| Error::io("open", path, e));
         let (notice, opened) = (open(MOUNTINFO)?, open(NAMESPACE)?);
-        let (unlisted, table, words) = (None, MountTable::default(), Words::default());
-        let mut mounts = Mounts { namespace, notice, opened, unlisted, queries, table, words };
+        let mut mounts = Mounts {
+            namespace,
+            notice,
+            opened,
+            unlisted: None,
+            queries,
+            table: MountTable::default(),
+            unasked: BTreeSet::new(),
+            words: Words::default(),
+        };
         mounts.list()?;
         Ok(mounts)
     }
 
     /// Reads what changed since the last time. This process has unmounted something at these paths.
     fn follow(&mut self, unmounted: &[PathBuf]) -> Result<()> {
+        self.follow_changes(unmounted)?;
+        self.ask_again();
+        Ok(())
+    }
+
+    fn follow_changes(&mut self, unmounted: &[PathBuf]) -> Result<()> {
         if !self.has_changed()? {
             return Ok(());
         }
@@ -230,13 +246,25 @@ impl Mounts {
             new.push((id, statmount::stat(id, |mount| mount.entry(words)).ok()??));
         }
         let mut table = self.table.clone();
-        table.change(gone, new);
+        let unasked = add(&mut table, gone, new);
         let all = u32::try_from(table.entries.len()).ok()?.checked_add(unlisted)?;
         if ioctl::count_mounts(&self.opened).ok()? != all {
             return None;
         }
         self.table = table;
+        self.unasked.extend(unasked);
         Some(())
+    }
+
+    /// Asks those filesystems again that could not be asked before.
+    fn ask_again(&mut self) {
+        if self.unasked.is_empty() || self.queries == MountQueries::Table {
+            return;
+        }
+        let unasked = std::mem::take(&mut self.unasked);
+        let entry = |id: u64| Some((id, (**self.table.entries.get(id)?).clone()));
+        let entries: Vec<_> = unasked.into_iter().filter_map(entry).collect();
+        self.unasked = add(&mut self.table, [], entries).into_iter().collect();
     }
 
     /// Lists all mounts, and reads those that are new.
@@ -250,11 +278,12 @@ impl Mounts {
             MountQueries::Table => None,
             MountQueries::ById | MountQueries::Counted => by_id(&self.table, &mut self.words),
         };
-        let Some(table) = listed else {
+        let Some((table, unasked)) = listed else {
             self.queries = MountQueries::Table;
             (self.unlisted, self.table) = (None, mount::table()?);
             return Ok(());
         };
+        self.unasked.extend(unasked);
         let all = before.filter(|all| count() == Some(*all));
         let listed = u32::try_from(table.entries.len()).ok();
         self.unlisted = all.zip(listed).and_then(|(all, listed)| all.checked_sub(listed));
@@ -277,9 +306,23 @@ const LATEST: usize = 64;
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
-/// Lists the mounts by ID, and reads those that `known` does not have. `None` if this kernel does
-/// not show all fields by ID: it needs Linux 6.13.
-fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
+/// Removes and adds mounts by their IDs, with the loop devices of each btrfs. Returns the IDs of
+/// those that could not be asked for theirs.
+fn add(
+    table: &mut MountTable,
+    gone: impl IntoIterator<Item = u64>,
+    new: Vec<(u64, MountEntry)>,
+) -> Vec<u64> {
+    let (ids, mut entries): (Vec<u64>, Vec<MountEntry>) = new.into_iter().unzip();
+    let unasked = btrfs::find_loops(&mut entries);
+    table.change(gone, ids.iter().copied().zip(entries));
+    unasked.into_iter().map(|at| ids[at]).collect()
+}
+
+/// Lists the mounts by ID, and reads those that `known` does not have. Returns also the IDs of the
+/// btrfs mounts that could not be asked. `None` if this kernel does not show all fields by ID: it
+/// needs Linux 6.13.
+fn by_id(known: &MountTable, words: &mut Words) -> Option<(MountTable, Vec<u64>)> {
     let listed = statmount::list(0).ok()?;
     // The IDs are in rising order.
     let gone = known.entries.numbers().filter(|id| listed.binary_search(id).is_err());
@@ -293,8 +336,8 @@ fn by_id(known: &MountTable, words: &mut Words) -> Option<MountTable> {
         }
     }
     let mut table = known.clone();
-    table.change(gone, new);
-    has_source.then_some(table)
+    let unasked = add(&mut table, gone, new);
+    has_source.then_some((table, unasked))
 }
 
 impl Known {

@@ -41,7 +41,7 @@ pub(super) fn control() -> Result<LoopControl> {
 
 pub(super) fn attach(linux: &Linux, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
     let (minor, configured) = match spec.minor {
-        Some(minor) => (minor, attach_at(linux, spec, minor)?),
+        Some(minor) => (minor, attach_there(linux, spec, minor)?),
         None => attach_free(linux, spec)?,
     };
     let held = hold(linux, minor, spec);
@@ -177,6 +177,18 @@ fn first_free<E, T>(
         refused.insert(minor);
     }
     Err(Error::errno("LOOP_CONFIGURE", "/dev/loop-control", libc::EBUSY))
+}
+
+/// Attaches at this minor and no other. A device that the kernel is still detaching is busy for
+/// milliseconds, without a file that sysfs shows.
+fn attach_there(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
+    for pause in [1, 2, 5, 10, 20, 40] {
+        match attach_at(linux, spec, minor) {
+            Err(Error::Busy { .. }) if !is_attached(minor) => sleep(Duration::from_millis(pause)),
+            attached => return attached,
+        }
+    }
+    attach_at(linux, spec, minor)
 }
 
 fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {

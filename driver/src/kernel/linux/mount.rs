@@ -8,25 +8,34 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::mount::{MntFlags, umount2};
 use rustix::fs::CWD;
 use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
 
-use super::{ioctl, read_attribute};
+use super::{btrfs, ioctl, read_attribute, unmount};
 use crate::kernel::failpoint::effect;
 use crate::kernel::file::{mount_id, name_of};
 use crate::kernel::mount_flags::flags_and_data;
-use crate::kernel::{BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result};
+use crate::kernel::{
+    BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result, mountinfo,
+};
 
 #[cfg(test)]
 mod tests;
 
 /// Reads this thread's mount table (its process's, unless the thread alone entered a namespace).
 pub(super) fn table() -> Result<MountTable> {
+    let mut entries = entries()?;
+    // Where a filesystem can't be asked, its devices stay unknown.
+    btrfs::find_loops(&mut entries);
+    Ok(MountTable::of(entries))
+}
+
+/// The mounts of the table, without what it does not show.
+pub(super) fn entries() -> Result<Vec<MountEntry>> {
     let path = "/proc/thread-self/mountinfo";
     let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
-    MountTable::parse(&text).map_err(|e| Error::io("parse", path, io::Error::other(e)))
+    mountinfo::parse(&text).map_err(|e| Error::io("parse", path, io::Error::other(e)))
 }
 
 pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
@@ -44,7 +53,7 @@ pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
         && let Err(e) = device_number(spec.device).and_then(xfs_gives_up)
     {
         // No mount is better than one that can hang without limit.
-        let _ = umount2(spec.target, MntFlags::UMOUNT_NOFOLLOW);
+        let _ = unmount::just_mounted(spec);
         return Err(e);
     }
     Ok(())
@@ -101,7 +110,7 @@ fn explained(e: io::Error, fs: FsType, data: &str) -> io::Error {
 }
 
 /// Device number of a block device.
-fn device_number(device: &Path) -> Result<u64> {
+pub(super) fn device_number(device: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(device).map_err(|e| Error::io("stat", device, e))?;
     if metadata.file_type().is_block_device() {
         Ok(metadata.rdev())
@@ -210,9 +219,9 @@ fn entry_of(file: &File) -> Result<Option<MountEntry>> {
 /// holds a mount for an instant. So does a program that another thread is starting: until exec, it
 /// has copies of this process's handles. A starting container has copies of all mounts. If one of
 /// them was read-only, the filesystem can't be mounted writable until the copy is gone.
-const BUSY_WAIT: Duration = Duration::from_secs(2);
+pub(super) const BUSY_WAIT: Duration = Duration::from_secs(2);
 
-fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(super) fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let deadline = Instant::now() + BUSY_WAIT;
     let mut pause = Duration::from_millis(1);
     loop {
@@ -224,15 +233,4 @@ fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         }
         pause = (pause * 2).min(Duration::from_millis(20));
     }
-}
-
-pub(super) fn unmount(target: &Path) -> Result<()> {
-    effect("unmount").map_err(|e| Error::io("unmount", target, e))?;
-    while_busy(|| Ok(umount2(target, MntFlags::UMOUNT_NOFOLLOW)?)).map_err(|e| {
-        match e.raw_os_error() {
-            // No mount has its root there.
-            Some(libc::EINVAL) => Error::errno("unmount", target, libc::ENOENT),
-            _ => Error::io("unmount", target, e),
-        }
-    })
 }

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use linux_raw_sys::general as raw;
 
@@ -48,6 +49,10 @@ pub(super) struct Shown<'a> {
 }
 
 impl Shown<'_> {
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        path == self.mount_point
+    }
+
     pub(super) fn has_source(&self) -> bool {
         self.source.is_some()
     }
@@ -69,6 +74,7 @@ impl Shown<'_> {
             source: words.text(self.source()),
             super_options: words.options(&self.super_options),
             loop_node: None,
+            btrfs_loops: Vec::new(),
         }
     }
 
@@ -87,6 +93,8 @@ impl Shown<'_> {
             super_options,
             // Derived from the other mounts.
             loop_node: _,
+            // Not in an answer.
+            btrfs_loops: _,
         } = entry;
         (self.id, Some(self.unique_id), self.parent) == (*id, *unique_id, *parent)
             && self.device == *device
@@ -107,10 +115,19 @@ fn request(id: u64, param: u64) -> raw::mnt_id_req {
 /// The unique IDs of the mounts of this thread's namespace that are greater than `after`, in the
 /// order of mountinfo. The kernel gives each new mount a greater ID.
 pub(super) fn list(after: u64) -> io::Result<Vec<u64>> {
+    list_beneath(raw::LSMT_ROOT as i64 as u64, after)
+}
+
+/// True if anything is mounted on this mount.
+pub(super) fn has_beneath(id: u64) -> io::Result<bool> {
+    Ok(!list_beneath(id, 0)?.is_empty())
+}
+
+fn list_beneath(mount: u64, after: u64) -> io::Result<Vec<u64>> {
     let mut ids = Vec::new();
     loop {
         let last = ids.last().copied().unwrap_or(after);
-        let request = request(raw::LSMT_ROOT as i64 as u64, last);
+        let request = request(mount, last);
         let mut room = [0_u64; BATCH];
         // SAFETY: the request has its size. The kernel writes at most `room.len()` IDs.
         let answer = unsafe {

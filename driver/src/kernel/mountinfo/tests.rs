@@ -20,7 +20,7 @@ fn reads_what_the_kernel_writes() {
     let table = MountTable::parse(TABLE.as_bytes()).unwrap();
     let minors = table.entries.iter().map(|e| (e.id, e.loop_minor()));
     let minors: Vec<_> = minors.filter(|(_, minor)| minor.is_some()).collect();
-    let expected = [(81, 3), (82, 12), (86, 3), (87, 3)];
+    let expected = [(81, 3), (86, 3), (87, 3)];
     assert_eq!(minors, expected.map(|(id, minor)| (id, Some(minor))));
     let of_loop: Vec<_> = table.of_loop(3).map(|e| e.id).collect();
     assert_eq!(of_loop, [81, 86, 87]);
@@ -30,6 +30,18 @@ fn reads_what_the_kernel_writes() {
     assert_eq!(at("/nameless").super_options, "rw,size=1k".into());
     assert_eq!(at("/pod").root, Path::new(r"/sub\dir"));
     assert!(at("/pod").read_only() && !at("/block").read_only());
+}
+
+/// `btrfs device scan` changes the source of a mounted filesystem to any text.
+#[test]
+fn a_btrfs_is_on_the_devices_that_the_kernel_names() {
+    let mut entries = parse(TABLE.as_bytes()).unwrap();
+    let btrfs = entries.iter_mut().find(|e| e.is_btrfs()).unwrap();
+    assert_eq!((&*btrfs.source, btrfs.loop_minor()), ("/dev/loop12", None));
+    btrfs.btrfs_loops = vec![5, 7];
+    let table = MountTable::of(entries);
+    let of_loop = |minor| table.of_loop(minor).map(|e| e.id).collect::<Vec<_>>();
+    assert_eq!([3, 5, 7, 12].map(of_loop), [vec![81, 86, 87], vec![82], vec![82], vec![]]);
 }
 
 /// A pod may make device nodes on its own filesystem and have kubelet bind them.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::owner;
 use super::pool_directory::{Ground, identity, refused, unavailable};
 use super::registry::{Entry, Known};
-use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe};
+use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::directory::open_dir;
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
 
@@ -129,7 +129,7 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
             if !mount.read_only() {
                 return Ok(true);
             }
-            let unmounted = kernel.unmount(at).map_err(|e| {
+            let unmounted = kernel.unmount_exactly(mount).map_err(|e| {
                 let at = at.display();
                 let why = format!("it is mounted read-only at {at}, and can't be unmounted: {e}");
                 unavailable(spec, why)
@@ -277,7 +277,11 @@ impl Mounting<'_> {
             }
             Ok(found)
         });
-        self.kernel.unmount(self.at)?;
+        if let Some(mount) = topmost_mount(self.kernel, self.at)?
+            && mount.device == self.device.number
+        {
+            self.kernel.unmount_exactly(&mount)?;
+        }
         Ok(found?.is_some())
     }
 }

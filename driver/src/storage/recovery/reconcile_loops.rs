@@ -14,7 +14,7 @@ use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec, loop_names};
 use crate::storage::file_names::EntryKind;
 use crate::storage::issue::Holds;
-use crate::storage::{About, Access, Pool, Result, Stage, VolumeRecord};
+use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
 
 #[cfg(test)]
 mod tests;
@@ -58,8 +58,7 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(e) => {
-                    let what = format!("recovery: {step:?} failed: {e}");
-                    note(pool, &found.volume, what);
+                    note(pool, &found.volume, failed(&step, &e, &state));
                     break;
                 }
             }
@@ -159,7 +158,7 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState) -
             return unstaged(busy, view, "which is not the device it is staged on");
         }
         if view.device(minor).is_some() {
-            return vec![minor_taken(minor, view)];
+            return vec![LoopStep::Report(minor_taken(minor, view))];
         }
         if let Some(other) = busy.first() {
             let but = format!("while targets are bound to /dev/loop{minor}");
@@ -169,20 +168,31 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState) -
     }
     let over = minor;
     steps.extend(lost.into_iter().map(|minor| match view.device(minor) {
-        Some(_) => minor_taken(minor, view),
+        Some(_) => LoopStep::Report(minor_taken(minor, view)),
         None => LoopStep::AttachReadOnly { minor, over },
     }));
     steps
 }
 
-/// Reports targets that are bound to a device with another file.
-fn minor_taken(minor: u32, view: &KernelState) -> LoopStep {
+/// Describes targets that are bound to a device with another file.
+fn minor_taken(minor: u32, view: &KernelState) -> String {
     let bound = view.mounts.of_loop_node(minor);
     let targets = bound.map(|m| m.mount_point.display().to_string());
     let targets = targets.collect::<Vec<_>>().join(", ");
-    LoopStep::Report(format!(
+    format!(
         "its targets ({targets}) are bound to /dev/loop{minor}, which now holds another file: unpublish them"
-    ))
+    )
+}
+
+/// Describes a step that failed. Another program may take a free device at any moment.
+fn failed(step: &LoopStep, error: &Error, view: &KernelState) -> String {
+    match (step, error) {
+        (
+            LoopStep::Attach(minor) | LoopStep::AttachReadOnly { minor, .. },
+            Error::Kernel(kernel::Error::Busy { .. }),
+        ) => minor_taken(*minor, view),
+        _ => format!("recovery: {step:?} failed: {error}"),
+    }
 }
 
 /// Applies a step; false ends the volume's steps.

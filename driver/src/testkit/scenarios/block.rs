@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
-use hostloop_driver::kernel::{Kernel, loop_path};
+use hostloop_driver::kernel::{Kernel, LoopInfo, LoopSpec, file_id, loop_path};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{Access, Format};
 
@@ -200,4 +200,73 @@ pub(crate) fn a_lost_device_is_published_again_once_it_is_back<K: TestKernel>() 
         }
     }
     panic!("other programs took the device every time");
+}
+
+/// Any program may take the number of a lost device. No pod may get that program's device, and
+/// pods must be able to leave.
+pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestKernel>() {
+    let mut rig = Rig::<K>::new();
+    let cap = block();
+    let id = rig.staged(Access::Block, "a", &cap);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    rig.publish(id, "a", "r", &cap, true).unwrap();
+    let (own, over) = (rig.device(id), rig.devices_over(id).remove(0));
+    let foreign = File::create_new(rig.root().join("foreign")).unwrap();
+    foreign.set_len(MI).unwrap();
+    let foreign = File::options().read(true).write(true).open(rig.root().join("foreign")).unwrap();
+    let taken = [&over, &own].map(|lost| {
+        rig.kernel.loop_release(lost).unwrap();
+        let (minor, read_only) = (Some(lost.minor), lost.read_only);
+        let spec = LoopSpec { minor, read_only, autoclear: false, ..loop_spec(&foreign) };
+        // Yet another program may be faster, and then has the number.
+        rig.kernel.loop_attach(&spec).is_ok()
+    });
+    let has_foreign = |rig: &Rig<K>| {
+        let devices = [&over, &own].map(|lost| rig.kernel.loop_info(lost.minor).unwrap());
+        let is_foreign = |info: &LoopInfo| info.backing == file_id(&foreign).ok();
+        devices.map(|device| device.as_ref().is_some_and(is_foreign))
+    };
+    assert_eq!(has_foreign(&rig), taken);
+
+    let target = rig.target("p");
+    for read_only in [false, true] {
+        let again = if read_only { "r" } else { "p" };
+        refused!(rig.publish(id, "a", again, &cap, read_only), Error::Path { .. });
+        refused!(rig.publish(id, "a", "q", &cap, read_only), Error::FailedPrecondition(_));
+    }
+    assert!(!rig.target("q").exists());
+    refused!(rig.stats(id, &target), Error::NotFound(_));
+    refused!(rig.expand(id, &target, 32 * MI), Error::NotFound(_));
+    let staged = rig.stage(id, "a", &cap).unwrap_err().to_string();
+    assert!(staged.contains("which has another image now: unpublish them"), "{staged}");
+    let reasons = |rig: &Rig<K>| rig.reasons_at(id, &target);
+    assert_eq!(reasons(&rig), ["LoopDeviceLost", "DeviceLost"]);
+    assert_eq!(has_foreign(&rig), taken, "they are another program's");
+
+    rig.restart();
+    let findings = rig.node.pools.findings();
+    assert!(findings[0].what.contains("now holds another file: unpublish them"), "{findings:?}");
+    assert!(rig.record(id).stage.is_some());
+    assert_eq!(reasons(&rig), ["LoopDeviceLost", "NeedsAttention", "DeviceLost"]);
+
+    for target in ["p", "r"] {
+        rig.unpublish(id, target).unwrap();
+        assert!(!rig.target(target).exists());
+    }
+    assert_eq!(has_foreign(&rig), taken, "they are another program's");
+    rig.stage(id, "a", &cap).unwrap();
+    assert!(![own.minor, over.minor].contains(&rig.device(id).minor) || !K::SHARED);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    rig.publish(id, "a", "r", &cap, true).unwrap();
+    assert_eq!(rig.mount_at("p").loop_node, Some(rig.device(id).minor));
+    assert_eq!(rig.mount_at("r").loop_node, Some(rig.devices_over(id)[0].minor));
+    for target in ["p", "r"] {
+        rig.unpublish(id, target).unwrap();
+    }
+    rig.unstage(id, "a").unwrap();
+    rig.assert_detached(id);
+    assert_eq!(has_foreign(&rig), taken, "they are another program's");
+    for minor in [over.minor, own.minor] {
+        rig.kernel.loop_detach(minor, file_id(&foreign).unwrap()).unwrap();
+    }
 }

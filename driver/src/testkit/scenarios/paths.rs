@@ -69,6 +69,40 @@ pub(crate) fn other_mounts_are_not_touched<K: TestKernel>() {
     assert_eq!(rig.mounted(), before[1..]);
 }
 
+/// A filesystem of another program is between two mounts of the volume at one path.
+pub(crate) fn mounts_of_others_between_those_of_a_volume_stay<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    for (at, from) in [(rig.staging("a"), rig.target("p")), (rig.target("p"), rig.staging("a"))] {
+        new_filesystem(&*rig.kernel, &at, FsType::Ext4, 16 * MI);
+        rig.kernel.bind(&from, &at, Default::default()).unwrap();
+    }
+    let foreign = |rig: &Rig<K>| {
+        let table = rig.kernel.mounts().unwrap();
+        let own = rig.device(id).minor;
+        let ours = table.entries.iter().filter(|m| m.mount_point.starts_with(rig.root()));
+        ours.filter(|m| !m.is_on_loop(own)).map(|m| m.mount_point.to_path_buf()).collect::<Vec<_>>()
+    };
+    let before = foreign(&rig);
+    assert_eq!(before, [rig.staging("a"), rig.target("p")]);
+    for _ in 0..2 {
+        refused!(rig.unpublish(id, "p"), Error::Path { .. });
+        assert_eq!(foreign(&rig), before);
+    }
+    rig.kernel.unmount(&rig.target("p")).unwrap();
+    rig.unpublish(id, "p").unwrap();
+    std::fs::remove_file(rig.target("p").with_extension("img")).unwrap();
+    for _ in 0..2 {
+        rig.unstage(id, "a").unwrap_err();
+        assert_eq!(foreign(&rig), [rig.staging("a")]);
+    }
+    rig.kernel.unmount(&rig.staging("a")).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
 pub(crate) fn only_the_last_component_may_not_be_a_symlink<K: TestKernel>() {
     let rig = Rig::<K>::new();
     let cap = mount("ext4");

@@ -106,7 +106,7 @@ const CHANGES: [Change; 15] = [
         }
         for device in w.devices() {
             attempt("losetup", &["-d", &device]);
-            attempt("losetup", &[&device, arg(&w.foreign())]);
+            insist("losetup", &[&device, arg(&w.foreign())]);
         }
     }),
     ("the device's settings", |w| w.losetup("--direct-io=off")),
@@ -119,6 +119,13 @@ const CHANGES: [Change; 15] = [
 
 fn attempt(program: &str, args: &[&str]) {
     command(program).args(args).output().unwrap();
+}
+
+/// Runs the program until it succeeds: a neighbour may have taken a device's number for a moment.
+fn insist(program: &str, args: &[&str]) {
+    let succeeds = |_: &u32| command(program).args(args).output().unwrap().status.success();
+    let pause = |_| std::thread::sleep(std::time::Duration::from_millis(20));
+    (0..50).take_while(|turn| !succeeds(turn)).for_each(pause);
 }
 
 impl World {
@@ -319,8 +326,9 @@ fn changes_between_any_two_calls(access: &Access, queries: MountQueries) {
             }
             let live = || [&following, &reading].map(|world| world.lives(before, change));
             let [mut known, mut read] = live();
-            // Other tests open loop devices for a moment, and a device detaches only after that.
-            for _ in 0..3 {
+            // Other tests and programs open loop devices for a moment, and a device detaches only
+            // after that. On a busy machine the moment is longer.
+            for _ in 0..10 {
                 if known == read {
                     break;
                 }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostloop_driver::kernel::FsType::{Btrfs, Ext4, Xfs};
-use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::linux::{Linux, MountQueries};
 use hostloop_driver::kernel::{BindFlags, Error, FsType, Kernel, MountEntry, MountSpec};
 use rstest::rstest;
 
 use super::scratch::{Scratch, mount, size};
 use crate::testkit::mount_spec;
-use crate::tools::own_namespace;
+use crate::tools::{arg, own_namespace, run};
 
 const READ_ONLY: BindFlags =
     BindFlags { read_only: true, nosuid: false, nodev: false, noexec: false };
@@ -48,6 +48,97 @@ fn a_read_only_bind_is_never_writable() {
     assert!(!wrote.load(Ordering::Relaxed));
     assert!(!entry(&s, &stage).read_only());
     File::create(stage.join("still writable")).unwrap();
+}
+
+/// On each kind of kernel, and with nothing followed.
+fn kernels() -> Vec<Linux> {
+    let queries = [MountQueries::Table, MountQueries::ById, MountQueries::Counted];
+    let following = queries.map(Linux::following_by);
+    [Linux::new()].into_iter().chain(following).collect()
+}
+
+#[test]
+fn only_the_mount_that_was_seen_is_unmounted() {
+    let s = Scratch::new();
+    let at = s.dir("at").canonicalize().unwrap();
+    let tmpfs = |name: &str| drop(run("mount", &["-t", "tmpfs", name, arg(&at)]));
+    let top = |kernel: &Linux| kernel.known_mounts().unwrap().at(&at).unwrap().clone();
+    for kernel in kernels() {
+        tmpfs("ours");
+        let ours = top(&kernel);
+        tmpfs("foreign");
+        refused!(kernel.unmount_exactly(&ours), Error::Covered { .. });
+        assert_eq!(&*top(&kernel).source, "foreign");
+        run("umount", &[arg(&at)]);
+        // The next mount at the path may even have the same ID.
+        run("umount", &[arg(&at)]);
+        tmpfs("another");
+        let answer = kernel.unmount_exactly(&ours);
+        if ours.unique_id.is_some() {
+            refused!(answer, Error::NotFound { .. });
+            assert_eq!(&*top(&kernel).source, "another");
+        }
+        let _ = kernel.unmount(&at);
+        refused!(kernel.unmount_exactly(&ours), Error::NotFound { .. });
+    }
+}
+
+/// Unmounts the mount of this filesystem type at a path, as often as another one is in the way.
+/// Returns how often one was.
+fn unmount_type(kernel: &Linux, at: &Path, fs_type: &str) -> usize {
+    let table = kernel.mounts().unwrap();
+    let mut here = table.entries.iter().filter(|e| e.mount_point == at);
+    let mount = here.find(|e| *e.fs_type == *fs_type).expect("only its owner unmounts it");
+    (0..)
+        .find(|_| match kernel.unmount_exactly(mount) {
+            Ok(()) => true,
+            Err(Error::Covered { .. } | Error::Busy { .. }) => false,
+            Err(e) => panic!("{fs_type}: {e}"),
+        })
+        .unwrap()
+}
+
+/// Set when it is dropped.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Another program mounts and unmounts at the same path all the time. Each of them must find its
+/// own mount.
+#[test]
+fn mounts_that_come_while_another_is_unmounted_stay() {
+    let s = Scratch::new();
+    let at = s.dir("at").canonicalize().unwrap();
+    let done = AtomicBool::new(false);
+    let mount = |fs| {
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("none"), &at, Some(fs), flags, None::<&str>).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let (mut turns, other) = (0, Linux::new());
+            while !done.load(Ordering::Relaxed) {
+                mount("tmpfs");
+                unmount_type(&other, &at, "tmpfs");
+                turns += 1;
+            }
+            turns
+        });
+        // Ends the other one after a failure, too.
+        let ended = Done(&done);
+        let mut covered = 0;
+        for _ in 0..300 {
+            mount("ramfs");
+            covered += unmount_type(&s.kernel, &at, "ramfs");
+        }
+        drop(ended);
+        println!("{} mounts came meanwhile, {covered} in the way", other.join().unwrap());
+    });
+    assert!(s.kernel.mounts().unwrap().at(&at).is_none());
 }
 
 #[test]
