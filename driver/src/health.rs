@@ -21,8 +21,8 @@ pub use gather::View;
 
 use crate::diagnose::{
     self,
-    pool::{PoolFacts, PoolIssue},
-    volume::Issue,
+    pool::{PoolFacts, PoolIssue, READ_ONLY_TO_DO},
+    volume::{Issue, TO_MOUNT_AGAIN},
 };
 use crate::storage::{Pools, Provisioning, VolumeHandle, VolumeRecord};
 
@@ -106,8 +106,9 @@ pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
     let of = |issue| match issue {
         PoolIssue::Missing(why) => problem(StorageUnreachable, "PoolMissing", why),
         PoolIssue::Silent(why) => problem(StorageUnreachable, "PoolGone", why),
-        PoolIssue::ReadOnly => {
-            let message = "the filesystem it is on is read-only".to_owned();
+        PoolIssue::Lost(lost) => problem(StorageUnreachable, lost.reason, lost.message()),
+        PoolIssue::ReadOnly(which) => {
+            let message = format!("{which}: {READ_ONLY_TO_DO}");
             problem(StorageUnreachable, "PoolReadOnly", message)
         }
         PoolIssue::NearlyFull(message) => problem(StorageDegraded, "PoolNearlyFull", message),
@@ -137,7 +138,7 @@ pub(crate) struct VolumeFacts {
 
 /// Maps a volume's facts to conditions, at most one for each reason.
 pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
-    use VolumeHealthErrorType::{Degraded, Inaccessible};
+    use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
     if let Some(why) = facts.pool.unreachable() {
         let message = format!("pool {}: {why}", facts.pool.name);
         return vec![condition(Inaccessible, "PoolGone", message)];
@@ -150,9 +151,19 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     if let Some(smaller) = &facts.smaller {
         all.push(condition(Degraded, "FilesystemSmaller", smaller));
     }
-    if let (Provisioning::Thin, Some(full)) = (facts.provisioning, facts.pool.nearly_full()) {
+    // A thick volume has its space in the pool, but maybe not below.
+    let full = match facts.provisioning {
+        Provisioning::Thin => facts.pool.nearly_full(),
+        Provisioning::Thick => facts.pool.nearly_full_below(),
+    };
+    if let Some(full) = full {
         let message = format!("pool {}: {full}; writes may soon find no space", facts.pool.name);
         all.push(condition(Degraded, "PoolNearlyFull", message));
+    }
+    if let Some(lost) = &facts.pool.lost {
+        let status = if lost.data { DataLoss } else { Degraded };
+        let message = format!("pool {}: {}", facts.pool.name, lost.message());
+        all.push(condition(status, lost.reason, message));
     }
     if !facts.findings.is_empty() {
         let message = facts.findings.join("; ");
@@ -257,11 +268,11 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
             (Inaccessible, "NotMounted", message)
         }
         Issue::FilesystemShutDown => {
-            let message = "its filesystem has shut down after an error".to_owned();
+            let message = format!("its filesystem has shut down after an error. {TO_MOUNT_AGAIN}");
             (Inaccessible, "FilesystemShutDown", message)
         }
         Issue::FilesystemReadOnly => {
-            let message = "its filesystem has become read-only".to_owned();
+            let message = format!("its filesystem has become read-only. {TO_MOUNT_AGAIN}");
             (Inaccessible, "FilesystemReadOnly", message)
         }
         Issue::Frozen { since_ns } => {

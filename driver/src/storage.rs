@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -30,8 +31,10 @@ pub mod image_file;
 mod index;
 pub mod issue;
 mod joined;
+pub(crate) mod layers;
 mod load;
 mod open;
+pub mod place;
 mod record_io;
 mod recovery;
 mod reservation;
@@ -58,8 +61,10 @@ use self::growths::Growths;
 use self::index::Index;
 use self::issue::{Holds, Noted};
 use self::joined::Joined;
+use self::place::PoolPlace;
 use self::recovery::Unfinished;
 use self::space::{Filesystems, Space};
+use crate::diagnose::pool::{Lost, SparseFile};
 use crate::kernel::{FsUsage, Kernel, file};
 
 /// Properties of a new volume, as in [`VolumeRecord`]; the pool adds ID, time and format state.
@@ -104,6 +109,10 @@ pub struct Pool {
     under_way: Mutex<SpaceRequest>,
     /// The filesystems that provide the pool's space; set once the pool is open.
     space: OnceLock<Space>,
+    /// True if this process has given the pool's image all its blocks.
+    backed: AtomicBool,
+    /// What the pool was opened from, and the mount point of its filesystem.
+    places: Vec<PoolPlace>,
     look: Arc<Joined<Look>>,
     findings: Mutex<Vec<Noted>>,
     /// Groups that the previous process was creating or deleting when it ended, with members that
@@ -117,12 +126,29 @@ pub struct Pool {
 pub type Look = std::result::Result<Reading, String>;
 
 /// The state of an open pool that answers a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Size and free space of the pool's filesystem.
     pub usage: FsUsage,
     /// Space that the pool can still promise to thin volumes.
     pub capacity: Capacity,
+    /// The files under the pool without all their blocks, from the top down.
+    pub sparse: Vec<SparseFile>,
+    /// What the next opening of the pool would not find.
+    pub lost: Option<Lost>,
+}
+
+impl Reading {
+    /// Bytes that can still be written to the pool's filesystem: no more than its free space, and no
+    /// more than the disks below have for it.
+    pub fn free_bytes(&self) -> u64 {
+        let mut free = self.usage.free_bytes;
+        for file in &self.sparse {
+            let held = free.saturating_sub(file.lacks_bytes);
+            free = free.min(held.saturating_add(file.usage.available_bytes));
+        }
+        free
+    }
 }
 
 /// How long an open pool may take to answer a check. Shorter than the timeouts of health RPCs.
@@ -181,10 +207,10 @@ impl Pools {
     pub fn look(&self) -> Vec<(Slot, Option<Look>)> {
         let slots = self.slots();
         for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
-            pool.begin_look();
+            pool.begin_look(&self.kernel);
         }
         let look = |slot: Slot| {
-            let look = slot.state.as_ref().ok().map(Pool::look);
+            let look = slot.state.as_ref().ok().map(|pool| pool.look(&self.kernel));
             (slot, look)
         };
         slots.into_iter().map(look).collect()
@@ -361,19 +387,24 @@ impl Pool {
         self.reflinks
     }
 
-    /// The space that the pool can promise to volumes with this provisioning.
+    /// The space that the pool can promise to volumes with this provisioning. Fails with
+    /// [`Error::Unavailable`] if the next opening of the pool would not find it.
     pub fn capacity(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
+        self.check_place()?;
+        self.promisable(provisioning)
+    }
+
+    fn promisable(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
         let (books, _) = self.books()?;
-        Ok(capacity::capacity(&books, &self.limits, provisioning))
+        let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
+        Ok(capacity::capacity(&books, &self.limits, provisioning, lacks.unwrap_or_default()))
     }
 
     /// Starts a check on another thread; [`Pool::look`] returns its result.
-    pub fn begin_look(self: &Arc<Self>) {
-        let pool = self.clone();
+    pub fn begin_look(self: &Arc<Self>, kernel: &Arc<dyn Kernel>) {
+        let (pool, kernel) = (self.clone(), kernel.clone());
         self.look.begin(move || {
-            let reading = pool.alive().and_then(|()| {
-                Ok(Reading { usage: pool.usage()?, capacity: pool.capacity(Provisioning::Thin)? })
-            });
+            let reading = pool.alive().and_then(|()| pool.read(&*kernel));
             reading.map_err(|e| match e {
                 Error::Unavailable { why, .. } => why,
                 e => e.to_string(),
@@ -381,13 +412,41 @@ impl Pool {
         });
     }
 
+    fn read(self: &Arc<Self>, kernel: &dyn Kernel) -> Result<Reading> {
+        let root = File::from(
+            self.layout
+                .root()
+                .try_clone_to_owned()
+                .map_err(|e| crate::kernel::Error::io("dup", self.root(), e))?,
+        );
+        Ok(Reading {
+            usage: layers::usage(kernel, &root, self.root())?,
+            capacity: self.promisable(Provisioning::Thin)?,
+            sparse: self.sparse_files(kernel)?,
+            lost: self.lost(),
+        })
+    }
+
     /// Checks the pool, or joins a running check. A check that hangs returns an error after two
     /// seconds, and occupies only one thread for any number of callers.
-    pub fn look(self: &Arc<Self>) -> Look {
-        self.begin_look();
+    pub fn look(self: &Arc<Self>, kernel: &Arc<dyn Kernel>) -> Look {
+        self.begin_look(kernel);
         self.look
             .answer(LOOK)
             .unwrap_or_else(|| Err(format!("it has not answered for {} s", LOOK.as_secs())))
+    }
+
+    /// What the pool was opened from and its next opening would not find.
+    fn lost(&self) -> Option<Lost> {
+        self.places.iter().find_map(PoolPlace::lost)
+    }
+
+    /// Fails with [`Error::Unavailable`] if the pool's next opening would not find it, or another
+    /// pool.
+    fn check_place(&self) -> Result<()> {
+        self.alive()?;
+        let why = self.lost().map(|lost| lost.message());
+        why.map_or(Ok(()), |why| Err(Error::Unavailable { name: self.name().to_owned(), why }))
     }
 
     /// Checks that `pool.json` reads back with the pool's identity. The error says why it does not.

@@ -52,11 +52,12 @@ impl Controller {
     /// choose another node, because a claim on this one would wait for the pool.
     fn available(&self, class: &parameters::Class) -> Result<Capacity> {
         let settings = class.changes.create(None)?;
-        match self.pools.named(class.pool.as_deref()) {
+        let pool = self.pools.named(class.pool.as_deref());
+        match pool.and_then(|pool| pool.capacity(settings.provisioning)) {
             Err(storage::Error::UnknownPool(_) | storage::Error::Unavailable { .. }) => {
                 Ok(Capacity::default())
             }
-            pool => Ok(pool?.capacity(settings.provisioning)?),
+            capacity => Ok(capacity?),
         }
     }
 }

@@ -1,12 +1,48 @@
 //! Judges the state of a pool, and finds the loop devices over its files. Pure.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::kernel::{FileId, FsUsage, LoopInfo};
 use crate::record::id::{PoolId, pool_named_in};
 
 #[cfg(test)]
 mod tests;
+
+/// A file under a pool that lacks blocks, such as a sparse image: writes in the pool take space
+/// from the filesystem that holds the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SparseFile {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// Bytes of the file without a block.
+    pub lacks_bytes: u64,
+    /// Usage of the filesystem that holds the file.
+    pub usage: FsUsage,
+}
+
+/// What an open pool lost: its next opening would not find it, or not all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The problem as one CamelCase word.
+    pub reason: &'static str,
+    /// True if data is lost, or will be with the next unmount or reboot.
+    pub data: bool,
+    /// What happened.
+    pub what: String,
+    /// What to do about it.
+    pub to_do: String,
+}
+
+impl Lost {
+    /// What happened and what to do.
+    pub fn message(&self) -> String {
+        format!("{}. {}", self.what, self.to_do)
+    }
+}
+
+/// What to do about a pool on a read-only filesystem.
+pub(crate) const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) says why: a full or failing disk makes filesystems read-only. Mend \
+     that, then check the filesystem and mount it again";
 
 /// Facts about a pool.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +56,11 @@ pub struct PoolFacts {
     pub usage: Option<FsUsage>,
     /// Reserved bytes, which no volume gets.
     pub reserve_bytes: u64,
+    /// The files under the pool without all their blocks, from the top down, and the bytes that
+    /// stay free on the filesystem of each.
+    pub sparse: Vec<(SparseFile, u64)>,
+    /// What the pool has lost while it was open.
+    pub lost: Option<Lost>,
     /// Problems that the pool itself reports.
     pub findings: Vec<String>,
 }
@@ -31,8 +72,10 @@ pub enum PoolIssue {
     Missing(String),
     /// The pool is open but does not answer.
     Silent(String),
-    /// The pool's filesystem is read-only.
-    ReadOnly,
+    /// The pool has lost what it was opened from.
+    Lost(Lost),
+    /// The pool's filesystem, or one below it, is read-only.
+    ReadOnly(String),
     /// Thin volumes may soon find no space.
     NearlyFull(String),
     /// The pool itself reports a problem.
@@ -45,18 +88,52 @@ impl PoolFacts {
         self.missing.as_deref().or(self.silent.as_deref())
     }
 
-    /// Describes how full the pool is, if its free space is less than the reserve, or less than 1 %
-    /// if that is more. `None` if it is not nearly full.
+    /// Describes how full the pool or a disk below it is, if there is less free space than the
+    /// reserve, or less than 1 % if that is more. `None` if neither is nearly full.
     pub fn nearly_full(&self) -> Option<String> {
         let usage = self.usage?;
-        let floor = self.reserve_bytes.max(usage.total_bytes / 100);
-        (usage.available_bytes < floor).then(|| {
+        let floor = floor(&usage, self.reserve_bytes);
+        let own = (usage.available_bytes < floor).then(|| {
             format!(
                 "{} of {} bytes are free, less than the {floor} that are kept free",
                 usage.available_bytes, usage.total_bytes
             )
+        });
+        own.or_else(|| self.nearly_full_below())
+    }
+
+    /// Describes the first disk below that is nearly full, if the pool still needs space of it.
+    pub fn nearly_full_below(&self) -> Option<String> {
+        self.sparse.iter().find_map(|(file, reserve)| {
+            let usage = &file.usage;
+            let floor = floor(usage, *reserve);
+            let full = usage.available_bytes < floor && usage.available_bytes < file.lacks_bytes;
+            full.then(|| {
+                format!(
+                    "the disk below has {} of {} bytes free, less than the {floor} that are kept \
+                     free, and {} still needs {} bytes of it: free space on that disk",
+                    usage.available_bytes,
+                    usage.total_bytes,
+                    file.path.display(),
+                    file.lacks_bytes
+                )
+            })
         })
     }
+
+    /// Says which filesystem of the pool, or below it, is read-only.
+    pub fn read_only(&self) -> Option<String> {
+        if self.usage.is_some_and(|usage| usage.read_only) {
+            return Some("its filesystem is read-only".to_owned());
+        }
+        let (below, _) = self.sparse.iter().find(|(file, _)| file.usage.read_only)?;
+        Some(format!("the filesystem of {} is read-only", below.path.display()))
+    }
+}
+
+/// The free space below which a filesystem counts as nearly full, in bytes.
+fn floor(usage: &FsUsage, reserve_bytes: u64) -> u64 {
+    reserve_bytes.max(usage.total_bytes / 100)
 }
 
 /// Returns the issues of a pool. For an unreachable pool, that is the only one.
@@ -68,9 +145,8 @@ pub fn judge(facts: &PoolFacts) -> Vec<PoolIssue> {
         return vec![PoolIssue::Silent(why.clone())];
     }
     let mut issues = Vec::new();
-    if facts.usage.is_some_and(|usage| usage.read_only) {
-        issues.push(PoolIssue::ReadOnly);
-    }
+    issues.extend(facts.lost.clone().map(PoolIssue::Lost));
+    issues.extend(facts.read_only().map(PoolIssue::ReadOnly));
     issues.extend(facts.nearly_full().map(PoolIssue::NearlyFull));
     if !facts.findings.is_empty() {
         issues.push(PoolIssue::Findings(facts.findings.join("; ")));

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::kernel_state::KernelState;
-use crate::kernel::{self, FileId, Kernel, LoopInfo, LoopKey, LoopScope, MountEntry, MountKey};
+use crate::kernel::{
+    self, FileId, Kernel, LoopInfo, LoopKey, LoopScope, MountEntry, MountKey, file,
+};
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
@@ -16,7 +18,7 @@ mod judge;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use judge::{Image, Issue, Length, judge, length};
+pub(crate) use judge::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
 
 /// Identifies what belongs to a volume.
 #[derive(Clone, Debug)]
@@ -256,6 +258,12 @@ impl VolumeState {
             Access::Mount { .. } => self.mount_at(&stage.path).or_else(|| self.mounts().next()),
             Access::Block => None,
         }
+    }
+
+    /// True if the filesystem of a volume that is staged as a mount has shut down. Asks it.
+    pub(crate) fn has_shut_down(&self, record: &VolumeRecord) -> bool {
+        let mount = record.stage.as_ref().and_then(|stage| self.staged_mount(stage));
+        mount.is_some_and(|mount| file::has_shut_down(&mount.mount_point))
     }
 
     /// A writable mount of the volume's whole filesystem, at this path or any other. A read-only

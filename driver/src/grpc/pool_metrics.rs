@@ -28,7 +28,7 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
             name,
             up: true,
             size_bytes: reading.usage.total_bytes,
-            free_bytes: reading.usage.free_bytes,
+            free_bytes: reading.free_bytes(),
             available_bytes: reading.capacity.available,
             volumes: Some(of(&volumes).unwrap_or_default()),
             snapshots: Some(of(&snapshots).unwrap_or_default()),

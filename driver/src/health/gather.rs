@@ -20,13 +20,23 @@ impl PoolFacts {
                 return facts;
             }
         };
+        let reserve = pools.options().reserve;
         match look {
-            Some(Ok(reading)) => facts.usage = Some(reading.usage),
+            Some(Ok(reading)) => {
+                facts.usage = Some(reading.usage);
+                facts.reserve_bytes = reserve.of(reading.usage.total_bytes);
+                let sparse = reading.sparse.into_iter();
+                facts.sparse = sparse
+                    .map(|file| {
+                        let kept = reserve.of(file.usage.total_bytes);
+                        (file, kept)
+                    })
+                    .collect();
+                facts.lost = reading.lost;
+            }
             Some(Err(why)) => facts.silent = Some(why),
             None => {}
         }
-        facts.reserve_bytes =
-            facts.usage.map_or(0, |usage| pools.options().reserve.of(usage.total_bytes));
         let about_itself =
             pool.findings().into_iter().filter(|f| !matches!(f.about, About::Volume(_)));
         facts.findings = about_itself.map(|f| format!("{}: {}", f.about, f.what)).collect();
@@ -106,6 +116,11 @@ impl View {
             }
         };
         facts.issues = judge(record, &image, &state);
+        if state.has_shut_down(record) {
+            // The first issue of a kind counts.
+            facts.issues.push(Issue::FilesystemShutDown);
+            return facts;
+        }
         facts.errors = filesystem_errors(pools.kernel(), &state, record);
         facts.smaller = filesystem_size::smaller(pools, &state, record);
         facts

@@ -1,6 +1,7 @@
 use rstest::rstest;
 
 use super::*;
+use crate::diagnose::pool::{Lost, SparseFile};
 use crate::kernel::FsUsage;
 
 fn usage(available: u64) -> FsUsage {
@@ -67,6 +68,16 @@ fn changed(minor: u32) -> Issue {
     }),
     &[]
 )]
+#[case::nearly_full_below(facts(|f| f.pool = below(9, 100)), &["Degraded PoolNearlyFull"])]
+#[case::thick_and_nearly_full_below(
+    facts(|f| {
+        f.pool = below(9, 100);
+        f.provisioning = Provisioning::Thick;
+    }),
+    &["Degraded PoolNearlyFull"]
+)]
+#[case::pool_image_lost(facts(|f| f.pool = lost(true)), &["DataLoss PoolImageLost"])]
+#[case::pool_image_hidden(facts(|f| f.pool = lost(false)), &["Degraded PoolImageLost"])]
 #[case::a_finding(facts(|f| f.findings = vec!["look".into()]), &["Degraded NeedsAttention"])]
 #[case::all_at_once(
     facts(|f| {
@@ -90,6 +101,23 @@ fn with(change: impl FnOnce(&mut PoolFacts)) -> PoolFacts {
     facts
 }
 
+/// A sparse image, of which this many bytes lack blocks, on a disk with little free space.
+fn below(available: u64, lacks_bytes: u64) -> PoolFacts {
+    let file = SparseFile { path: "/p".into(), lacks_bytes, usage: usage(available) };
+    with(|f| f.sparse = vec![(file, 10)])
+}
+
+fn lost(data: bool) -> PoolFacts {
+    let text = || "x".to_owned();
+    with(|f| f.lost = Some(Lost { reason: "PoolImageLost", data, what: text(), to_do: text() }))
+}
+
+fn read_only_below() -> PoolFacts {
+    let mut facts = below(500, 100);
+    facts.sparse[0].0.usage.read_only = true;
+    facts
+}
+
 fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
     PoolFacts { usage: Some(usage(available)), reserve_bytes, ..pool() }
 }
@@ -101,6 +129,12 @@ fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
 #[case::read_only(
     with(|f| f.usage.as_mut().unwrap().read_only = true), &["StorageUnreachable PoolReadOnly"]
 )]
+#[case::read_only_below(read_only_below(), &["StorageUnreachable PoolReadOnly"])]
+#[case::image_lost(lost(true), &["StorageUnreachable PoolImageLost"])]
+#[case::full_below(below(9, 100), &["StorageDegraded PoolNearlyFull"])]
+#[case::enough_below(below(10, 100), &[])]
+// The image needs less than the disk has.
+#[case::little_needed_below(below(9, 8), &[])]
 #[case::below_the_reserve(free(49, 50), &["StorageDegraded PoolNearlyFull"])]
 #[case::at_the_reserve(free(50, 50), &[])]
 // Without a reserve, the last 1 % counts.

@@ -5,6 +5,8 @@
 //! includes broken records and stray files. It blocks no changes: a running driver may change
 //! things between two reads.
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 pub mod lock_holder;
@@ -13,11 +15,12 @@ pub mod pool_root;
 
 pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 
-use crate::diagnose::KernelState;
+use crate::diagnose::pool::{Lost, SparseFile};
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::Kernel;
 pub use crate::storage::image_file::Image;
 pub use crate::storage::scan::{Area, Contents, Item, Leftover, Unreadable};
-use crate::storage::{PoolKind, PoolSpec};
+use crate::storage::{PoolKind, PoolSpec, VolumeId, layers};
 
 /// The whole state, at about one moment.
 #[derive(Clone, Debug, Default)]
@@ -43,16 +46,31 @@ pub struct PoolSurvey {
     pub driver: Option<lock_holder::Holder>,
     /// The filesystem type, by the kernel's name.
     pub fs_type: String,
+    /// The files under the pool without all their blocks, from the top down.
+    pub sparse: Vec<SparseFile>,
+    /// What the pool's next opening would not find.
+    pub lost: Option<Lost>,
+    /// The volumes in use with a filesystem that has shut down.
+    pub shut_down: BTreeSet<VolumeId>,
     /// The pool's contents, or why they can't be read.
     pub state: Result<Contents, String>,
 }
 
 impl PoolSurvey {
-    fn take(spec: &PoolSpec, state_dir: &Path, kernel: &KernelState) -> PoolSurvey {
-        let KernelState { loops, mounts } = kernel;
+    fn take(
+        spec: &PoolSpec,
+        state_dir: &Path,
+        state: &KernelState,
+        kernel: &dyn Kernel,
+    ) -> PoolSurvey {
+        let KernelState { loops, mounts } = state;
         let image = pool_root::image(spec);
         let root = pool_root::root(spec, state_dir, image.as_ref(), loops, mounts);
         let mount = root.as_ref().ok().and_then(|r| pool_root::enclosing(mounts, r));
+        let lost = pool_root::lost_image(spec, state_dir, loops, mounts);
+        let why = |error| lost.as_ref().map_or(error, Lost::message);
+        let contents = root.as_ref().map_err(String::clone);
+        let contents = contents.and_then(|root| contents_of(kernel, root)).map_err(why);
         PoolSurvey {
             name: spec.name.clone(),
             kind: pool_root::kind(spec),
@@ -62,9 +80,38 @@ impl PoolSurvey {
                 .zip(root.as_ref().ok())
                 .and_then(|(mount, root)| lock_holder::of_pool(root, mount.device)),
             fs_type: mount.map(|m| m.fs_type.to_string()).unwrap_or_default(),
-            state: root.and_then(|root| Contents::read(&root).map_err(|e| e.to_string())),
+            sparse: root.as_ref().map(|root| sparse_files(kernel, root)).unwrap_or_default(),
+            shut_down: contents.as_ref().map(|c| shut_down(c, state)).unwrap_or_default(),
+            state: contents,
+            lost,
         }
     }
+}
+
+/// A pool's contents. Its usage counts as read-only also if only the mount shows that.
+fn contents_of(kernel: &dyn Kernel, root: &Path) -> Result<Contents, String> {
+    let mut contents = Contents::read(root).map_err(|e| e.to_string())?;
+    let on = File::open(root).map_err(|e| e.to_string())?;
+    contents.usage = layers::usage(kernel, &on, root).map_err(|e| e.to_string())?;
+    Ok(contents)
+}
+
+/// The volumes in use with a filesystem that has shut down.
+fn shut_down(contents: &Contents, kernel: &KernelState) -> BTreeSet<VolumeId> {
+    let staged = readable(&contents.volumes).filter(|(volume, _)| volume.stage.is_some());
+    let has = staged.filter(|(volume, item)| {
+        let identity = VolumeIdentity::of(volume, item.image.map(|image| image.file));
+        VolumeState::of(kernel, identity).has_shut_down(volume)
+    });
+    has.map(|(volume, _)| volume.id).collect()
+}
+
+/// The files under a pool without all their blocks; none if that can't be read.
+fn sparse_files(kernel: &dyn Kernel, root: &Path) -> Vec<SparseFile> {
+    let Ok(root) = File::open(root) else {
+        return Vec::new();
+    };
+    layers::sparse_files(kernel, &layers::below(kernel, &root)).unwrap_or_default()
 }
 
 impl Survey {
@@ -77,9 +124,10 @@ impl Survey {
     ) -> crate::kernel::Result<Survey> {
         // Read the kernel first. An image that is created and attached in between then only looks
         // unused, which is harmless. In the other order its device would look foreign.
-        let kernel = KernelState::read(kernel)?;
-        let pools = specs.iter().map(|spec| PoolSurvey::take(spec, state_dir, &kernel)).collect();
-        Ok(Survey { pools, kernel })
+        let state = KernelState::read(kernel)?;
+        let take = |spec| PoolSurvey::take(spec, state_dir, &state, kernel);
+        let pools = specs.iter().map(take).collect();
+        Ok(Survey { pools, kernel: state })
     }
 
     /// The readable pools with their contents.

@@ -21,6 +21,9 @@ mod tests;
 /// Maximum number of bytes to copy between two calls of `stop`.
 const COPY_STEP: u64 = 4 << 20;
 
+/// Maximum number of bytes to allocate at a time.
+const ALLOCATE_STEP: u64 = 1 << 30;
+
 /// Maximum number of bytes to unshare at a time.
 const UNSHARE_STEP: u64 = 16 << 20;
 
@@ -167,8 +170,13 @@ fn copy_step(from: &File, to: &File, at: u64, step: u64, by_kernel: &mut bool) -
 /// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
-    retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len))
-        .map_err(on_file("fallocate", file))
+    // In steps: each one locks the file, which may be in use through a loop device.
+    for at in (0..len).step_by(ALLOCATE_STEP as usize) {
+        let step = (len - at).min(ALLOCATE_STEP);
+        retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, step))
+            .map_err(on_file("fallocate", file))?;
+    }
+    Ok(())
 }
 
 /// Sets the length.
@@ -280,6 +288,18 @@ pub fn usage(on: BorrowedFd<'_>) -> Result<FsUsage> {
     })
 }
 
+/// True if the filesystem at this path has shut down after an error: it answers no query. XFS shows
+/// this nowhere else.
+pub(crate) fn has_shut_down(path: &Path) -> bool {
+    path.metadata().is_err_and(|e| is_shutdown(&e))
+}
+
+/// True for the error of a filesystem that has shut down.
+pub(super) fn is_shutdown(e: &io::Error) -> bool {
+    // EUCLEAN is XFS's EFSCORRUPTED.
+    matches!(e.raw_os_error(), Some(libc::EIO | libc::EUCLEAN))
+}
+
 /// Opens the root directory of a mount; `NotFound` if the path leads to another mount.
 pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
     let at = &*mount.mount_point;
@@ -295,7 +315,7 @@ pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
 /// The ID of the mount that contains this path beneath `dir`, or `dir` itself if the path is empty.
 /// Follows no symlink at the end of the path. `None` before Linux 5.8, which does not show the ID.
 /// The call does not make a network filesystem ask its server.
-pub(super) fn mount_id(dir: impl AsFd, path: impl AsRef<Path>) -> io::Result<Option<u64>> {
+pub(crate) fn mount_id(dir: impl AsFd, path: impl AsRef<Path>) -> io::Result<Option<u64>> {
     let how = AtFlags::EMPTY_PATH
         | AtFlags::SYMLINK_NOFOLLOW
         | AtFlags::NO_AUTOMOUNT

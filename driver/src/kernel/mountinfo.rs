@@ -85,9 +85,10 @@ impl MountEntry {
         self.options.has("ro")
     }
 
-    /// True if the filesystem itself is read-only.
+    /// True if the filesystem itself is read-only. After an error, a recent ext4 says so only in its
+    /// own words.
     pub fn fs_read_only(&self) -> bool {
-        self.super_options.has("ro")
+        self.super_options.has("ro") || self.super_options.has("emergency_ro")
     }
 
     /// True if the filesystem discards freed space (for btrfs: `discard=async`).

@@ -39,8 +39,11 @@ impl Limits {
 /// A pool's space accounting on one filesystem, at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SpaceUsage {
-    /// The filesystem's size and free space.
+    /// The filesystem's size and free space. What a file on it holds for the filesystem above is
+    /// free as well, if it is unused there.
     pub(super) usage: FsUsage,
+    /// The part of the free space that such a file holds already.
+    pub(super) unused: u64,
     /// Space that the driver's images hold, as a lower bound: see [`held`].
     pub(super) ours: u64,
     /// Promised to volumes, snapshots and running operations.
@@ -58,35 +61,50 @@ pub(super) struct SpaceRequest {
     pub(super) promise: u64,
     /// Bytes of the promise that it allocates at once: thick volumes, and copies without reflinks.
     pub(super) take: u64,
+    /// True for a thick volume: the pool's image must have all its blocks, too.
+    pub(super) thick: bool,
 }
 
 impl SpaceRequest {
     /// The request of a new volume: a thick volume allocates its space at once, a thin one later.
     pub(super) fn volume(bytes: u64, provisioning: Provisioning) -> Self {
-        SpaceRequest {
-            promise: bytes,
-            take: if provisioning == Provisioning::Thick { bytes } else { 0 },
-        }
+        let thick = provisioning == Provisioning::Thick;
+        SpaceRequest { promise: bytes, take: if thick { bytes } else { 0 }, thick }
     }
 }
 
 /// Space that can still be promised to volumes with this provisioning. Every filesystem of the
-/// pool must have that space.
+/// pool must have that space. `lacks` is the number of bytes for which the pool's image has no
+/// blocks: before the first thick volume, it gets all of them from the filesystem that holds it,
+/// the second one.
 pub(super) fn capacity(
     books: &[SpaceUsage],
     limits: &Limits,
     provisioning: Provisioning,
+    lacks: u64,
 ) -> Capacity {
     let thin = promisable(books, limits);
-    let available = match provisioning {
-        Provisioning::Thin => thin,
-        Provisioning::Thick => thin.min(takeable(books, limits)),
+    let available = match (provisioning, books) {
+        (Provisioning::Thin, _) => thin,
+        (Provisioning::Thick, [own, ..]) if lacks > 0 => match fits_below(books, limits, lacks) {
+            // Then the image needs no further space below.
+            true => thin.min(takeable(&[*own], limits)),
+            false => 0,
+        },
+        (Provisioning::Thick, _) => thin.min(takeable(books, limits)),
     };
     let available = whole_blocks(available);
     Capacity {
         available,
         largest: whole_blocks(available.min(limits.max_volume_bytes.unwrap_or(u64::MAX))),
     }
+}
+
+/// True if the filesystems below the pool's own have this much free space, in bytes, without that
+/// which the files on them hold already.
+pub(super) fn fits_below(books: &[SpaceUsage], limits: &Limits, bytes: u64) -> bool {
+    let below = books.get(1..).unwrap_or_default();
+    below.is_empty() || bytes <= takeable_without(below, limits, |on| on.unused)
 }
 
 /// Checks that an operation fits. The error is the size in bytes that would fit.
@@ -121,9 +139,14 @@ fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
 
 /// Free space that can be allocated now.
 fn takeable(books: &[SpaceUsage], limits: &Limits) -> u64 {
+    takeable_without(books, limits, |_| 0)
+}
+
+fn takeable_without(books: &[SpaceUsage], limits: &Limits, less: fn(&SpaceUsage) -> u64) -> u64 {
     let each = books.iter().map(|on| {
         let reserve = limits.reserve.of(on.usage.total_bytes);
-        (on.usage.available_bytes).saturating_sub(reserve.saturating_add(on.taking))
+        let kept = reserve.saturating_add(on.taking).saturating_add(less(on));
+        on.usage.available_bytes.saturating_sub(kept)
     });
     each.min().unwrap_or(0)
 }

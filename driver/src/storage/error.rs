@@ -42,6 +42,13 @@ pub enum Error {
     /// The pool can't promise the requested space.
     #[error("pool {pool} has no room for {wanted} bytes: {available} bytes can be promised")]
     NoRoom { pool: String, wanted: u64, available: u64 },
+    /// The disk below can't hold the whole image of a pool, which a thick volume needs.
+    #[error(
+        "pool {pool} has no room for a thick volume: its image {} lacks {lacks} bytes on the disk \
+         below, which has {free} free. Free space there, or make the volume thin",
+        path.display()
+    )]
+    NoRoomBelow { pool: String, path: PathBuf, lacks: u64, free: u64 },
     /// A loop device still holds the image.
     #[error("volume {volume} is in use: {by}")]
     Attached {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::directory::open_dir;
+use super::place::PoolPlace;
 use super::recovery;
 use super::{Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
@@ -70,13 +71,15 @@ impl Pools {
         };
         let known = (known, entry);
         let mut ground = pool_device::ground(self, spec, known, PoolKind::Device, &device)?;
+        ground.places.insert(0, PoolPlace::now(PoolKind::Device, &spec.path, None));
         ground.locks.push(node);
         Ok(ground)
     }
 
     fn image(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
         let bytes = spec.image_bytes.unwrap_or_default();
-        let image = pool_image::attach(&*self.kernel, spec, entry, bytes)?;
+        let at = pool_device::mount_point(&self.options, &spec.name)?;
+        let image = pool_image::attach(&*self.kernel, spec, entry, &at, bytes)?;
         let known = (known, entry);
         let mut ground = pool_device::ground(self, spec, known, PoolKind::Image, &image.device)?;
         let device = &image.device.path;
@@ -84,6 +87,9 @@ impl Pools {
         if used < image.bytes {
             self.kernel.grow(device, &ground.path, FsType::Xfs)?;
         }
+        let mounted = Some((device.clone(), ground.path.clone()));
+        let path = spec.path.join(spec.image_name());
+        ground.places.insert(0, PoolPlace::now(PoolKind::Image, &path, mounted));
         drop(image.hold);
         ground.locks.push(image.lock);
         ground.notes.extend(image.notes);

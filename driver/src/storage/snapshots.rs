@@ -122,6 +122,7 @@ impl Pools {
         let room = pool.reserve(SpaceRequest {
             promise: origin.allocated.min(origin.len),
             take: origin.copy_takes(pool),
+            thick: false,
         })?;
         let id = SnapshotId::generate(pool.id);
         let incoming = pool.layout.begin(id.to_string())?;

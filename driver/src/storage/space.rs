@@ -1,6 +1,7 @@
 //! Space accounting per filesystem. Several pools may share a filesystem. A pool in an image file
-//! takes space from two: the filesystem in the image, and the one that holds the image. No pool
-//! promises space that another pool on the same filesystem has promised already.
+//! takes space from two: the filesystem in the image, and the one that holds the image, and so does
+//! a pool on a loop device that someone else attached. No pool promises space that another pool on
+//! the same filesystem has promised already.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -13,7 +14,9 @@ use rustix::fs::OFlags;
 
 use super::capacity::{self, Image, SpaceRequest, SpaceUsage};
 use super::file_names::EntryKind;
+use super::layers::{self, Layer};
 use super::{Pool, PoolKind, Result, Source, scan};
+use crate::diagnose::pool::SparseFile;
 use crate::kernel::{self, FsUsage, Kernel, file};
 
 /// How long a measurement of the space in the driver's images stays valid. Measuring ten thousand
@@ -49,9 +52,23 @@ struct Room {
 #[derive(Clone, Debug)]
 struct Tenant {
     pool: Weak<Pool>,
-    /// The pool's image file on this filesystem, if it has one.
-    image: Option<Arc<File>>,
+    holds: Holds,
 }
+
+/// What a filesystem holds of a pool.
+#[derive(Clone, Debug)]
+enum Holds {
+    /// The pool's files.
+    Files,
+    /// The pool's image.
+    Image(Arc<File>),
+    /// A file below, which holds more than the pool. Nothing of it counts as the pool's.
+    More,
+}
+
+/// A filesystem's usage, the part of it that the driver's images certainly hold, and the part of its
+/// free space that a file on it holds already.
+type Measured = (FsUsage, u64, u64);
 
 /// The filesystems that provide a pool's space.
 #[derive(Debug)]
@@ -59,8 +76,12 @@ pub(super) struct Space {
     all: Arc<Filesystems>,
     /// The filesystem that holds the pool's files.
     own: Arc<Filesystem>,
-    /// The filesystem that holds the pool's image, and the image.
-    host: Option<(Arc<Filesystem>, Arc<File>)>,
+    /// The pool's image, if it has one.
+    image: Option<Arc<File>>,
+    /// The files below the pool's files, from the top down, and the filesystem that holds each. The
+    /// first one is the pool's image, if it has one.
+    layers: Vec<Layer>,
+    below: Vec<Arc<Filesystem>>,
     /// True if the pool's filesystem is known to hold nothing else.
     alone: bool,
     /// Bytes that the filesystem itself uses (its log and its tables) if the pool is alone on it.
@@ -76,33 +97,39 @@ impl Filesystems {
         let root = pool.layout.root().try_clone_to_owned();
         let root = root.map_err(|e| kernel::Error::io("dup", pool.root(), e))?;
         let own = self.of(File::from(root))?;
-        let host = match pool.kind {
-            PoolKind::Image => {
-                let dir = super::directory::open_dir(&pool.spec.path)?;
-                let image = pool.spec.image_name();
-                // Kept open: a disk mounted over the directory later would hide the image.
-                let image = file::open_beneath(dir.as_fd(), Path::new(&image), OFlags::RDONLY)?;
-                Some((self.of(dir)?, Arc::new(image)))
-            }
-            PoolKind::Directory | PoolKind::Device => None,
+        let mut layers = match pool.kind {
+            PoolKind::Image => vec![image_of(pool)?],
+            PoolKind::Directory | PoolKind::Device => Vec::new(),
         };
+        let image = layers.first().map(|layer| layer.file.try_clone()).transpose();
+        let image = image.map_err(|e| kernel::Error::io("dup", pool.root(), e))?.map(Arc::new);
+        let lowest = image.as_deref().unwrap_or(&own.root);
+        layers.extend(layers::below(kernel, lowest));
+        let below = layers.iter().map(|layer| {
+            let file = layer.file.try_clone();
+            self.of(file.map_err(|e| kernel::Error::io("dup", &layer.path, e))?)
+        });
+        let below = below.collect::<Result<Vec<_>>>()?;
         let alone = pool.kind != PoolKind::Directory || is_own_filesystem(pool, kernel)?;
         let overhead = match alone {
             true => used(&pool.usage()?).saturating_sub(allocated(&pool.images()?)),
             false => 0,
         };
-        let tenant = |image| Tenant { pool: Arc::downgrade(pool), image };
-        own.add(tenant(None));
-        if let Some((host, image)) = &host {
-            host.add(tenant(Some(image.clone())));
+        own.add(Tenant { pool: Arc::downgrade(pool), holds: Holds::Files });
+        for (i, filesystem) in below.iter().enumerate() {
+            let holds = match &image {
+                Some(image) if i == 0 => Holds::Image(image.clone()),
+                _ => Holds::More,
+            };
+            filesystem.add(Tenant { pool: Arc::downgrade(pool), holds });
         }
-        let space = Space { all: self.clone(), own, host, alone, overhead };
+        let space = Space { all: self.clone(), own, image, layers, below, alone, overhead };
         // Set only once, by the thread that opens the pool.
         let _ = pool.space.set(space);
         Ok(())
     }
 
-    /// Finds or adds the filesystem of an open directory.
+    /// Finds or adds the filesystem of an open file or directory.
     fn of(&self, root: File) -> Result<Arc<Filesystem>> {
         let dev = kernel::file_id(&root)?.dev;
         let mut known = self.known.lock();
@@ -130,9 +157,9 @@ impl Filesystem {
         *self.room.lock() = None;
     }
 
-    fn tenants(&self) -> Vec<(Arc<Pool>, Option<Arc<File>>)> {
+    fn tenants(&self) -> Vec<(Arc<Pool>, Holds)> {
         let tenants = self.tenants.lock().clone().into_iter();
-        tenants.filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.image))).collect()
+        tenants.filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.holds))).collect()
     }
 
     /// Reads the usage, and the part of it that the driver's images certainly hold.
@@ -143,8 +170,8 @@ impl Filesystem {
             Some(room) if room.at.elapsed() < COUNT_FOR => room,
             _ => {
                 let mut ours = 0_u64;
-                for (pool, image) in self.tenants() {
-                    ours = ours.saturating_add(held_by(&pool, image, &usage)?);
+                for (pool, holds) in self.tenants() {
+                    ours = ours.saturating_add(held_by(&pool, &holds, &usage)?);
                 }
                 let room = Room {
                     at: Instant::now(),
@@ -159,7 +186,7 @@ impl Filesystem {
     }
 
     /// The accounting of one pool on this filesystem.
-    fn books(&self, pool: &Arc<Pool>, (usage, ours): (FsUsage, u64)) -> SpaceUsage {
+    fn books(&self, pool: &Arc<Pool>, (usage, ours, unused): Measured) -> SpaceUsage {
         let (mut others, mut taking) = (0_u64, 0_u64);
         for (tenant, _) in self.tenants() {
             taking = taking.saturating_add(tenant.under_way.lock().take);
@@ -170,6 +197,7 @@ impl Filesystem {
         let promised = pool.promised();
         SpaceUsage {
             usage,
+            unused,
             // Space that is held but was never promised can't back a promise.
             ours: ours.min(promised.saturating_add(others)),
             promised,
@@ -179,15 +207,27 @@ impl Filesystem {
     }
 }
 
+/// The image of a pool that is in one.
+fn image_of(pool: &Pool) -> Result<Layer> {
+    let dir = super::directory::open_dir(&pool.spec.path)?;
+    let name = pool.spec.image_name();
+    // Kept open: a disk mounted over the directory later would hide the image.
+    let file = file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR)?;
+    Ok(Layer { file, path: pool.spec.path.join(name) })
+}
+
 /// Bytes that a pool's images hold on a filesystem, at most what the pool promised to them.
-fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64> {
+fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
     let Some(space) = pool.space.get() else {
         return Ok(0);
     };
-    let held = match image {
-        Some(image) => file::allocated_bytes(&image)?.saturating_sub(space.overhead),
-        None if pool.kind != PoolKind::Directory => used(usage).saturating_sub(space.overhead),
-        None => {
+    let held = match holds {
+        Holds::More => 0,
+        Holds::Image(image) => file::allocated_bytes(image)?.saturating_sub(space.overhead),
+        Holds::Files if pool.kind != PoolKind::Directory => {
+            used(usage).saturating_sub(space.overhead)
+        }
+        Holds::Files => {
             let images = pool.images()?;
             match space.alone && nothing_else_in(pool)? {
                 // Used space counts shared blocks once; allocated space counts them several times.
@@ -235,24 +275,53 @@ impl Pool {
             return Ok((Vec::new(), None));
         };
         let own = space.own.measure()?;
-        let host = match &space.host {
-            None => None,
-            Some((host, image)) => {
-                let (mut usage, ours) = host.measure()?;
-                // Space that the image holds but its filesystem does not use needs no new space on
-                // the host.
-                let allocated = file::allocated_bytes(image)?;
-                let unused = allocated.saturating_sub(used(&own.0));
-                usage.available_bytes = usage.available_bytes.saturating_add(unused);
-                let held = allocated.saturating_sub(space.overhead);
-                let twice = counted_twice(held, self.promised(), unused);
-                Some((host, (usage, ours.saturating_sub(twice))))
-            }
-        };
+        let below = self.measure_below(space, own)?;
         let guard = space.all.admission.lock();
-        let own = space.own.books(self, own);
-        let host = host.map(|(host, measured)| host.books(self, measured));
-        Ok((std::iter::once(own).chain(host).collect(), Some(guard)))
+        let own = space.own.books(self, (own.0, own.1, 0));
+        let below = space.below.iter().zip(below).map(|(on, measured)| on.books(self, measured));
+        Ok((std::iter::once(own).chain(below).collect(), Some(guard)))
+    }
+
+    /// Measures the filesystems below, down to the first one that holds a file with all its blocks.
+    fn measure_below(&self, space: &Space, own: (FsUsage, u64)) -> Result<Vec<Measured>> {
+        let mut measured = Vec::new();
+        let (mut above, mut held) = own;
+        for (i, (layer, on)) in space.layers.iter().zip(&space.below).enumerate() {
+            if layer.lacks_bytes()? == 0 {
+                break;
+            }
+            let (usage, mut ours) = on.measure()?;
+            let allocated = file::allocated_bytes(&layer.file)?;
+            // Space that the file holds but the filesystem in it does not use needs no new space.
+            let unused;
+            if i == 0 && space.image.is_some() {
+                unused = allocated.saturating_sub(used(&above));
+                let in_image = allocated.saturating_sub(space.overhead);
+                ours = ours.saturating_sub(counted_twice(in_image, self.promised(), unused));
+                held = in_image.min(self.promised());
+            } else {
+                // Some filesystems count neither their log nor their tables as used.
+                let taken = file::length(&layer.file)?.saturating_sub(above.free_bytes);
+                unused = allocated.saturating_sub(taken);
+                ours = ours.saturating_add(held);
+            }
+            above = usage;
+            let available_bytes = usage.available_bytes.saturating_add(unused);
+            measured.push((FsUsage { available_bytes, ..usage }, ours, unused));
+        }
+        Ok(measured)
+    }
+
+    /// The files under this pool without all their blocks, from the top down.
+    pub(super) fn sparse_files(&self, kernel: &dyn Kernel) -> Result<Vec<SparseFile>> {
+        let layers = self.space.get().map(|space| space.layers.as_slice());
+        layers::sparse_files(kernel, layers.unwrap_or_default())
+    }
+
+    /// The pool's image, if it has one.
+    pub(super) fn image(&self) -> Option<&Layer> {
+        let space = self.space.get().filter(|space| space.image.is_some());
+        space.and_then(|space| space.layers.first())
     }
 
     /// Space promised to volumes, snapshots and running operations.

@@ -139,13 +139,20 @@ impl Pools {
     /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
     /// blocks of its device returns space to the pool. After [`Error::NoRoom`] nothing has changed.
     pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
-        let thick = volume.settings.provisioning == Provisioning::Thick;
-        if !thick || file::allocated_bytes(image)? >= volume.capacity_bytes {
+        if volume.settings.provisioning != Provisioning::Thick {
             return Ok(());
         }
         let pool = self.with_id(volume.id.pool())?;
+        // Earlier versions made thick volumes in images without all their blocks. Such a volume is
+        // still good to use, and its health says what it lacks.
+        if let Err(error) = pool.back_thick(SpaceRequest::default()) {
+            tracing::warn!(volume = %volume.id, %error, "a thick volume has no certain space below");
+        }
+        if file::allocated_bytes(image)? >= volume.capacity_bytes {
+            return Ok(());
+        }
         tracing::info!(volume = %volume.id, "a thick volume has lost space; allocating it again");
-        pool.make_thick(volume, image)
+        pool.make_thick(volume, image, false)
     }
 
     /// Clears a completed state from a record. If the pool takes no writes, only the index
@@ -242,7 +249,7 @@ impl Pools {
         let to_thick = settings.provisioning == Provisioning::Thick
             && record.settings.provisioning == Provisioning::Thin;
         if to_thick {
-            pool.make_thick(&record, &self.open_image(&record, true)?)?;
+            pool.make_thick(&record, &self.open_image(&record, true)?, true)?;
         }
         pool.update(id, |record| record.settings = settings)
     }
@@ -322,8 +329,14 @@ impl Pool {
         }
     }
 
-    /// Allocates all of an image's space, and unshares shared blocks.
-    fn make_thick(self: &Arc<Self>, volume: &VolumeRecord, image: &File) -> Result<()> {
+    /// Allocates all of an image's space, and unshares shared blocks. `thick` as in
+    /// [`SpaceRequest`].
+    fn make_thick(
+        self: &Arc<Self>,
+        volume: &VolumeRecord,
+        image: &File,
+        thick: bool,
+    ) -> Result<()> {
         let len = volume.capacity_bytes;
         // Blocks shared with a copy are allocated a second time.
         let shared = match self.reflinks {
@@ -332,7 +345,7 @@ impl Pool {
         };
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);
-        let _room = self.reserve(SpaceRequest { promise: 0, take })?;
+        let _room = self.reserve(SpaceRequest { promise: 0, take, thick })?;
         phase("allocate", || file::allocate(image, len))?;
         if shared > 0 {
             copy_image::keep_thick(image, len, Copied::Shared)?;

@@ -266,7 +266,10 @@ impl<K: TestKernel> Rig<K> {
     /// A staging directory, which kubelet creates.
     pub(crate) fn staging(&self, name: impl ToString) -> PathBuf {
         let path = self.root().join("stage").join(name.to_string());
-        std::fs::create_dir_all(&path).unwrap();
+        // It also exists if the filesystem at it has shut down.
+        if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+            std::fs::create_dir_all(&path).unwrap();
+        }
         path
     }
 

@@ -1,6 +1,7 @@
 //! Pools on real filesystems, devices and images. Needs root, loop devices, and the tools of ext4,
 //! XFS and btrfs.
 
+mod disk_below;
 mod format;
 mod full;
 mod kinds;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::VolumeState;
 use crate::diagnose::kernel_state::destroy_data;
-use crate::kernel::{FsType, mounts_read_only, whole_blocks};
+use crate::kernel::{FsType, MountEntry, mounts_read_only, whole_blocks};
 use crate::record::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
 
 /// A volume's image file.
@@ -72,6 +72,10 @@ pub(crate) enum Issue {
     /// The start of mkfs is recorded, and its end is not.
     Formatting(FsType),
 }
+
+/// What to do about a filesystem that stopped by itself.
+pub(crate) const TO_MOUNT_AGAIN: &str = "The kernel's log (dmesg) says why: often the disk below is full or failing. Mend that, then \
+     delete the pods that use the volume: it is checked and mounted again for the next one";
 
 /// Result of comparing an image's length with its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,10 +211,9 @@ fn mount_issues(record: &VolumeRecord, stage: &Stage, state: &VolumeState) -> Ve
             staging: !formatted && mount.is_none(),
         });
     }
-    let is = |word: &str| mount.is_some_and(|m| m.super_options.has(word));
-    if is("shutdown") {
+    if mount.is_some_and(|m| m.super_options.has("shutdown")) {
         issues.push(Issue::FilesystemShutDown);
-    } else if (is("ro") || is("emergency_ro")) && !read_only(&stage.capability) {
+    } else if mount.is_some_and(MountEntry::fs_read_only) && !read_only(&stage.capability) {
         issues.push(Issue::FilesystemReadOnly);
     }
     issues

@@ -255,15 +255,25 @@ const GI: u64 = 1 << 30;
     scene().with(|s| { s.loops[0].direct_io = false; s.record.settings.direct_io = false; }), "", ""
 )]
 #[case::device_is_smaller(scene().with(|s| s.loops[0].size_bytes = 4096), "", "Note LoopSize")]
-#[case::read_only(scene().options("ro"), "Inaccessible FilesystemReadOnly", "")]
+#[case::read_only(
+    scene().options("ro"), "Inaccessible FilesystemReadOnly", "Error FilesystemReadOnly"
+)]
 // On newer kernels, after an error.
-#[case::emergency_ro(scene().options("rw,emergency_ro"), "Inaccessible FilesystemReadOnly", "")]
+#[case::emergency_ro(
+    scene().options("rw,emergency_ro"),
+    "Inaccessible FilesystemReadOnly",
+    "Error FilesystemReadOnly"
+)]
 #[case::read_only_as_requested(scene().options("ro").for_reading("ro"), "", "")]
 #[case::read_only_in_one_word(scene().options("ro").for_reading("noatime,ro"), "", "")]
 #[case::writable_after_all(
-    scene().options("ro").for_reading("ro,rw"), "Inaccessible FilesystemReadOnly", ""
+    scene().options("ro").for_reading("ro,rw"),
+    "Inaccessible FilesystemReadOnly",
+    "Error FilesystemReadOnly"
 )]
-#[case::shut_down(scene().options("rw,shutdown"), "Inaccessible FilesystemShutDown", "")]
+#[case::shut_down(
+    scene().options("rw,shutdown"), "Inaccessible FilesystemShutDown", "Error FilesystemShutDown"
+)]
 #[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "Warning UseWithoutStage")]
 #[case::frozen_for_too_long(
     scene().with(|s| s.record.freeze = Some(FreezeIntent { since_ns: 1 })),

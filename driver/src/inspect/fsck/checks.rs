@@ -1,6 +1,7 @@
 //! Pure checks: they take a survey and return its problems, and read nothing else.
 
-use crate::inspect::inventory::{PoolSurvey, Survey};
+use crate::diagnose::pool::{Lost, PoolFacts, READ_ONLY_TO_DO};
+use crate::inspect::inventory::{Contents, PoolSurvey, Survey};
 
 use super::problem::{Kind, Problem, Repair, Severity, person};
 
@@ -15,10 +16,12 @@ pub(super) mod volumes;
 pub fn check(survey: &Survey) -> Vec<Problem> {
     let mut problems = Vec::new();
     for pool in &survey.pools {
+        problems.extend(pool.lost.as_ref().map(|lost| pool_lost(pool, lost)));
         match &pool.state {
+            Err(_) if pool.lost.is_some() => {}
             Err(why) => problems.push(pool_missing(pool, why)),
             Ok(contents) => {
-                let mut found = Vec::new();
+                let mut found = pool_space(pool, contents);
                 records::check(pool, contents, &mut found);
                 groups::check(survey, contents, &mut found);
                 volumes::check(survey, pool, contents, &mut found);
@@ -57,6 +60,31 @@ fn pool_missing(pool: &PoolSurvey, why: &str) -> Problem {
         person("bring it back; until then everything in it is answered UNAVAILABLE"),
     );
     in_pool(problem, pool)
+}
+
+fn pool_lost(pool: &PoolSurvey, lost: &Lost) -> Problem {
+    let object = pool.path.display();
+    let repair = person(lost.to_do.clone());
+    in_pool(problem(Severity::Error, Kind::PoolImageLost, object, lost.what.clone(), repair), pool)
+}
+
+/// Problems of the pool's filesystem and of the disks below it. The check does not know how much
+/// the driver keeps free: 1 % is too little for every driver.
+fn pool_space(pool: &PoolSurvey, contents: &Contents) -> Vec<Problem> {
+    let facts = PoolFacts {
+        usage: Some(contents.usage),
+        sparse: pool.sparse.iter().map(|file| (file.clone(), 0)).collect(),
+        ..PoolFacts::default()
+    };
+    let object = pool.path.display();
+    let full = facts.nearly_full().map(|what| {
+        let repair = person("free some space, or delete volumes or snapshots");
+        problem(Severity::Warning, Kind::PoolNearlyFull, &object, what, repair)
+    });
+    let read_only = facts.read_only().map(|what| {
+        problem(Severity::Error, Kind::PoolReadOnly, &object, what, person(READ_ONLY_TO_DO))
+    });
+    full.into_iter().chain(read_only).collect()
 }
 
 fn problem(

@@ -43,6 +43,16 @@ impl Severity {
 pub enum Kind {
     /// A configured pool can't be read.
     PoolMissing,
+    /// The image of a mounted pool is not at its path any more, or is cut off.
+    PoolImageLost,
+    /// The filesystem of a pool, or one below it, is read-only.
+    PoolReadOnly,
+    /// The filesystem of a pool, or one below it, is nearly full.
+    PoolNearlyFull,
+    /// The filesystem of a volume in use has shut down after an error.
+    FilesystemShutDown,
+    /// The filesystem of a volume in use has become read-only.
+    FilesystemReadOnly,
     /// A record can't be read.
     RecordUnreadable,
     /// A newer build wrote the record.

@@ -3,9 +3,10 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::diagnose::pool::Lost;
 use crate::kernel::{Kernel, LOOP_MAJOR, LoopTable, MountEntry, MountTable};
 use crate::storage::image_file::Image;
-use crate::storage::{PoolKind, PoolSpec};
+use crate::storage::{PoolKind, PoolSpec, place};
 
 /// The kind of the configured pool.
 pub fn kind(spec: &PoolSpec) -> PoolKind {
@@ -80,6 +81,19 @@ pub(super) fn root(
         Some(mount) => Err(format!("{} is mounted at {}", mount.source, at.display())),
         None => Err(format!("is not mounted at {} (in this mount namespace)", at.display())),
     }
+}
+
+/// What happened to the image of a pool that is still mounted, see [`place::lost_image`].
+pub(super) fn lost_image(
+    spec: &PoolSpec,
+    state_dir: &Path,
+    loops: &LoopTable,
+    mounts: &MountTable,
+) -> Option<Lost> {
+    spec.image_bytes?;
+    let at = mount_point(spec, state_dir).ok()?;
+    let device = loops.device(mounts.at(&at)?.loop_minor()?)?;
+    place::lost_image(spec, device, at)
 }
 
 /// The mount that contains a path.

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::superblock::{self, ext4};
 use super::{ioctl, mount, open, read_attribute};
 use crate::kernel::failpoint::effect;
-use crate::kernel::file::{self, name_of};
+use crate::kernel::file::{self, is_shutdown, name_of};
 use crate::kernel::{Error, Freeze, FsType, FsUsage, Result, magic, reflink_support};
 
 pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
@@ -83,11 +83,6 @@ pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option
         (Ok(_), FsType::Xfs) => Ok(None),
         (Ok(dir), FsType::Btrfs) => btrfs_errors(&dir, mounted_at),
     }
-}
-
-fn is_shutdown(e: &io::Error) -> bool {
-    // EUCLEAN is XFS's EFSCORRUPTED.
-    matches!(e.raw_os_error(), Some(libc::EIO | libc::EUCLEAN))
 }
 
 fn ext4_errors(minor: u32) -> Result<Option<String>> {

@@ -22,6 +22,7 @@ fn books(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
             available_bytes: free * GI,
             ..FsUsage::default()
         },
+        unused: 0,
         ours: ours * GI,
         promised: promised * GI,
         others: 0,
@@ -76,7 +77,7 @@ fn promisable_space(
     #[case] thin: u64,
     #[case] thick: u64,
 ) {
-    let got = |p| capacity(&[books], &limits, p).available / GI;
+    let got = |p| capacity(&[books], &limits, p, 0).available / GI;
     let got = [Provisioning::Thin, Provisioning::Thick].map(got);
     assert_eq!(got, [thin, thick]);
 }
@@ -95,9 +96,9 @@ fn root_reserve() -> SpaceUsage {
 #[test]
 fn one_volume_is_limited() {
     let limits = Limits { max_volume_bytes: Some(10 * GI + 5), ..limits() };
-    let large = capacity(&[books(100, 0, 0, 0)], &limits, Provisioning::Thin);
+    let large = capacity(&[books(100, 0, 0, 0)], &limits, Provisioning::Thin, 0);
     assert_eq!((large.available, large.largest), (100 * GI, 10 * GI));
-    let small = capacity(&[books(4, 0, 0, 0)], &limits, Provisioning::Thin);
+    let small = capacity(&[books(4, 0, 0, 0)], &limits, Provisioning::Thin, 0);
     assert_eq!((small.available, small.largest), (4 * GI, 4 * GI));
 }
 
@@ -105,7 +106,7 @@ fn one_volume_is_limited() {
 fn capacity_is_whole_blocks() {
     let mut odd = books(1, 0, 0, 0);
     odd.usage.available_bytes += 4095;
-    assert_eq!(capacity(&[odd], &limits(), Provisioning::Thin).available, GI);
+    assert_eq!(capacity(&[odd], &limits(), Provisioning::Thin, 0).available, GI);
 }
 
 #[test]
@@ -113,14 +114,37 @@ fn every_filesystem_below_must_have_the_space() {
     // An empty image of 100 GiB on a filesystem with 8 GiB left.
     let both = [books(100, 0, 0, 0), books(8, 0, 0, 0)];
     for provisioning in [Provisioning::Thin, Provisioning::Thick] {
-        let capacity = capacity(&both, &limits(), provisioning);
+        let capacity = capacity(&both, &limits(), provisioning, 0);
         assert_eq!(capacity.available, 8 * GI, "{provisioning:?}");
         let need = |gi| SpaceRequest::volume(gi * GI, provisioning);
         assert_eq!(admit(&both, &limits(), need(8)), Ok(()));
         assert_eq!(admit(&both, &limits(), need(9)), Err(8 * GI));
     }
-    let none = capacity(&[], &limits(), Provisioning::Thin);
+    let none = capacity(&[], &limits(), Provisioning::Thin, 0);
     assert_eq!(none, Capacity::default());
+}
+
+/// Free space below in GiB, the part of it that the image holds already, what the image lacks, and
+/// what thick volumes can be promised. The pool has 60 GiB free.
+#[rstest]
+#[case::whole_image(&[], 0, 60)]
+#[case::fits(&[(80, 0)], 40, 60)]
+#[case::fits_exactly(&[(40, 0)], 40, 40)]
+#[case::does_not_fit(&[(39, 0)], 40, 0)]
+#[case::held_already(&[(60, 20)], 40, 60)]
+#[case::held_is_not_free(&[(59, 20)], 40, 0)]
+#[case::not_on_the_last_disk(&[(80, 0), (39, 0)], 40, 0)]
+fn a_thick_volume_needs_the_whole_image(
+    #[case] below: &[(u64, u64)],
+    #[case] lacks: u64,
+    #[case] thick: u64,
+) {
+    let below = below
+        .iter()
+        .map(|(free, unused)| SpaceUsage { unused: unused * GI, ..books(*free, 0, 0, 0) });
+    let all: Vec<_> = std::iter::once(books(60, 0, 0, 0)).chain(below).collect();
+    let promised = capacity(&all, &limits(), Provisioning::Thick, lacks * GI);
+    assert_eq!(promised.available, thick * GI);
 }
 
 /// The accounting, the limits, the requested volume in GiB, and the size that would fit.

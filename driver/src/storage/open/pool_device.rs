@@ -111,7 +111,7 @@ pub(super) fn ground(
 }
 
 /// The mount point of a pool with a separate filesystem; created if it does not exist.
-fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> {
+pub(super) fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> {
     let at = options.state_dir.join("pools").join(name);
     std::fs::create_dir_all(&at).map_err(|e| crate::kernel::Error::io("mkdir", &at, e))?;
     // The mount table shows the canonical path.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -19,6 +20,7 @@ use crate::storage::directory::{self, Layout, open_dir, open_or_create};
 use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
 use crate::storage::issue::Holds;
+use crate::storage::place::PoolPlace;
 use crate::storage::{
     About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, encoding,
 };
@@ -45,6 +47,8 @@ pub(super) struct Ground {
     pub(super) root: File,
     /// Locks taken on the way to the directory, such as on the device.
     pub(super) locks: Vec<File>,
+    /// What the pool is opened from, and the mount point.
+    pub(super) places: Vec<PoolPlace>,
     /// Problems that an operator should know about.
     pub(super) notes: Vec<String>,
 }
@@ -55,6 +59,7 @@ impl Ground {
             kind,
             fs_uuid,
             root: open_dir(&path)?,
+            places: vec![PoolPlace::now(PoolKind::Directory, &path, None)],
             path,
             locks: Vec::new(),
             notes: Vec::new(),
@@ -110,7 +115,7 @@ pub(super) fn open_ground(
     entry: &Entry,
     options: &PoolOptions,
 ) -> Result<Pool> {
-    let Ground { kind, fs_uuid: _, path, root, mut locks, notes } = ground;
+    let Ground { kind, fs_uuid: _, path, root, mut locks, places, notes } = ground;
     let shown = path.display();
     let found = identity(root.as_fd())?;
     let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
@@ -157,6 +162,8 @@ pub(super) fn open_ground(
         index: RwLock::new(Index::default()),
         under_way: Mutex::new(SpaceRequest::default()),
         space: OnceLock::new(),
+        backed: AtomicBool::new(false),
+        places,
         look: Default::default(),
         findings: Mutex::new(Vec::new()),
         unfinished: Mutex::default(),

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -9,9 +10,9 @@ use rustix::fs::OFlags;
 use super::pool_device::Device;
 use super::pool_directory::{flock, refused, unavailable};
 use super::registry::Entry;
-use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file, loop_names};
+use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, MountEntry, file, loop_names};
 use crate::storage::directory::open_dir;
-use crate::storage::{PoolSpec, Result, directory};
+use crate::storage::{PoolSpec, Result, directory, place};
 
 /// A pool image attached to its loop device.
 pub(super) struct Attached {
@@ -26,15 +27,18 @@ pub(super) struct Attached {
     pub(super) notes: Vec<String>,
 }
 
-/// Opens the image, or creates it the first time. Attaches it, or finds its loop device.
+/// Opens the image, or creates it the first time. Attaches it, or finds its loop device. The pool's
+/// mount point is `at`.
 pub(super) fn attach(
     kernel: &dyn Kernel,
     spec: &PoolSpec,
     entry: &Entry,
+    at: &Path,
     bytes: u64,
 ) -> Result<Attached> {
     let name = spec.image_name();
     let path = spec.path.join(&name);
+    not_lost(kernel, spec, at)?;
     let dir = open_dir(&spec.path)?;
     let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
     let (image, new) = match open() {
@@ -55,7 +59,8 @@ pub(super) fn attach(
     let lock = open()?;
     flock(spec, &lock, &path)?;
     let mut notes = Vec::new();
-    let bytes = match resize(&image, spec, bytes, &mut notes) {
+    whole(&image, spec, &path)?;
+    let bytes = match resize(&image, spec, new, bytes, &mut notes) {
         Ok(bytes) => bytes,
         Err(e) => {
             if new {
@@ -84,15 +89,77 @@ pub(super) fn attach(
     })
 }
 
+/// Fails if the pool is mounted from an image that is not at its path any more. Only its loop device
+/// holds that image then, and another file at the path must not take its place.
+fn not_lost(kernel: &dyn Kernel, spec: &PoolSpec, at: &Path) -> Result<()> {
+    let mounts = kernel.mounts()?;
+    let Some(minor) = mounts.at(at).and_then(MountEntry::loop_minor) else {
+        return Ok(());
+    };
+    let device = kernel.loop_info(minor)?;
+    let lost = device.and_then(|device| place::lost_image(spec, &device, at.to_owned()));
+    lost.map_or(Ok(()), |lost| Err(unavailable(spec, lost.message())))
+}
+
+/// Fails if the image is shorter than the XFS in it: it was cut off. With zeros in place of its end,
+/// that would look like a whole filesystem.
+fn whole(image: &File, spec: &PoolSpec, path: &Path) -> Result<()> {
+    let mut start = [0; 16];
+    let len = file::length(image)?;
+    if image.read_exact_at(&mut start, 0).is_err() {
+        return Ok(());
+    }
+    let bytes = xfs_bytes(&start).unwrap_or_default();
+    if len >= bytes {
+        return Ok(());
+    }
+    Err(unavailable(
+        spec,
+        format!(
+            "its image {} has {len} bytes, and the filesystem in it {bytes}: it was cut off. Nothing \
+             was changed. Bring the whole image back from a backup. To read what is left, copy the \
+             image, lengthen the copy (truncate -s {bytes} COPY) and mount that read-only (mount -o \
+             ro,norecovery COPY DIR)",
+            path.display()
+        ),
+    ))
+}
+
+/// The size of an XFS in bytes, by the first bytes of its superblock. `None` without one.
+fn xfs_bytes(start: &[u8; 16]) -> Option<u64> {
+    let (magic, rest) = start.split_first_chunk::<4>()?;
+    let (block, rest) = rest.split_first_chunk::<4>()?;
+    let blocks = rest.first_chunk::<8>()?;
+    let bytes = u64::from_be_bytes(*blocks).saturating_mul(u32::from_be_bytes(*block).into());
+    (magic == b"XFSB").then_some(bytes)
+}
+
 /// Grows the image to its configured size, and returns its length. It never shrinks the image,
-/// because that would destroy the filesystem in it.
-fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) -> Result<u64> {
+/// because that would destroy the filesystem in it. A pool that exists already opens even without
+/// space to preallocate its image.
+fn resize(
+    image: &File,
+    spec: &PoolSpec,
+    new: bool,
+    bytes: u64,
+    notes: &mut Vec<String>,
+) -> Result<u64> {
     let len = file::length(image)?;
     if len > bytes {
         notes.push(format!("its image keeps its {len} bytes ({bytes} are configured): the driver never shrinks an image"));
     }
     let bytes = bytes.max(len);
-    if spec.preallocate && file::allocated_bytes(image)? < bytes {
+    let lacks = bytes.saturating_sub(file::allocated_bytes(image)?);
+    let free = file::usage(image.as_fd())?.available_bytes;
+    if spec.preallocate && !new && lacks > free {
+        notes.push(format!(
+            "its image can't be preallocated: it lacks {lacks} bytes on the disk below, which has \
+             {free} free. Free space there, then restart the driver"
+        ));
+        if len < bytes {
+            file::set_len(image, bytes)?;
+        }
+    } else if spec.preallocate && lacks > 0 {
         file::allocate(image, bytes)?;
     } else if len < bytes {
         file::set_len(image, bytes)?;
@@ -127,4 +194,17 @@ fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDev
     };
     kernel.loop_grow(&device)?;
     Ok(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_an_xfs_is_in_its_superblock() {
+        let mut start = *b"XFSB\0\0\x10\0\0\0\0\0\0\x01\x2c\0";
+        assert_eq!(xfs_bytes(&start), Some(300 << 20));
+        start[0] = 0;
+        assert_eq!(xfs_bytes(&start), None);
+    }
 }

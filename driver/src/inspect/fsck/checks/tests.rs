@@ -38,6 +38,9 @@ pub(crate) fn pool(state: Result<Contents, String>) -> PoolSurvey {
         image: None,
         driver: None,
         fs_type: "xfs".to_owned(),
+        sparse: Vec::new(),
+        lost: None,
+        shut_down: Default::default(),
         state,
     }
 }

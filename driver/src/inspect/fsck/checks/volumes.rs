@@ -1,6 +1,6 @@
 //! Checks the records of volumes and snapshots against their images and the kernel.
 
-use crate::diagnose::volume::{Image, Issue, Length, judge, length};
+use crate::diagnose::volume::{Image, Issue, Length, TO_MOUNT_AGAIN, judge, length};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey, readable};
 use crate::inspect::render::humanize::bytes;
@@ -17,7 +17,11 @@ pub(super) fn check(
     for (volume, item) in readable(&contents.volumes) {
         let identity = VolumeIdentity::of(volume, item.image.map(|image| image.file));
         let state = VolumeState::of(&survey.kernel, identity);
-        let issues = judge(volume, &image(item.image), &state).into_iter();
+        let mut issues = judge(volume, &image(item.image), &state);
+        if pool.shut_down.contains(&volume.id) && !issues.contains(&Issue::FilesystemShutDown) {
+            issues.push(Issue::FilesystemShutDown);
+        }
+        let issues = issues.into_iter();
         found.extend(issues.filter_map(|issue| of_volume(pool, &item.name, issue)));
     }
     for (snapshot, item) in readable(&contents.snapshots) {
@@ -131,8 +135,16 @@ pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<P
             format!("was being formatted as {fs}, and the end of it is not on record"),
             "the next NodeStageVolume formats it again",
         ),
-        // Health reports the state of a mounted filesystem.
-        Issue::FilesystemShutDown | Issue::FilesystemReadOnly => return None,
+        Issue::FilesystemShutDown => error(
+            Kind::FilesystemShutDown,
+            "has a filesystem that has shut down after an error".to_owned(),
+            person(TO_MOUNT_AGAIN),
+        ),
+        Issue::FilesystemReadOnly => error(
+            Kind::FilesystemReadOnly,
+            "has a filesystem that has become read-only".to_owned(),
+            person(TO_MOUNT_AGAIN),
+        ),
     })
 }
 
