@@ -77,7 +77,7 @@ fn of_kernel(error: &kernel::Error) -> Code {
         // The kernel may still be executing an operation that timed out.
         TimedOut { .. } | Stopped { .. } => Code::DeadlineExceeded,
         Unsupported { .. } => Code::FailedPrecondition,
-        Io { .. } | NotFound { .. } | Tool { .. } => Code::Internal,
+        Io { .. } | NotFound { .. } | NotMountable { .. } | Tool { .. } => Code::Internal,
     }
 }
 

@@ -3,9 +3,12 @@
 
 mod behind;
 mod copies;
+mod crashes;
 mod failed;
 mod lifecycle;
+mod mkfs_options;
 mod odd;
+mod read_only;
 mod safety;
 
 /// A node over the machine's kernel.

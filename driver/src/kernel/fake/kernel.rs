@@ -8,11 +8,11 @@ use hostloop_events::phase;
 
 use super::Model;
 use super::fake_signature::Content;
-use super::mounting::{bind, lexical, mount, place};
+use super::mounting::{bind, lexical, mount, mountable, place, replay};
 use super::state::{Device, State};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
-    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
+    BindFlags, Detached, Error, FileId, Freeze, FsState, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
     LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, check_mkfs_options,
     loop_path,
 };
@@ -132,6 +132,28 @@ impl Kernel for Model {
         })
     }
 
+    fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState> {
+        self.settled(|s| match s.content(device)? {
+            Content::Filesystem { fs: FsType::Ext4, unreplayed, needs_check, .. }
+                if fs == FsType::Ext4 =>
+            {
+                Ok(FsState { unreplayed, needs_check })
+            }
+            _ => Ok(FsState::default()),
+        })
+    }
+
+    fn open_filesystem(&self, device: &Path, fs: FsType) -> Result<File> {
+        self.act("mount", device, |s| {
+            let found = mountable(s, device, fs).map_err(|number| {
+                let why = std::io::Error::from_raw_os_error(number).to_string();
+                Error::NotMountable { path: device.to_path_buf(), why }
+            });
+            replay(s, device)?;
+            found.and_then(|_| s.open_node(device))
+        })
+    }
+
     fn probe(&self, device: &Path) -> Result<Probe> {
         self.ask("probe", device, |s| Ok(s.content(device)?.probe()))
     }
@@ -166,7 +188,7 @@ impl Kernel for Model {
                     // A discard erases the superblock first; the rest has no signature.
                     Some(_) if spec.force && spec.discard => Content::Unknown,
                     Some(_) => Content::Broken { fs, uuid },
-                    None => Content::Filesystem { fs, uuid, size },
+                    None => Content::filesystem(fs, uuid, size),
                 };
                 s.set_content(spec.device, &content)
             })?;
@@ -181,7 +203,10 @@ impl Kernel for Model {
         self.act("check", device, |s| {
             let message = match s.content(device)? {
                 _ if s.is_mounted(device) => "the device is mounted",
-                Content::Filesystem { fs: FsType::Ext4, .. } => return Ok(()),
+                Content::Filesystem { unreplayed: true, .. } => return Err(not_replayed(device)),
+                Content::Filesystem { fs: FsType::Ext4, uuid, size, .. } => {
+                    return s.set_content(device, &Content::filesystem(fs, uuid, size));
+                }
                 _ => "bad magic number in super-block",
             };
             Err(Error::tool("e2fsck", device, Some(1), message))
@@ -202,7 +227,7 @@ impl Kernel for Model {
                 Content::Filesystem { fs: is, uuid, .. }
                     if is == fs && mounted && writable && now >= fs.minimum_grown_bytes() =>
                 {
-                    s.set_content(device, &Content::Filesystem { fs, uuid, size: now })
+                    s.set_content(device, &Content::filesystem(fs, uuid, now))
                 }
                 _ => {
                     let why = "not mounted there for writing";
@@ -215,12 +240,12 @@ impl Kernel for Model {
     fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
         let now = self.settled(|s| s.size(device))?;
         match self.settled(|s| s.content(device))? {
-            Content::Filesystem { fs: is, uuid, size }
+            Content::Filesystem { unreplayed: true, .. } => Err(not_replayed(device)),
+            Content::Filesystem { fs: is, uuid, size, .. }
                 if fs == FsType::Ext4 && is == fs && size < now =>
             {
                 self.act("grow", device, |s| {
-                    let size = now;
-                    s.set_content(device, &Content::Filesystem { fs, uuid, size })
+                    s.set_content(device, &Content::filesystem(fs, uuid, now))
                 })
             }
             _ => Ok(()),
@@ -262,7 +287,7 @@ impl Kernel for Model {
 
     fn open_mount(&self, mount: &MountEntry) -> Result<File> {
         let at = &mount.mount_point;
-        match self.mounts()?.at(at) {
+        match self.settled(|s| Ok(s.table()))?.at(at) {
             Some(topmost) if topmost.id == mount.id => {
                 File::open(at).map_err(|e| Error::io("open", at, e))
             }
@@ -312,6 +337,11 @@ impl Kernel for Model {
             false => Ok(()),
         }
     }
+}
+
+/// The error of a tool that would lose what is in the journal.
+fn not_replayed(device: &Path) -> Error {
+    Error::tool("e2fsck", device, Some(4), "the journal was not replayed by a mount")
 }
 
 impl Model {

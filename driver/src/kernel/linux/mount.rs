@@ -101,7 +101,7 @@ fn explained(e: io::Error, fs: FsType, data: &str) -> io::Error {
 }
 
 /// Device number of a block device.
-fn device_number(device: &Path) -> Result<u64> {
+pub(super) fn device_number(device: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(device).map_err(|e| Error::io("stat", device, e))?;
     if metadata.file_type().is_block_device() {
         Ok(metadata.rdev())

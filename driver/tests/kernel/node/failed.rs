@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::Error;
-use hostloop_driver::storage;
+use hostloop_driver::storage::{self, Source};
 
 use super::Rig;
 use crate::testkit::*;
@@ -99,6 +99,14 @@ impl Copied {
     }
 }
 
+impl Copied {
+    /// Writes a file from within the container.
+    fn write(&self, path: &Path, text: &str) {
+        let script = format!("echo {text} > {}", path.display());
+        run("nsenter", &["--mount", "--target", &self.0.id().to_string(), "sh", "-c", &script]);
+    }
+}
+
 impl Drop for Copied {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -137,4 +145,42 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
         same().is_none()
     });
     assert!(gone);
+}
+
+/// An unmount writes nothing back while a container has a copy of the mount.
+#[test]
+fn a_copy_of_a_volume_that_a_container_still_has_mounted_is_complete() {
+    let rig = Rig::on(FsType::Xfs, 4096 * MI);
+    for fs in FsType::ALL {
+        let (id, cap) = (rig.volume(on(fs), 32 * MI), mount(fs));
+        rig.stage(id, "a", &cap).unwrap();
+        let copied = Copied::new();
+        write(&rig.staging("a").join("before"), 3, 3 << 20);
+        rig.unstage(id, "a").unwrap();
+        // The disk has it all: the power may fail now.
+        let bytes = rig.record(id).capacity_bytes;
+        run("cp", &[
+            "--sparse=always",
+            arg(&rig.path(format!("volumes/{id}/image"))),
+            arg(&rig.path("cut")),
+        ]);
+        copied.write(&rig.staging("a").join("after"), "late");
+        let copy = rig.create(copy_of(Source::Volume(id), on(fs), bytes));
+        drop(copied);
+        rig.assert_detached(id);
+
+        let cut = rig.volume(on(fs), bytes);
+        run("cp", &[
+            "--sparse=always",
+            arg(&rig.path("cut")),
+            arg(&rig.path(format!("volumes/{cut}/image"))),
+        ]);
+        for (id, late) in [(copy, true), (cut, false)] {
+            rig.stage(id, "b", &cap).unwrap();
+            assert_written(&rig.staging("b").join("before"), 3, 3 << 20);
+            let after = std::fs::read_to_string(rig.staging("b").join("after"));
+            assert_eq!(after.is_ok_and(|text| text == "late\n"), late, "{fs}");
+            rig.unstage(id, "b").unwrap();
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! `struct ext4_super_block`: where its fields are, and what they mean.
 
 use super::{Block, crc32c};
-use crate::kernel::{Superblock, magic};
+use crate::kernel::{FsState, Superblock, magic};
 
 /// Offset of the superblock on its device.
 pub(in crate::kernel::linux) const START: u64 = 1024;
@@ -12,15 +12,13 @@ pub(in crate::kernel::linux) const BYTES: usize = 1024;
 const BLOCKS_LOW: usize = 0x04;
 const LOG_BLOCK_SIZE: usize = 0x18;
 pub(in crate::kernel::linux) const WRITTEN: usize = 0x30;
-const MAX_MOUNT_COUNT: usize = 0x36;
 pub(in crate::kernel::linux) const MAGIC: usize = 0x38;
 const STATE: usize = 0x3a;
 pub(in crate::kernel::linux) const CHECKED: usize = 0x40;
-const CHECK_INTERVAL: usize = 0x44;
+const COMPATIBLE: usize = 0x5c;
 pub(in crate::kernel::linux) const INCOMPATIBLE: usize = 0x60;
 const RO_COMPATIBLE: usize = 0x64;
 pub(in crate::kernel::linux) const UUID: usize = 0x68;
-const LAST_ORPHAN: usize = 0xe8;
 pub(in crate::kernel::linux) const HASH_SEED: usize = 0xec;
 pub(in crate::kernel::linux) const MADE: usize = 0x108;
 const BLOCKS_HIGH: usize = 0x150;
@@ -44,27 +42,39 @@ pub(in crate::kernel::linux) fn size(block: &Block) -> Option<u64> {
     (high << 32 | low).checked_mul(block_size.filter(|s| *s <= 65536 && *s > 0)?)
 }
 
-/// Clean means that `e2fsck -p` would do nothing: it skips a filesystem that was unmounted, has no
-/// errors and is not due for a periodic check.
+/// The superblock, if its checksum matches.
 pub(super) fn parse(block: &Block) -> Option<Superblock> {
-    const VALID: u16 = 1;
-    const INCOMPAT_RECOVER: u32 = 0x4;
     const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
-    const RO_COMPAT_ORPHAN_PRESENT: u32 = 0x1_0000;
-    let ro_compatible = block.le32(RO_COMPATIBLE);
     let intact = is_ext4(block)
-        && ro_compatible & RO_COMPAT_METADATA_CSUM != 0
+        && block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM != 0
         && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
-    intact.then(|| Superblock {
-        uuid: block.uuid(UUID),
-        clean: block.le16(STATE) == VALID
-            && block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER == 0
-            && ro_compatible & RO_COMPAT_ORPHAN_PRESENT == 0
-            && block.le32(LAST_ORPHAN) == 0
-            && block.le32(ERROR_COUNT) == 0
-            && block.le16(MAX_MOUNT_COUNT).cast_signed() <= 0
-            && block.le32(CHECK_INTERVAL) == 0,
-    })
+    intact.then(|| Superblock { uuid: block.uuid(UUID) })
+}
+
+/// What the superblock says about the last use, with a checksum or without. A mount leaves orphans
+/// behind that the next mount removes, and periodic checks are not for volumes: both need no check.
+pub(super) fn state(block: &Block) -> FsState {
+    const VALID: u16 = 1;
+    const ERRORS: u16 = 2;
+    const COMPAT_HAS_JOURNAL: u32 = 0x4;
+    const INCOMPAT_RECOVER: u32 = 0x4;
+    if !is_ext4(block) {
+        return FsState::default();
+    }
+    let state = block.le16(STATE);
+    let has_journal = block.le32(COMPATIBLE) & COMPAT_HAS_JOURNAL != 0;
+    FsState {
+        unreplayed: has_journal && block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER != 0,
+        needs_check: state & ERRORS != 0
+            || block.le32(ERROR_COUNT) != 0
+            || !has_journal && state & VALID == 0,
+    }
+}
+
+/// True if these first bytes of a superblock have the feature `fast_commit`.
+pub(in crate::kernel::linux) fn has_fast_commit(superblock: &[u8; BYTES]) -> bool {
+    const COMPAT_FAST_COMMIT: u8 = 0x4;
+    superblock[COMPATIBLE + 1] & COMPAT_FAST_COMMIT != 0
 }
 
 #[cfg(test)]
