@@ -71,6 +71,13 @@ pub enum Error {
         /// The number of copied bytes.
         copied: u64,
     },
+    /// The caller stopped a clone.
+    #[error("clone {path}: stopped after {extents} extents")]
+    CloneStopped {
+        path: PathBuf,
+        /// The number of cloned extents.
+        extents: u64,
+    },
 }
 
 impl Error {

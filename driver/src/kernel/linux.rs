@@ -8,9 +8,9 @@ use hostloop_events::phase;
 
 use super::under_way::UnderWay;
 use super::{
-    BindFlags, Detached, Error, FileId, Freeze, FsState, FsType, FsUsage, Kernel, KnownLoops, LoopDevice,
-    LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
-    Superblock,
+    BindFlags, Detached, Error, FileId, Freeze, FsState, FsType, FsUsage, Kernel, KnownLoops,
+    LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe,
+    Result, Superblock,
 };
 
 mod asking;

@@ -109,6 +109,11 @@ pub fn quiesced<T>(
     let still = Still { live, until, since };
     let copied = copy(&still).map_err(|e| match e {
         Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
+        Error::Kernel(kernel::Error::CloneStopped { extents, .. }) if still.stop() => {
+            let cloning =
+                format!("cloning {extents} extents of the image, and there are more, takes");
+            clones_longer_than(&cloning, limits.max_freeze)
+        }
         e => e,
     });
     // A filesystem that another process froze must still be frozen, or the copies differ in time.
@@ -172,6 +177,16 @@ pub(super) fn longer_than(copying: &str, max_freeze: Duration) -> Error {
         "{copying} longer than the {} s its filesystem may stay frozen (--max-freeze): \
          unstage the volume first, raise the limit, or keep such volumes in a pool with reflinks \
          (XFS, btrfs, or image=)",
+        max_freeze.as_secs_f32()
+    ))
+}
+
+/// Like [`longer_than`], for a clone: the image is in too many pieces.
+pub(super) fn clones_longer_than(cloning: &str, max_freeze: Duration) -> Error {
+    Error::CannotFreeze(format!(
+        "{cloning} longer than the {} s its filesystem may stay frozen (--max-freeze): unstage the \
+         volume first, raise the limit, or move its data to a new volume, whose image is in fewer \
+         pieces",
         max_freeze.as_secs_f32()
     ))
 }

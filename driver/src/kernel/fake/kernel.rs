@@ -12,9 +12,9 @@ use super::mounting::{bind, lexical, mount, mountable, place, replay};
 use super::state::{Device, State};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
-    BindFlags, Detached, Error, FileId, Freeze, FsState, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
-    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, check_mkfs_options,
-    loop_path,
+    BindFlags, Detached, Error, FileId, Freeze, FsState, FsType, FsUsage, Kernel, LoopDevice,
+    LoopInfo, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
+    check_mkfs_options, loop_path,
 };
 
 impl Kernel for Model {

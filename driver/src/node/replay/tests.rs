@@ -1,7 +1,7 @@
 use rstest::rstest;
 
-use crate::kernel::{FsState, Kernel};
 use crate::kernel::fake::Model;
+use crate::kernel::{FsState, Kernel};
 use crate::testkit::*;
 
 type Rig = crate::testkit::Rig<Model>;

@@ -1,6 +1,5 @@
 //! Filesystems that mkfs makes and this machine's kernel can't mount.
 
-use hostloop_driver::kernel::FsType;
 use rstest::rstest;
 use tonic::Code;
 
@@ -21,7 +20,7 @@ fn a_volume_that_is_created_can_be_mounted(
     #[case] options: &str,
     #[case] refused: Option<&str>,
 ) {
-    let rig = Rig::on(FsType::Xfs, 1024 * MI);
+    let rig = Rig::new();
     let cap = mount(fs);
     let mut request = create_request("one");
     request.volume_capabilities = vec![cap.clone()];
