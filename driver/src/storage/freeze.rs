@@ -185,8 +185,8 @@ pub(super) fn longer_than(copying: &str, max_freeze: Duration) -> Error {
 pub(super) fn clones_longer_than(cloning: &str, max_freeze: Duration) -> Error {
     Error::CannotFreeze(format!(
         "{cloning} longer than the {} s its filesystem may stay frozen (--max-freeze): unstage the \
-         volume first, raise the limit, or move its data to a new volume, whose image is in fewer \
-         pieces",
+         volume first, raise the limit, or copy the files to a new volume: its image has fewer \
+         extents",
         max_freeze.as_secs_f32()
     ))
 }
