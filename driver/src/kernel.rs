@@ -169,8 +169,16 @@ pub enum Probe {
 pub struct Superblock {
     /// The filesystem's UUID, as blkid prints it.
     pub uuid: String,
-    /// True if [`Kernel::check`] would find nothing to do.
-    pub clean: bool,
+}
+
+/// What a superblock says about the last use of its filesystem.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FsState {
+    /// The journal has changes that are not in their places yet, as after a crash. Only the kernel
+    /// replays all of them: e2fsck drops fast commits.
+    pub unreplayed: bool,
+    /// The kernel has met errors, or a filesystem without a journal was not unmounted.
+    pub needs_check: bool,
 }
 
 /// The superblock of an ext4, intact or not.
@@ -178,8 +186,6 @@ pub struct Superblock {
 pub struct Ext4 {
     /// What its growth depends on.
     pub layout: Ext4Layout,
-    /// True if its journal has to be replayed.
-    pub is_dirty: bool,
     /// The bytes of the superblock, for [`Kernel::mend_growth`].
     pub superblock: Box<[u8]>,
 }
@@ -354,7 +360,8 @@ pub trait Kernel: Send + Sync + 'static {
     /// Sets `queue/read_ahead_kb`. The value survives a detach: set it at every attach.
     fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
 
-    /// Writes back the dirty pages of a raw block device (fsync on the device).
+    /// Writes back everything of a device, to its file and to the disk: the data of a filesystem
+    /// that any mount namespace has mounted from it, and the dirty pages of the device itself.
     fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
 
     /// Reads the mount table of this process's mount namespace.
@@ -401,11 +408,24 @@ pub trait Kernel: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Reads what an ext4 says about its last use, mounted or not. XFS and btrfs say nothing: their
+    /// mount does all that is needed.
+    fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState> {
+        let _ = (device, fs);
+        Ok(FsState::default())
+    }
+
+    /// Opens the root directory of the filesystem on a device, mounted or not. The mount behind it
+    /// is writable, in no mount namespace, and ends when the handle is closed, however the process
+    /// ends. If the filesystem can't be mounted, the error says why, as far as the kernel's log
+    /// does.
+    fn open_filesystem(&self, device: &Path, fs: FsType) -> Result<File>;
+
     /// Makes a filesystem.
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()>;
 
-    /// Checks an unmounted filesystem and makes safe repairs (ext4: `e2fsck -p`; XFS and btrfs
-    /// replay their logs at mount).
+    /// Checks an unmounted filesystem and makes safe repairs (ext4: `e2fsck -p`). Call it only once
+    /// the kernel has replayed the journal, see [`FsState`].
     fn check(&self, device: &Path, fs: FsType) -> Result<()>;
 
     /// Grows a mounted filesystem to its device's size. Success if it already has that size.

@@ -20,6 +20,7 @@ mod mount_options;
 mod mount_stage;
 mod publish;
 mod read_only_loop;
+mod replay;
 mod stage;
 mod stats;
 mod target_path;

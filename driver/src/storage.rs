@@ -39,9 +39,11 @@ mod record_io;
 mod recovery;
 mod reservation;
 pub mod scan;
+mod scratch_mount;
 mod slots;
 mod snapshots;
 mod space;
+mod trial_mount;
 mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};

@@ -72,8 +72,7 @@ pub struct PoolArgs {
     #[arg(long, value_name = "SIZE", value_parser = config::size)]
     pub max_volume_size: Option<u64>,
 
-    /// Maximum time that a filesystem may stay frozen while its snapshot is copied (pools without
-    /// reflinks)
+    /// Maximum time that a filesystem may stay frozen while its snapshot is copied or cloned
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub max_freeze: Duration,
 }

@@ -46,18 +46,22 @@ impl Controller {
         let source = request.source.map(|named| self.content_source(named)).transpose()?;
         let pool = self.pools.named(request.class.pool.as_deref())?;
         let wanted = request.wanted.on_volume_with(source.as_ref().and_then(ContentSource::fs));
-        request.class.check_mkfs_options(wanted.fs())?;
+        let fs = wanted.fs();
+        // A copy of a filesystem needs no mkfs, whatever the class of its source allowed once.
+        if source.as_ref().and_then(ContentSource::fs).is_none() {
+            request.class.check_mkfs_options(fs)?;
+        }
         if let Some(source) = &source {
             source.serves(&wanted)?;
         }
-        if let Some(fs) = wanted.fs() {
+        if let Some(fs) = fs {
             self.require_tools(fs)?;
         }
         let inherited = source.as_ref().map(|s| s.provisioning);
         let settings = request.changes.create(inherited)?;
         let bounds = capacity_range::Bounds {
-            filesystem: wanted.fs().map_or(0, FsType::minimum_bytes),
-            grown: wanted.fs().map_or(0, FsType::minimum_grown_bytes),
+            filesystem: fs.map_or(0, FsType::minimum_bytes),
+            grown: fs.map_or(0, FsType::minimum_grown_bytes),
             source: source.as_ref().map(|s| s.bytes),
             largest: self.pools.options().max_volume_bytes,
         };
@@ -92,6 +96,11 @@ impl Controller {
                 tool, code: Some(_), message, ..
             }) if has_options => {
                 let why = format!("make {tool} fail for {capacity_bytes} bytes: {message}");
+                invalid("parameters[\"mkfsOptions\"]", why).into()
+            }
+            storage::Error::Kernel(kernel::Error::NotMountable { why, .. }) if has_options => {
+                let fs = fs.map_or("filesystem", FsType::as_str);
+                let why = format!("make an {fs} that this node can't mount: {why}");
                 invalid("parameters[\"mkfsOptions\"]", why).into()
             }
             error => error.into(),

@@ -87,9 +87,9 @@ fn of_kernel(error: &kernel::Error) -> Code {
         // The operation did nothing. A retry can succeed once that filesystem responds again.
         Silent { .. } => Code::Unavailable,
         // The kernel may still be executing an operation that timed out.
-        TimedOut { .. } | Stopped { .. } => Code::DeadlineExceeded,
+        TimedOut { .. } | Stopped { .. } | CloneStopped { .. } => Code::DeadlineExceeded,
         Unsupported { .. } => Code::FailedPrecondition,
-        Io { .. } | NotFound { .. } | Tool { .. } => Code::Internal,
+        Io { .. } | NotFound { .. } | NotMountable { .. } | Tool { .. } => Code::Internal,
     }
 }
 

@@ -26,6 +26,14 @@ pub enum Error {
     /// This kernel or filesystem does not support the operation (EOPNOTSUPP).
     #[error("{op} {path}: not supported here")]
     Unsupported { op: &'static str, path: PathBuf },
+    /// The kernel can't use the filesystem on a device.
+    #[error("mount {path}: {why}")]
+    NotMountable {
+        /// The device.
+        path: PathBuf,
+        /// The cause, from the kernel's log if that is readable.
+        why: String,
+    },
     /// A program failed.
     #[error("{tool} {path}: {message}")]
     Tool {
@@ -65,6 +73,13 @@ pub enum Error {
         path: PathBuf,
         /// The number of copied bytes.
         copied: u64,
+    },
+    /// The caller stopped a clone.
+    #[error("clone {path}: stopped after {extents} extents")]
+    CloneStopped {
+        path: PathBuf,
+        /// The number of cloned extents.
+        extents: u64,
     },
 }
 

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use super::Result;
 use super::file::{length, next_data, on_file};
 
+pub mod clone;
 mod compare;
 mod fiemap;
 mod map;

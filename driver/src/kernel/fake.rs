@@ -27,13 +27,14 @@ use hostloop_events::phase;
 use parking_lot::Mutex;
 
 use super::failpoint::effect;
-use super::{Error, FileId, FsType, Result};
+use super::{Error, FileId, FsState, FsType, Result};
 
 mod fake_signature;
 mod kernel;
 mod mounting;
 mod state;
 
+use fake_signature::Content;
 use state::{Device, Slot, State, Super};
 
 /// The lowest minor that the model assigns.
@@ -166,6 +167,19 @@ impl Model {
     /// Makes the filesystem on an attached device report these errors.
     pub fn set_fs_errors(&self, minor: u32, errors: Option<&str>) {
         self.change_super(minor, |sb| sb.errors = errors.map(str::to_owned));
+    }
+
+    /// Makes the superblock of an ext4 image say this of its last use.
+    pub fn set_fs_state(&self, image: &Path, state: FsState) -> Result<()> {
+        let locked = self.state.lock();
+        match locked.content(image)? {
+            Content::Filesystem { fs, uuid, size, .. } => {
+                let FsState { unreplayed, needs_check } = state;
+                let content = Content::Filesystem { fs, uuid, size, unreplayed, needs_check };
+                locked.set_content(image, &content)
+            }
+            _ => Err(Error::errno("superblock", image, libc::EINVAL)),
+        }
     }
 
     /// Makes the filesystem on an attached device read-only, as after an error.

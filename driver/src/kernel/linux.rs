@@ -8,7 +8,7 @@ use hostloop_events::phase;
 
 use super::under_way::UnderWay;
 use super::{
-    BindFlags, Detached, Error, Ext4, FileId, Freeze, FsType, FsUsage, Kernel, KnownLoops,
+    BindFlags, Detached, Error, Ext4, FileId, Freeze, FsState, FsType, FsUsage, Kernel, KnownLoops,
     LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe,
     Result, Superblock,
 };
@@ -16,9 +16,11 @@ use super::{
 mod asking;
 pub(crate) mod blank;
 mod btrfs;
+mod detached;
 mod fs;
 mod fs_tools;
 mod ioctl;
+mod kernel_log;
 mod known;
 mod loopdev;
 mod mount;
@@ -203,6 +205,14 @@ impl Kernel for Linux {
 
     fn superblock(&self, device: &Path, fs: FsType) -> Result<Option<Superblock>> {
         superblock::read(device, fs)
+    }
+
+    fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState> {
+        superblock::state(device, fs)
+    }
+
+    fn open_filesystem(&self, device: &Path, fs: FsType) -> Result<File> {
+        phase("mount", || detached::open(device, fs))
     }
 
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {

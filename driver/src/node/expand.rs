@@ -81,7 +81,7 @@ impl Node {
     fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {
         let kernel = self.pools.kernel();
         let (image, owner) = self.image(record)?;
-        self.thaw(record, &owner, path)?;
+        self.thaw(record, &owner)?;
         let view = self.look(&owner, &[path])?;
         let mut devices = Vec::new();
         for own in view.own() {

@@ -8,8 +8,8 @@ use std::fs::File;
 use std::path::Path;
 
 use super::mount_stage::Mounting;
-use super::{Error, Node, Result, mount_options};
-use crate::kernel::{self, Ext4, Ext4Growth, FsType, LoopDevice, MountSpec};
+use super::{Error, Node, Result};
+use crate::kernel::{self, Ext4Growth, FsType, LoopDevice};
 use crate::storage::{self, GrowthIntent, VolumeHandle, VolumeRecord};
 
 impl Mounting<'_> {
@@ -30,17 +30,21 @@ impl Mounting<'_> {
         Ok(())
     }
 
-    /// Grows an ext4 that can't grow while it is mounted, if its unmounted growth moves nothing.
-    pub(super) fn grow_unmounted(&self, device: &LoopDevice) -> Result<()> {
+    /// True if the filesystem has to grow before it is mounted, and that moves nothing in it.
+    pub(super) fn grows_unmounted(&self, device: &LoopDevice) -> Result<bool> {
+        if self.fs != FsType::Ext4 {
+            return Ok(false);
+        }
         let kernel = self.node.pools.kernel();
-        if self.fs != FsType::Ext4 || !self.is_unmounted_growth(self.ext4(device)?, device)? {
-            return Ok(());
-        }
-        // Another mount namespace still has the filesystem mounted.
-        if self.view.own().next().is_some() && kernel.is_claimed(&device.path())? {
-            return Ok(());
-        }
-        let Some(ext4) = self.replayed(device)? else {
+        let (size, mounted) = (kernel.loop_size(device)?, kernel.grows_mounted(self.fs));
+        let ext4 = kernel.ext4(&device.path())?;
+        let growth = ext4.map(|ext4| ext4.layout.growth(size, mounted));
+        Ok(growth == Some(Ext4Growth::Unmounted))
+    }
+
+    /// Grows an unmounted ext4 whose journal the kernel has replayed.
+    pub(super) fn grow_unmounted(&self, device: &LoopDevice) -> Result<()> {
+        let Some(ext4) = self.node.pools.kernel().ext4(&device.path())? else {
             return Ok(());
         };
         match self.grow_recorded(device, ext4.superblock) {
@@ -56,45 +60,6 @@ impl Mounting<'_> {
                 Ok(())
             }
         }
-    }
-
-    fn ext4(&self, device: &LoopDevice) -> Result<Option<Ext4>> {
-        Ok(self.node.pools.kernel().ext4(&device.path())?)
-    }
-
-    fn is_unmounted_growth(&self, ext4: Option<Ext4>, device: &LoopDevice) -> Result<bool> {
-        let kernel = self.node.pools.kernel();
-        let (size, mounted) = (kernel.loop_size(device)?, kernel.grows_mounted(self.fs));
-        let growth = ext4.map(|ext4| ext4.layout.growth(size, mounted));
-        Ok(growth == Some(Ext4Growth::Unmounted))
-    }
-
-    /// The superblock after the kernel has replayed the journal, which a mount does. `None` if it
-    /// can't be mounted; then the next step says why.
-    fn replayed(&self, device: &LoopDevice) -> Result<Option<Ext4>> {
-        let kernel = self.node.pools.kernel();
-        let is_clean = |ext4: &Ext4| !ext4.is_dirty;
-        let ext4 = self.ext4(device)?;
-        if ext4.as_ref().is_none_or(is_clean) {
-            return Ok(ext4);
-        }
-        // A process that is killed here leaves the mount that was asked for.
-        let target = &self.wanted.path;
-        let flags = self.wanted.capability.access.flags();
-        let settings = &self.record.settings;
-        let options = mount_options::options(self.fs, flags, settings, self.wanted.read_only);
-        let mounted = kernel.mount(&MountSpec {
-            device: &device.path(),
-            target,
-            fs: self.fs,
-            read_only: options.read_only,
-            options: &options.words,
-        });
-        if mounted.is_err() {
-            return Ok(None);
-        }
-        kernel.unmount(target)?;
-        Ok(self.ext4(device)?.filter(is_clean))
     }
 
     /// Checks and grows the filesystem. The record says so meanwhile: once resize2fs has begun, only

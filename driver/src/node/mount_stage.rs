@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::format::{self, FormatStep};
 use super::loop_device::{self, Purpose};
-use super::{Error, Node, Result, Wanted, fs_group, mount_options, target_path};
+use super::{Error, Node, Result, Wanted, fs_group, mount_options, replay, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
+use crate::kernel::{FsState, FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
@@ -32,7 +32,7 @@ impl Mounting<'_> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.wanted.path;
-        self.node.thaw(self.record, self.owner, path)?;
+        self.node.thaw(self.record, self.owner)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
         let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
         self.mend_growth(&device)?;
@@ -47,40 +47,45 @@ impl Mounting<'_> {
             Some(made) => Probe::Filesystem { fs: self.fs, uuid: made.uuid.clone() },
             None => kernel.probe(&device.path())?,
         };
-        match format::decide(self.record.format, &found, self.fs)? {
-            FormatStep::Make { force } => {
-                self.node.format(self.record, &device, self.fs, force, self.blank)?;
-            }
-            FormatStep::Keep => self.check(&device, made.is_some_and(|made| made.clean))?,
-        }
-        self.grow_unmounted(&device)?;
+        let step = format::decide(self.record.format, &found, self.fs)?;
         refuse_twin(self.fs, &found)?;
         let flags = self.wanted.capability.access.flags();
         let options =
             mount_options::options(self.fs, flags, &self.record.settings, self.wanted.read_only);
-        kernel.mount(&MountSpec {
+        let spec = MountSpec {
             device: &device.path(),
             target: path,
             fs: self.fs,
             read_only: options.read_only,
             options: &options.words,
-        })?;
+        };
+        let state = match step {
+            FormatStep::Make { force } => {
+                self.node.format(self.record, &device, self.fs, force, self.blank)?;
+                FsState::default()
+            }
+            FormatStep::Keep => self.prepare(&device, &spec)?,
+        };
+        replay::mount(kernel, &spec, state)?;
         self.complete(&device, options.read_only)
     }
 
-    /// Checks a filesystem before it is mounted, unless it is clean.
-    fn check(&self, device: &LoopDevice, clean: bool) -> Result<()> {
+    /// Replays and checks a filesystem before it is mounted, if it needs that. Grows one that could
+    /// not grow later. Returns what its superblock said before.
+    fn prepare(&self, device: &LoopDevice, spec: &MountSpec<'_>) -> Result<FsState> {
         let kernel = self.node.pools.kernel();
-        let node = device.path();
         // Another mount namespace still has the filesystem mounted, so it can't be checked. A
         // second mount shows the same filesystem.
-        if self.view.own().next().is_some() && kernel.is_claimed(&node)? {
-            return Ok(());
+        if self.view.own().next().is_some() && kernel.is_claimed(spec.device)? {
+            return Ok(FsState::default());
         }
-        if !clean {
-            kernel.check(&node, self.fs)?;
+        let state = kernel.fs_state(spec.device, self.fs)?;
+        let grows = self.grows_unmounted(device)?;
+        replay::before_tools(kernel, spec, state, grows)?;
+        if grows {
+            self.grow_unmounted(device)?;
         }
-        Ok(())
+        Ok(state)
     }
 
     /// Runs the steps after the mount.
@@ -88,7 +93,7 @@ impl Mounting<'_> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
         let path = &self.wanted.path;
-        self.node.thaw(self.record, self.owner, path)?;
+        self.node.thaw(self.record, self.owner)?;
         let mount = self.view.mount_at(path);
         let of_volume = |minor: &u32| self.view.own().any(|own| own.minor == *minor);
         let found = mount.and_then(|e| Some((e, e.loop_minors().find(of_volume)?)));

@@ -124,6 +124,7 @@ impl Node {
     /// Stages a volume, or finishes an interrupted staging.
     pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
         let (image, owner) = self.image(record)?;
+        self.pools.unmount_scratch(record.id, kernel::file_id(&image)?)?;
         let view = self.look(&owner, &[&wanted.path])?;
         let seen = Seen {
             attached: view.own().next().is_some(),

@@ -61,6 +61,11 @@ impl Node {
     /// that the volume is staged.
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
+        if let Some(image) = owner.image()
+            && let Err(error) = self.pools.unmount_scratch(record.id, image)
+        {
+            tracing::warn!(volume = %record.id, %error, "an old mount of the volume stays");
+        }
         let view = self.look(&owner, &[path])?;
         refuse_foreign(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
@@ -79,7 +84,7 @@ impl Node {
             return Err(published(record.id, &elsewhere));
         }
         if stage.capability.access != Access::Block {
-            match self.thaw(record, &owner, path) {
+            match self.thaw(record, &owner) {
                 // A pod must be able to end. The record still says that a thaw is due.
                 Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
                     tracing::warn!(volume = %record.id, %error, "the filesystem may stay frozen");
@@ -111,6 +116,9 @@ impl Node {
     /// Does the same after a look that nothing in this call has outdated.
     fn release_seen(&self, view: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel();
+        if let Some(mount) = view.mount_at(path) {
+            self.write_back(mount);
+        }
         let mut stacked = view.mounts().filter(|e| e.mount_point == path).count();
         let mut top = view.mount_at(path).cloned();
         while let Some(mount) = top.take() {
@@ -133,6 +141,17 @@ impl Node {
             }
         }
         Ok(left)
+    }
+
+    /// Writes back a filesystem before its unmount, which does so only for the last mount. A
+    /// container may still have a copy of the mount, and a copy of the volume, or a power cut, must
+    /// not miss what was written until now. A broken filesystem is unmounted all the same.
+    fn write_back(&self, mount: &MountEntry) {
+        let kernel = self.pools.kernel();
+        if let Err(error) = kernel.open_mount(mount).and_then(|root| kernel.sync_fs(&root)) {
+            let path = mount.mount_point.display();
+            tracing::warn!(%path, %error, "cannot write a filesystem back before its unmount");
+        }
     }
 
     /// Checks that nothing is mounted at a path.

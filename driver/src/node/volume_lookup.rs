@@ -135,16 +135,10 @@ impl Node {
         Ok(())
     }
 
-    /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not. `scratch`
-    /// is a directory at which only this volume may be mounted.
-    pub(super) fn thaw(
-        &self,
-        record: &VolumeRecord,
-        owner: &VolumeIdentity,
-        scratch: &Path,
-    ) -> Result<()> {
+    /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not.
+    pub(super) fn thaw(&self, record: &VolumeRecord, owner: &VolumeIdentity) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
-            freeze::thaw_leftover(self.pools.kernel(), record.id, image, scratch)?;
+            freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
             self.pools.clear_in_volume(&record.id, |r| r.freeze = None)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use super::freeze::{self, Intents, Limits, Target};
 use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::file::{self, Copied};
-use crate::kernel::{self, FileId};
+use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
 
 /// An opened copy source.
@@ -224,7 +224,12 @@ impl Pools {
     fn time_to_freeze(&self, jobs: &[CopyJob<'_>], max_freeze: Duration) -> Result<()> {
         let mut copies = Vec::new();
         let mut volumes = Vec::new();
+        let mut clones = Vec::new();
         for job in jobs {
+            let known = self.copy_rates.known_clone(job.pool);
+            if let (Some(measured), true) = (known, copy_image::may_share(&job.want, job.to)) {
+                clones.push((extents::clone::count(&job.origin.image), measured));
+            }
             let bytes = job.bytes()?;
             let measured = match self.copy_rates.known(job.route()) {
                 _ if bytes == 0 => continue,
@@ -235,7 +240,13 @@ impl Pools {
             copies.push((bytes, measured));
             volumes.extend(job.origin.volume.as_ref().map(|v| format!("volume {}", v.id)));
         }
-        copy_rate::check(&volumes.join(", "), &copies, max_freeze)
+        copy_rate::check(&volumes.join(", "), &copies, max_freeze)?;
+        let sources: Vec<String> = jobs
+            .iter()
+            .filter_map(|job| job.origin.volume.as_ref())
+            .map(|v| format!("volume {}", v.id))
+            .collect();
+        copy_rate::check_clones(&sources.join(", "), &clones, max_freeze)
     }
 
     /// Fails if a pool is nearly full: a freeze writes back first, and hangs in the kernel without

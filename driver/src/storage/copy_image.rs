@@ -10,6 +10,7 @@ use hostloop_events::phase;
 
 use super::{Error, Provisioning, Result};
 use crate::kernel;
+use crate::kernel::extents::clone::clone_in_steps;
 use crate::kernel::file::{self, Copied};
 
 /// The properties of the new image.
@@ -38,7 +39,7 @@ pub enum Source {
 }
 
 /// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty, and gets the source's
-/// length. Stops with `Stopped` once `stop` returns true. Fails with [`Error::CannotFreeze`] if
+/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true. Fails with [`Error::CannotFreeze`] if
 /// the source is live and this pair of files can't be cloned.
 pub fn copy(
     from: &File,
@@ -48,7 +49,12 @@ pub fn copy(
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
     if may_share(want, to) {
-        match phase("clone", || file::clone(from, to)) {
+        // Only one call clones a source that changes at one point in time.
+        let clone = || match source {
+            Source::Still => clone_in_steps(from, to, stop),
+            Source::Live(_) => file::clone(from, to),
+        };
+        match phase("clone", clone) {
             Ok(()) => return Ok(Copied::Shared),
             Err(e) if cannot_clone(&e) => {}
             Err(e) => return Err(e.into()),

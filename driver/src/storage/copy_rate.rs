@@ -9,6 +9,9 @@
 //! Without a measurement, a sample from the start of the image gives the estimate. The page cache
 //! makes a sample faster than a large copy, and a small image has no sample. So the first copy may
 //! still freeze until the limit. The next one is refused.
+//!
+//! A clone copies no bytes, but takes time for each extent of the image. One that reached the limit
+//! is the measurement for the next ones of its pool.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::freeze::longer_than;
+use super::freeze::{clones_longer_than, longer_than};
 use super::{Error, PoolId, Result};
 use crate::kernel;
 use crate::kernel::file::Copied;
@@ -56,6 +59,8 @@ pub(super) enum Ended {
 #[derive(Debug, Default)]
 pub(super) struct CopyRates {
     latest: Mutex<BTreeMap<Route, (Measured, Instant)>>,
+    /// Clones in each pool that reached the limit, with extents for bytes.
+    clones: Mutex<BTreeMap<PoolId, (Measured, Instant)>>,
     /// Copies under way.
     running: AtomicUsize,
 }
@@ -64,6 +69,12 @@ impl CopyRates {
     /// The measurement that counts now.
     pub(super) fn known(&self, route: Route) -> Option<Measured> {
         let (measured, at) = *self.latest.lock().get(&route)?;
+        (at.elapsed() < KEPT).then_some(measured)
+    }
+
+    /// The clone that counts now, with extents for bytes.
+    pub(super) fn known_clone(&self, pool: PoolId) -> Option<Measured> {
+        let (measured, at) = *self.clones.lock().get(&pool)?;
         (at.elapsed() < KEPT).then_some(measured)
     }
 
@@ -107,6 +118,11 @@ impl Series<'_> {
         let bytes = match &copied {
             Ok(Copied::Bytes(bytes)) => *bytes,
             Err(Error::Kernel(kernel::Error::Stopped { copied, .. })) => *copied,
+            Err(Error::Kernel(kernel::Error::CloneStopped { extents, .. })) => {
+                let measured = Measured { bytes: *extents, took: began.elapsed() };
+                self.rates.clones.lock().insert(route.1, (measured, Instant::now()));
+                return copied;
+            }
             _ => return copied,
         };
         let now = Instant::now();
@@ -147,6 +163,23 @@ pub(super) fn check(volumes: &str, copies: &[(u64, Measured)], max_freeze: Durat
         "copying the {bytes} bytes of {volumes} takes about {seconds:.1} s at {rate:.1} MiB/s,"
     );
     Err(longer_than(&copying, max_freeze))
+}
+
+/// Fails if clones one after another would take longer than a filesystem may stay frozen. `clones`
+/// has the extents of each image, and the measurement of its pool.
+pub(super) fn check_clones(
+    volumes: &str,
+    clones: &[(u64, Measured)],
+    max_freeze: Duration,
+) -> Result<()> {
+    let extents: u64 = clones.iter().map(|(extents, _)| extents).sum();
+    let seconds: f64 =
+        clones.iter().map(|(extents, rate)| *extents as f64 / rate.bytes_per_second()).sum();
+    if seconds <= max_freeze.as_secs_f64() {
+        return Ok(());
+    }
+    let cloning = format!("cloning the {extents} extents of {volumes} takes about {seconds:.1} s,");
+    Err(clones_longer_than(&cloning, max_freeze))
 }
 
 #[cfg(test)]
@@ -216,6 +249,29 @@ mod tests {
         #[case] expected: bool,
     ) {
         assert_eq!(replaces(new, ended, known), expected);
+    }
+
+    #[test]
+    fn a_clone_that_reached_the_limit_refuses_longer_ones_of_its_pool() {
+        let (a, b) = (PoolId::generate(), PoolId::generate());
+        let rates = CopyRates::default();
+        let stopped = || {
+            std::thread::sleep(Duration::from_millis(1));
+            Err(kernel::Error::CloneStopped { path: "copy".into(), extents: 512 }.into())
+        };
+        rates.series(Instant::now()).measured((a, a), stopped, || true).unwrap_err();
+        let known = rates.known_clone(a).unwrap();
+        assert_eq!((known.bytes, rates.known_clone(b), rates.known((a, a))), (512, None, None));
+        assert!(known.took >= Duration::from_millis(1));
+
+        let limit = Duration::from_secs(10);
+        let known = measured(1, 1);
+        check_clones("volume v", &[(10 * MI, known)], limit).unwrap();
+        let refused = check_clones("volume v", &[(10 * MI, known), (1, known)], limit);
+        let says =
+            "cloning the 10485761 extents of volume v takes about 10.0 s, longer than the 10 s";
+        let why = refused.unwrap_err().to_string();
+        assert!(why.starts_with(says) && why.contains("--max-freeze"), "{why}");
     }
 
     #[test]

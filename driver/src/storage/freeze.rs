@@ -2,14 +2,13 @@
 //! path.
 
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::copy_image::{self, CopyRequest, Source};
 use super::{Error, Result, VolumeId};
 use crate::kernel::file::Copied;
-use crate::kernel::{self, FileId, FsType, Kernel, MountEntry, MountSpec, Probe};
+use crate::kernel::{self, FileId, Kernel, Probe};
 
 mod freeze_plan;
 mod freeze_thread;
@@ -110,6 +109,11 @@ pub fn quiesced<T>(
     let still = Still { live, until, since };
     let copied = copy(&still).map_err(|e| match e {
         Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
+        Error::Kernel(kernel::Error::CloneStopped { extents, .. }) if still.stop() => {
+            let cloning =
+                format!("cloning {extents} extents of the image, and there are more, takes");
+            clones_longer_than(&cloning, limits.max_freeze)
+        }
         e => e,
     });
     // A filesystem that another process froze must still be frozen, or the copies differ in time.
@@ -177,6 +181,16 @@ pub(super) fn longer_than(copying: &str, max_freeze: Duration) -> Error {
     ))
 }
 
+/// Like [`longer_than`], for a clone: the image is in too many pieces.
+pub(super) fn clones_longer_than(cloning: &str, max_freeze: Duration) -> Error {
+    Error::CannotFreeze(format!(
+        "{cloning} longer than the {} s its filesystem may stay frozen (--max-freeze): unstage the \
+         volume first, raise the limit, or copy the files to a new volume: its image has fewer \
+         extents",
+        max_freeze.as_secs_f32()
+    ))
+}
+
 /// The result of [`thaw_leftover`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftover {
@@ -184,29 +198,23 @@ pub enum Leftover {
     Nothing,
     /// A mounted filesystem was thawed, or was not frozen.
     Mounted,
-    /// An unmounted filesystem on an attached device was mounted again, thawed and unmounted.
+    /// An unmounted filesystem on an attached device was thawed.
     Unmounted,
 }
 
 /// Thaws a filesystem that a freeze with a recorded intent may have left frozen. An unmounted
-/// filesystem stays frozen as long as its loop device exists, and mounting the device again reaches
-/// it. `scratch` is an existing empty directory for that mount. Fails with
-/// [`kernel::Error::Silent`] while a device that may hold the image does not report its backing
-/// file.
-pub fn thaw_leftover(
-    kernel: &dyn Kernel,
-    volume: VolumeId,
-    image: FileId,
-    scratch: &Path,
-) -> Result<Leftover> {
+/// filesystem stays frozen as long as its loop device exists, and another mount of the device
+/// reaches it. Fails with [`kernel::Error::Silent`] while a device that may hold the image does not
+/// report its backing file.
+pub fn thaw_leftover(kernel: &dyn Kernel, volume: VolumeId, image: FileId) -> Result<Leftover> {
     let loops = kernel.loops_holding(image, &volume.to_string())?;
     let mut found = Leftover::Nothing;
     for device in &loops {
         let mounts = kernel::mounts_of_loop(kernel, device.minor)?;
         found = if !mounts.is_empty() {
-            thaw(kernel, mounts.iter())?;
+            kernel.thaw(&frozen_set::open_any(kernel, mounts.iter())?)?;
             Leftover::Mounted
-        } else if thaw_unmounted(kernel, device.minor, scratch)? {
+        } else if thaw_unmounted(kernel, device.minor)? {
             Leftover::Unmounted
         } else {
             continue;
@@ -215,38 +223,13 @@ pub fn thaw_leftover(
     Ok(found)
 }
 
-/// Thaws a filesystem through the first of its mounts that can be opened.
-fn thaw<'m>(kernel: &dyn Kernel, mounts: impl Iterator<Item = &'m MountEntry>) -> Result<()> {
-    let mount = frozen_set::open_any(kernel, mounts)?;
-    Ok(kernel.thaw(&mount)?)
-}
-
-/// Mounts an unmounted filesystem to thaw it; false if the device has no filesystem. If the
-/// filesystem is still frozen, the kernel treats this mount as a second mount of it.
-fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<bool> {
+/// Thaws an unmounted filesystem; false if the device has none.
+fn thaw_unmounted(kernel: &dyn Kernel, minor: u32) -> Result<bool> {
     let device = kernel::loop_path(minor);
     let Probe::Filesystem { fs, .. } = kernel.probe(&device)? else {
         return Ok(false);
     };
-    // If it is not frozen, this is a first mount, and XFS rejects the UUID of a mounted clone.
-    let more: &[&str] = match fs {
-        FsType::Xfs => &["nouuid"],
-        FsType::Ext4 | FsType::Btrfs => &[],
-    };
-    let options = [kernel::safe_options(fs), more].concat();
-    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
-    let mut spec =
-        MountSpec { device: &device, target: scratch, fs, read_only: false, options: &options };
-    match kernel.mount(&spec) {
-        // The frozen filesystem was mounted read-only, and a second mount must match.
-        Err(kernel::Error::Busy { .. }) => {
-            spec.read_only = true;
-            kernel.mount(&spec)?;
-        }
-        mounted => mounted?,
-    }
-    let mount = kernel::topmost_mount(kernel, scratch).map_err(Error::from);
-    let thawed = mount.and_then(|mount| thaw(kernel, mount.iter()));
-    kernel.unmount(scratch)?;
-    thawed.map(|()| true)
+    let root = kernel.open_filesystem(&device, fs)?;
+    kernel.thaw(&root)?;
+    Ok(true)
 }

@@ -7,7 +7,7 @@
 
 use std::io::ErrorKind::NotFound;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::boot_state;
@@ -19,12 +19,13 @@ use super::index::{Index, Named, Table};
 use super::issue::Holds;
 use super::load;
 use super::record_io::{self, Broken, Record};
+use super::scratch_mount;
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
-    VolumeId, VolumeRecord,
+    VolumeRecord,
 };
 use crate::diagnose::volume::{Length, length};
-use crate::kernel::{self, Kernel, file};
+use crate::kernel::{Kernel, file};
 
 mod recheck;
 mod reconcile_loops;
@@ -39,7 +40,8 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
     *pool.index.write() = read_records(pool)?;
     split_old_records(pool);
     let images = look_at_images(pool);
-    thaw(pool, kernel, options, &images);
+    unmount_old_scratch(pool, kernel, options, &images);
+    thaw(pool, kernel, &images);
     reconcile_loops::reconcile(pool, kernel, &images)?;
     drop_left_inline(pool, kernel, &images);
     Ok(())
@@ -242,16 +244,26 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
     volume
 }
 
+/// Takes away the mounts that earlier versions may have left.
+fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found]) {
+    for id in scratch_mount::volumes(&options.state_dir) {
+        let Some(found) = images.iter().find(|found| found.volume.id == id) else {
+            continue;
+        };
+        let image = found.image.file;
+        if let Err(e) = scratch_mount::unmount(kernel, &options.state_dir, id, image) {
+            let at = scratch_mount::directory_of(&options.state_dir, id);
+            let what = format!("an interrupted thaw left it mounted: {e}");
+            pool.note(About::Volume(id), Holds::File(at), what);
+        }
+    }
+}
+
 /// Thaws filesystems that a dead process froze for a copy; until then, writes of pods hang.
-fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found]) {
+fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
-        let thawed = scratch(options, &id).and_then(|scratch| {
-            let thawed = freeze::thaw_leftover(kernel, id, found.image.file, &scratch);
-            // The directory is empty again, or still in use.
-            let _ = std::fs::remove_dir(&scratch);
-            thawed
-        });
+        let thawed = freeze::thaw_leftover(kernel, id, found.image.file);
         let cleared = thawed.and_then(|what| {
             tracing::info!(volume = %id, ?what, "thawed a filesystem after an interrupted freeze");
             pool.update(&id, |record| record.freeze = None)
@@ -261,13 +273,6 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
             pool.note(About::Volume(id), Holds::Frozen(id), what);
         }
     }
-}
-
-/// Creates an empty directory as the mount point of a frozen filesystem.
-fn scratch(options: &PoolOptions, id: &VolumeId) -> Result<PathBuf> {
-    let path = options.state_dir.join("thaw").join(id.to_string());
-    std::fs::create_dir_all(&path).map_err(|e| kernel::Error::io("mkdir", &path, e))?;
-    Ok(path)
 }
 
 /// Frees the members of groups that were never finished or are partly deleted. Members of groups

@@ -13,6 +13,8 @@ use super::copy_image;
 use super::file_names::{EntryKind, IMAGE};
 use super::image_file::Image;
 use super::load;
+use super::scratch_mount;
+use super::trial_mount;
 use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize};
 use crate::diagnose::KernelState;
@@ -61,6 +63,9 @@ impl Pools {
                 uuid: None,
                 force: false,
             })?;
+            if !new.mkfs_options.is_empty() {
+                trial_mount::try_mount(&*self.kernel, &image, id, fs)?;
+            }
         }
         let mut record = record_of(new, id, format);
         pool.index.write().share(&mut record);
@@ -68,6 +73,11 @@ impl Pools {
         incoming.commit(&*record, Some(&image))?;
         pool.index.write().put_volume(record.clone());
         Ok(record)
+    }
+
+    /// Takes away a mount of the volume that an earlier version's interrupted thaw left.
+    pub fn unmount_scratch(&self, id: VolumeId, image: FileId) -> Result<()> {
+        scratch_mount::unmount(&*self.kernel, &self.options.state_dir, id, image)
     }
 
     /// Deletes a volume and frees its space. Fails with [`Error::Attached`] while the volume is
@@ -88,6 +98,7 @@ impl Pools {
     fn delete(&self, id: VolumeId, stage: Option<&Stage>) -> Result<()> {
         let pool = self.with_id(id.pool())?;
         if let Some(image) = pool.stat_image(&id)? {
+            self.unmount_scratch(id, image.file)?;
             self.detach_idle(id, stage, image.file)?;
         }
         pool.drop_volume(id)?;

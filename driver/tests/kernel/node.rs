@@ -3,11 +3,14 @@
 
 mod behind;
 mod copies;
+mod crashes;
 mod failed;
 mod growth;
 mod lifecycle;
 mod mapped;
+mod mkfs_options;
 mod odd;
+mod read_only;
 mod renamed;
 mod safety;
 

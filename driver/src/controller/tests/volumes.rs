@@ -3,7 +3,7 @@
 use hostloop_proto::csi;
 
 use super::bench::*;
-use crate::kernel::{Error, FsType};
+use crate::kernel::{Error, FsType, Kernel};
 use crate::storage::{Format, Provisioning};
 
 #[test]
@@ -75,6 +75,49 @@ fn options_that_mkfs_refuses_name_their_parameter() {
         assert_answer(bench.try_create(request), expected);
     }
     assert!(bench.volume_ids().is_empty());
+}
+
+/// The mount of a new filesystem with a class's options leaves nothing, whatever it answers.
+#[test]
+fn a_filesystem_that_cannot_be_mounted_names_its_parameter() {
+    let bench = Bench::new();
+    let request = |options: &str| {
+        let mut request = Bench::request("a");
+        request.parameters = map(&[("mkfsOptions", options)]);
+        request
+    };
+    bench.kernel.hook("mount", |device| {
+        let why = "Deprecated V4 format".to_owned();
+        Err(Error::NotMountable { path: device.to_owned(), why })
+    });
+    assert_answer(bench.try_create(request("-m 0")), "parameters[\"mkfsOptions\"]");
+    bench.kernel.hook("mount", |device| Err(Error::errno("mount", device, libc::EIO)));
+    assert_answer(bench.try_create(request("-m 0")), "Internal");
+    bench.kernel.fail("loop.attach", 1, libc::EBUSY);
+    assert_answer(bench.try_create(request("-m 0")), "Aborted");
+    assert!(bench.volume_ids().is_empty());
+    assert_eq!(bench.kernel.loops().unwrap(), []);
+
+    bench.kernel.behave();
+    bench.kernel.take_effects();
+    bench.try_create(request("-m 0")).unwrap();
+    let effects = bench.kernel.take_effects();
+    assert_eq!(effects, ["mkfs", "loop.attach", "mount"]);
+    assert_eq!(bench.kernel.loops().unwrap(), []);
+    bench.created(Bench::request("without options"));
+    assert_eq!(bench.kernel.take_effects(), ["mkfs"]);
+}
+
+/// An earlier version accepted them, and a copy needs no mkfs.
+#[test]
+fn a_copy_of_a_filesystem_ignores_mkfs_options() {
+    let bench = Bench::new();
+    let source = bench.created(Bench::request("source"));
+    let mut request = Bench::request("copy");
+    request.parameters = map(&[("mkfsOptions", "-O fast_commit")]);
+    assert_answer(bench.try_create(request.clone()), "parameters[\"mkfsOptions\"]");
+    request.volume_content_source = from(of_volume(&source));
+    bench.try_create(request).unwrap();
 }
 
 #[test]

@@ -29,6 +29,8 @@ fn kernel_errors<E: From<kernel::Error>>() -> Errors<E> {
         (tool, Code::Internal),
         (late, Code::DeadlineExceeded),
         (Stopped { path: path(), copied: 4096 }, Code::DeadlineExceeded),
+        (CloneStopped { path: path(), extents: 512 }, Code::DeadlineExceeded),
+        (NotMountable { path: path(), why: "bad".into() }, Code::Internal),
     ];
     errors.map(|(error, code)| (error.into(), code)).into()
 }

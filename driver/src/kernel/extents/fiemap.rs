@@ -49,18 +49,59 @@ const HEADER: usize = size_of::<Request>() - size_of::<[RawExtent; BATCH]>();
 
 nix::ioctl_readwrite_bad!(fs_ioc_fiemap, nix::request_code_readwrite!(b'f', 11, HEADER), Request);
 
-/// Returns the first extents that touch `start..start + length`, at most [`BATCH`], after writing
-/// the file back.
-pub(super) fn fiemap(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<Vec<RawExtent>> {
-    let mut request = Box::new(Request {
+/// `struct file_clone_range`.
+#[repr(C)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    source_length: u64,
+    destination_offset: u64,
+}
+
+nix::ioctl_write_ptr!(ficlonerange, 0x94, 13, CloneRange);
+
+/// Calls FICLONERANGE for the same range of both files.
+pub(super) fn clone_range(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    offset: u64,
+    length: u64,
+) -> io::Result<()> {
+    let range = CloneRange {
+        source: from.as_raw_fd().into(),
+        source_offset: offset,
+        source_length: length,
+        destination_offset: offset,
+    };
+    // SAFETY: `range` is whole, and the kernel only reads it.
+    unsafe { ficlonerange(to.as_raw_fd(), &raw const range) }?;
+    Ok(())
+}
+
+/// Returns the number of extents of a file, after writing the file back.
+pub(super) fn count(file: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut request = request(0, u64::MAX, 0);
+    // SAFETY: the kernel writes to the header only, because there is no space for extents.
+    unsafe { fs_ioc_fiemap(file.as_raw_fd(), &raw mut *request) }?;
+    Ok(request.mapped_extents.into())
+}
+
+fn request(start: u64, length: u64, extent_count: u32) -> Box<Request> {
+    Box::new(Request {
         start,
         length,
         flags: SYNC,
         mapped_extents: 0,
-        extent_count: BATCH as u32,
+        extent_count,
         reserved: 0,
         extents: [RawExtent::default(); BATCH],
-    });
+    })
+}
+
+/// Returns the first extents that touch `start..start + length`, at most [`BATCH`], after writing
+/// the file back.
+pub(super) fn fiemap(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<Vec<RawExtent>> {
+    let mut request = request(start, length, BATCH as u32);
     // SAFETY: the kernel writes to the header and to at most `extent_count` extents, all of which
     // are in `request`. Plain integers are valid with any value.
     unsafe { fs_ioc_fiemap(file.as_raw_fd(), &raw mut *request) }?;

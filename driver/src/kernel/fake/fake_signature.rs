@@ -21,6 +21,11 @@ pub(super) enum Content {
         uuid: String,
         /// The size of the filesystem, in bytes.
         size: u64,
+        /// What its superblock says, and a mount or a check changes.
+        #[serde(default)]
+        unreplayed: bool,
+        #[serde(default)]
+        needs_check: bool,
     },
     /// An unfinished filesystem: it is recognised but can't be mounted.
     Broken {
@@ -34,6 +39,10 @@ pub(super) enum Content {
 }
 
 impl Content {
+    pub(super) fn filesystem(fs: FsType, uuid: String, size: u64) -> Content {
+        Content::Filesystem { fs, uuid, size, unreplayed: false, needs_check: false }
+    }
+
     /// The size of the filesystem, in bytes; `None` for other content.
     pub(super) fn size(&self) -> Option<u64> {
         match self {

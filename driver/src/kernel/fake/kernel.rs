@@ -8,11 +8,11 @@ use hostloop_events::phase;
 
 use super::Model;
 use super::fake_signature::Content;
-use super::mounting::{bind, mount, place};
+use super::mounting::{bind, mount, mountable, place, replay};
 use super::state::{Device, State};
 use crate::kernel::file::{self, name_of};
 use crate::kernel::{
-    BindFlags, Detached, Error, Ext4, Ext4Growth, FileId, Freeze, FsType, FsUsage, Kernel,
+    BindFlags, Detached, Error, Ext4, Ext4Growth, FileId, Freeze, FsState, FsType, FsUsage, Kernel,
     LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
     check_mkfs_options, loop_path,
 };
@@ -128,6 +128,28 @@ impl Kernel for Model {
         })
     }
 
+    fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState> {
+        self.settled(|s| match s.content(device)? {
+            Content::Filesystem { fs: FsType::Ext4, unreplayed, needs_check, .. }
+                if fs == FsType::Ext4 =>
+            {
+                Ok(FsState { unreplayed, needs_check })
+            }
+            _ => Ok(FsState::default()),
+        })
+    }
+
+    fn open_filesystem(&self, device: &Path, fs: FsType) -> Result<File> {
+        self.act("mount", device, |s| {
+            let found = mountable(s, device, fs).map_err(|number| {
+                let why = std::io::Error::from_raw_os_error(number).to_string();
+                Error::NotMountable { path: device.to_path_buf(), why }
+            });
+            replay(s, device)?;
+            found.and_then(|_| s.open_node(device))
+        })
+    }
+
     fn probe(&self, device: &Path) -> Result<Probe> {
         self.ask("probe", device, |s| Ok(s.content(device)?.probe()))
     }
@@ -162,7 +184,7 @@ impl Kernel for Model {
                     // A discard erases the superblock first; the rest has no signature.
                     Some(_) if spec.force && spec.discard => Content::Unknown,
                     Some(_) => Content::Broken { fs, uuid },
-                    None => Content::Filesystem { fs, uuid, size },
+                    None => Content::filesystem(fs, uuid, size),
                 };
                 s.set_content(spec.device, &content)
             })?;
@@ -193,7 +215,7 @@ impl Kernel for Model {
                 Content::Filesystem { fs: is, uuid, .. }
                     if is == fs && mounted && writable && now >= fs.minimum_grown_bytes() =>
                 {
-                    s.set_content(device, &Content::Filesystem { fs, uuid, size: now })
+                    s.set_content(device, &Content::filesystem(fs, uuid, now))
                 }
                 _ => {
                     let why = "not mounted there for writing";
@@ -208,7 +230,7 @@ impl Kernel for Model {
             let content = s.content(device)?;
             Ok(content.ext4_layout().map(|layout| {
                 let superblock = b"of the model".as_slice().into();
-                Ext4 { layout, is_dirty: false, superblock }
+                Ext4 { layout, superblock }
             }))
         })
     }
@@ -219,7 +241,14 @@ impl Kernel for Model {
 
     fn grow_unmounted(&self, device: &Path) -> Result<()> {
         let now = self.settled(|s| s.size(device))?;
-        let layout = self.settled(|s| Ok(s.content(device)?.ext4_layout()))?;
+        let (layout, is_unreplayed) = self.settled(|s| {
+            let content = s.content(device)?;
+            let is_unreplayed = matches!(content, Content::Filesystem { unreplayed: true, .. });
+            Ok((content.ext4_layout(), is_unreplayed))
+        })?;
+        if is_unreplayed {
+            return Err(not_replayed(device));
+        }
         match layout.map(|layout| layout.growth(now, false)) {
             Some(Ext4Growth::Unmounted) => {}
             Some(Ext4Growth::Done) => return Ok(()),
@@ -234,7 +263,7 @@ impl Kernel for Model {
                 let content = match &late {
                     // What resize2fs leaves when it ends half-way.
                     Some(_) => Content::Broken { fs, uuid },
-                    None => Content::Filesystem { fs, uuid, size: now },
+                    None => Content::filesystem(fs, uuid, now),
                 };
                 s.set_content(device, &content)
             })?;
@@ -248,7 +277,7 @@ impl Kernel for Model {
                 Content::Broken { fs: FsType::Ext4, uuid } if whole && !superblock.is_empty() => {
                     // The model does not keep the earlier size; every size here is a beginning.
                     let size = FsType::Ext4.minimum_bytes();
-                    Content::Filesystem { fs: FsType::Ext4, uuid, size }
+                    Content::filesystem(FsType::Ext4, uuid, size)
                 }
                 content => content,
             };
@@ -295,7 +324,7 @@ impl Kernel for Model {
 
     fn open_mount(&self, mount: &MountEntry) -> Result<File> {
         let at = &mount.mount_point;
-        match self.mounts()?.at(at) {
+        match self.settled(|s| Ok(s.table()))?.at(at) {
             Some(topmost) if topmost.id == mount.id => {
                 File::open(at).map_err(|e| Error::io("open", at, e))
             }
@@ -348,13 +377,21 @@ impl Kernel for Model {
 }
 
 /// The result of e2fsck.
-fn checked(s: &State, device: &Path) -> Result<()> {
+fn checked(s: &mut State, device: &Path) -> Result<()> {
     let message = match s.content(device)? {
         _ if s.is_mounted(device) => "the device is mounted",
-        Content::Filesystem { fs: FsType::Ext4, .. } => return Ok(()),
+        Content::Filesystem { unreplayed: true, .. } => return Err(not_replayed(device)),
+        Content::Filesystem { fs: FsType::Ext4, uuid, size, .. } => {
+            return s.set_content(device, &Content::filesystem(FsType::Ext4, uuid, size));
+        }
         _ => "bad magic number in super-block",
     };
     Err(Error::tool("e2fsck", device, Some(1), message))
+}
+
+/// The error of a tool that would lose what is in the journal.
+fn not_replayed(device: &Path) -> Error {
+    Error::tool("e2fsck", device, Some(4), "the journal was not replayed by a mount")
 }
 
 impl Model {

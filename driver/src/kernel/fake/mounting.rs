@@ -32,15 +32,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     if !read_only && !s.takes_writes(spec.device)? {
         return Err(failed(libc::EACCES));
     }
-    let uuid = match s.content(spec.device)? {
-        Content::Broken { fs, .. } if fs == spec.fs => return Err(failed(libc::EUCLEAN)),
-        Content::Filesystem { fs, uuid, size }
-            if fs == spec.fs && size <= s.size(spec.device)? =>
-        {
-            uuid
-        }
-        _ => return Err(failed(libc::EINVAL)),
-    };
+    let uuid = mountable(s, spec.device, spec.fs).map_err(failed)?;
     let twin = s.supers.iter().any(|(d, sb)| *d != device && sb.uuid == uuid);
     if spec.fs == FsType::Xfs && twin && !data.iter().any(|o| o == "nouuid") {
         return Err(failed(libc::EINVAL));
@@ -50,6 +42,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     if there || s.supers.get(&device).is_some_and(differs) {
         return Err(failed(libc::EBUSY));
     }
+    replay(s, spec.device)?;
     s.supers
         .entry(device)
         .or_insert_with(|| Super::new(spec.fs, uuid, spec.device, read_only, data));
@@ -78,6 +71,34 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         device: Some(device),
     });
     Ok(())
+}
+
+/// The UUID of a filesystem that can be mounted, or the kernel's error number.
+pub(super) fn mountable(
+    s: &State,
+    device: &Path,
+    expected: FsType,
+) -> std::result::Result<String, i32> {
+    match (s.content(device), s.size(device)) {
+        (Ok(Content::Broken { fs, .. }), _) if fs == expected => Err(libc::EUCLEAN),
+        (Ok(Content::Filesystem { fs, uuid, size, .. }), Ok(bytes))
+            if fs == expected && size <= bytes =>
+        {
+            Ok(uuid)
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// A mount replays the journal.
+pub(super) fn replay(s: &State, device: &Path) -> Result<()> {
+    match s.content(device)? {
+        Content::Filesystem { fs, uuid, size, unreplayed: true, needs_check } => s.set_content(
+            device,
+            &Content::Filesystem { fs, uuid, size, unreplayed: false, needs_check },
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The flags of the mount itself, not of its filesystem, as mountinfo shows them.

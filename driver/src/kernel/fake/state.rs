@@ -324,9 +324,22 @@ impl State {
         path.ancestors().find_map(|above| self.at(above))
     }
 
-    /// The filesystem of a path, if it is on a device of the model.
+    /// A handle to the filesystem on a device, which [`State::super_of`] finds by its name.
+    pub(super) fn open_node(&mut self, device: &Path) -> Result<File> {
+        match self.device(device)? {
+            Device::Loop(minor) => Ok(self.open(minor)?.file),
+            Device::Disk(_) => File::open(device).map_err(|e| Error::io("open", device, e)),
+        }
+    }
+
+    /// The filesystem of a path, or of a handle from [`State::open_node`], if it is on a device of
+    /// the model.
     pub(super) fn super_of(&mut self, path: &Path) -> Option<&mut Super> {
-        let device = self.containing(path)?.device?;
+        let node = self.nodes.iter().find(|(_, node)| name_of(node) == path);
+        let device = match node {
+            Some((minor, _)) => Device::Loop(*minor),
+            None => self.containing(path)?.device?,
+        };
         self.supers.get_mut(&device)
     }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::superblock::{self, XFS_IN_PROGRESS};
+use super::superblock::{self, XFS_IN_PROGRESS, ext4};
 use super::{blank, device_size, fs, open};
 use crate::kernel::failpoint::effect;
 use crate::kernel::{Error, Ext4Growth, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
@@ -103,7 +103,8 @@ pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
     };
     let tool = tool.args(mkfs_arguments(spec));
     let Some(image) = spec.image else {
-        return tool.arg(spec.device).run(spec.device)?.expect_zero();
+        tool.arg(spec.device).run(spec.device)?.expect_zero()?;
+        return without_fast_commit(spec);
     };
     let output = tool.arg_file(image)?.run(spec.device)?;
     // The text of ENOSPC in the locale C. A loop device over a full filesystem reports EIO.
@@ -111,8 +112,34 @@ pub(super) fn mkfs(templates: &Templates, spec: &MkfsSpec<'_>) -> Result<()> {
         return Err(Error::NoSpace { op: name, path: spec.device.to_path_buf() });
     }
     output.expect_zero()?;
+    without_fast_commit(spec)?;
     templates.learn(spec, image);
     Ok(())
+}
+
+/// Switches off a feature with which e2fsck loses data (see [`check_mkfs_options`]): a machine's
+/// mke2fs.conf may make it the default. Older tools do not know its name, so it is not among the
+/// arguments of mkfs.
+fn without_fast_commit(spec: &MkfsSpec<'_>) -> Result<()> {
+    if spec.fs != FsType::Ext4 {
+        return Ok(());
+    }
+    let mut superblock = [0; ext4::BYTES];
+    let read = |file: &File, to: &mut [u8]| file.read_exact_at(to, ext4::START);
+    match spec.image {
+        Some(image) => read(image, &mut superblock),
+        None => read(&open(spec.device)?, &mut superblock),
+    }
+    .map_err(|e| Error::io("read", spec.device, e))?;
+    if !ext4::has_fast_commit(&superblock) {
+        return Ok(());
+    }
+    let tool = Tool::new("tune2fs", MAKE).args(["-O", "^fast_commit"]);
+    let tool = match spec.image {
+        Some(image) => tool.arg_file(image)?,
+        None => tool.arg(spec.device),
+    };
+    tool.run(spec.device)?.expect_zero()
 }
 
 fn mkfs_name(fs: FsType) -> &'static str {

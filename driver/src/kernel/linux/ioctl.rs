@@ -31,6 +31,7 @@ mod ioctls {
     );
     nix::ioctl_none_bad!(fithaw, nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>()));
 
+    nix::ioctl_none!(blkflsbuf, 0x12, 97);
     nix::ioctl_read_bad!(mnt_get_info, libc::NS_MNT_GET_INFO, libc::mnt_ns_info);
     nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
     nix::ioctl_read!(btrfs_fs_info, 0x94, 31, super::BtrfsInfo);
@@ -196,6 +197,13 @@ pub(super) fn freeze(on: &File) -> io::Result<()> {
 pub(super) fn thaw(on: &File) -> io::Result<()> {
     // SAFETY: the kernel does not read the argument.
     done(unsafe { ioctls::fithaw(on.as_raw_fd()) }).map(drop)
+}
+
+/// Calls BLKFLSBUF: syncs the filesystem that is mounted from the device, in whichever mount
+/// namespace, or else writes the device's own pages back. Then drops its pages.
+pub(super) fn flush_device(device: &File) -> io::Result<()> {
+    // SAFETY: takes no argument.
+    done(unsafe { ioctls::blkflsbuf(device.as_raw_fd()) }).map(drop)
 }
 
 /// Calls BTRFS_IOC_DEV_INFO for the first device.

@@ -485,8 +485,9 @@ pub(super) fn set_read_ahead(device: &LoopDevice, kib: u32) -> Result<()> {
 
 pub(super) fn flush(device: &LoopDevice) -> Result<()> {
     effect("loop.flush")
-        .and_then(|()| device.file.sync_all())
-        .map_err(|e| Error::io("fsync", device.path(), e))
+        .and_then(|()| ioctl::flush_device(&device.file))
+        .map_err(|e| Error::io("BLKFLSBUF", device.path(), e))?;
+    device.file.sync_all().map_err(|e| Error::io("fsync", device.path(), e))
 }
 
 /// The minor of a loop device's node; `None` for any other file.

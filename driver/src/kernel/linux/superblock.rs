@@ -8,7 +8,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 use super::{device_size, open};
-use crate::kernel::{Error, Ext4, FsType, Result, Superblock};
+use crate::kernel::{Error, Ext4, FsState, FsType, Result, Superblock};
 
 pub(super) mod ext4;
 
@@ -21,15 +21,20 @@ pub(super) fn read(device: &Path, fs: FsType) -> Result<Option<Superblock>> {
     Ok(block_at(device, offset)?.and_then(|block| parse(&block)))
 }
 
+/// Reads what a filesystem says about its last use.
+pub(super) fn state(device: &Path, fs: FsType) -> Result<FsState> {
+    if fs != FsType::Ext4 {
+        return Ok(FsState::default());
+    }
+    let block = block_at(device, ext4::START)?;
+    Ok(block.as_ref().map(ext4::state).unwrap_or_default())
+}
+
 /// Reads the superblock of an ext4, whatever its checksum.
 pub(super) fn ext4(device: &Path) -> Result<Option<Ext4>> {
     let block = block_at(device, ext4::START)?;
     Ok(block.and_then(|block| {
-        Some(Ext4 {
-            layout: ext4::layout(&block)?,
-            is_dirty: ext4::is_dirty(&block),
-            superblock: block.0[..ext4::BYTES].into(),
-        })
+        Some(Ext4 { layout: ext4::layout(&block)?, superblock: block.0[..ext4::BYTES].into() })
     }))
 }
 
@@ -98,7 +103,7 @@ fn xfs(block: &Block) -> Option<Superblock> {
         && version == VERSION_WITH_CHECKSUM
         && block.0[XFS_IN_PROGRESS] == 0
         && block.le32(CHECKSUM) == !crc32c(!0, &sector);
-    intact.then(|| Superblock { uuid: block.uuid(32), clean: true })
+    intact.then(|| Superblock { uuid: block.uuid(32) })
 }
 
 /// Offset of `sb_inprogress` in an XFS superblock. mkfs.xfs sets this byte first and clears it
@@ -113,7 +118,7 @@ fn btrfs(block: &Block) -> Option<Superblock> {
     let intact = block.bytes(0x40) == *MAGIC
         && block.le16(0xc4) == CRC32C
         && block.le32(0) == !crc32c(!0, &block.0[CHECKSUM..]);
-    intact.then(|| Superblock { uuid: block.uuid(0x20), clean: true })
+    intact.then(|| Superblock { uuid: block.uuid(0x20) })
 }
 
 /// CRC-32C without the final inversion.
@@ -155,7 +160,7 @@ mod tests {
         ] {
             let image = made(dir.path(), fs, with_id);
             let found = read(&image, fs).unwrap();
-            assert_eq!(found, Some(Superblock { uuid: ID.to_owned(), clean: true }), "{fs}");
+            assert_eq!(found, Some(Superblock { uuid: ID.to_owned() }), "{fs}");
             for other in FsType::ALL {
                 assert_eq!(read(&image, other).unwrap().is_some(), other == fs, "{fs} {other}");
             }
@@ -188,29 +193,32 @@ mod tests {
         }
     }
 
-    /// Whatever makes `e2fsck -p` act is not clean.
     #[test]
-    fn an_ext4_with_work_for_e2fsck_is_not_clean() {
+    fn an_ext4_says_what_it_needs() {
         let dir = tempfile::tempdir().unwrap();
-        for (change, clean) in [
-            ("set_super_value mnt_count 3", true),
-            ("set_super_value state 0", false),
+        let says = |unreplayed, needs_check| FsState { unreplayed, needs_check };
+        for (options, change, expected) in [
+            (&[][..], "set_super_value mnt_count 3", says(false, false)),
             // The error flag.
-            ("set_super_value state 3", false),
-            ("set_super_value error_count 1", false),
-            ("set_super_value last_orphan 12", false),
-            ("set_super_value max_mnt_count 1", false),
-            ("set_super_value checkinterval 1", false),
-            ("feature needs_recovery", false),
-            ("feature orphan_file orphan_present", false),
+            (&[], "set_super_value state 3", says(false, true)),
+            (&[], "set_super_value error_count 1", says(false, true)),
+            (&[], "feature needs_recovery", says(true, false)),
+            // The mount does what these ask for.
+            (&[], "set_super_value last_orphan 12", says(false, false)),
+            (&[], "feature orphan_file orphan_present", says(false, false)),
+            // A kernel only recommends a periodic check.
+            (&[], "set_super_value max_mnt_count 1", says(false, false)),
+            (&[], "set_super_value checkinterval 1", says(false, false)),
+            (&["-O", "^metadata_csum"], "feature needs_recovery", says(true, false)),
+            // Only a journal makes up for a missing unmount.
+            (&[], "set_super_value state 0", says(false, false)),
+            (&["-O", "^has_journal"], "set_super_value mnt_count 3", says(false, false)),
+            (&["-O", "^has_journal"], "set_super_value state 0", says(false, true)),
         ] {
-            let image = made(dir.path(), FsType::Ext4, &[]);
+            let image = made(dir.path(), FsType::Ext4, options);
             run("debugfs", &["-w", "-R", change], &image);
-            assert_eq!(
-                read(&image, FsType::Ext4).unwrap().map(|s| s.clean),
-                Some(clean),
-                "{change}"
-            );
+            assert_eq!(state(&image, FsType::Ext4).unwrap(), expected, "{options:?} {change}");
+            assert_eq!(state(&image, FsType::Xfs).unwrap(), FsState::default());
         }
     }
 }

@@ -17,7 +17,7 @@ fn the_order_is_attach_format_mount() {
     assert_eq!(rig.kernel.take_effects(), expected);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &cap).unwrap();
-    let expected = ["unmount", "loop.attach", "loop.read-ahead", "check", "mount"];
+    let expected = ["unmount", "loop.attach", "loop.read-ahead", "mount"];
     assert_eq!(rig.kernel.take_effects(), expected);
 }
 

@@ -1,5 +1,5 @@
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::kernel::fake::Model;
-use crate::kernel::{Freeze, LoopDevice};
+use crate::kernel::{Freeze, FsType, LoopDevice};
 use crate::storage::{PoolId, Provisioning};
 use crate::testkit::{attach, make_fs, mount_fs};
 
@@ -393,23 +393,25 @@ fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
 #[test]
 fn a_volume_without_a_filesystem_is_not_left_frozen() {
     let bench = Bench::new();
-    let scratch = bench.dir.path().join("scratch");
-    std::fs::create_dir(&scratch).unwrap();
-    let leftover = |v: &Volume| thaw_leftover(&*bench.kernel, v.id, v.image, &scratch).unwrap();
+    let leftover = |v: &Volume| thaw_leftover(&*bench.kernel, v.id, v.image).unwrap();
 
     assert_eq!(leftover(&bench.at_rest("rest")), Leftover::Nothing);
     assert_eq!(leftover(&bench.attached("blank")), Leftover::Nothing);
 }
 
 #[test]
-fn a_leftover_that_cannot_be_thawed_is_unmounted_again() {
+fn a_leftover_that_cannot_be_thawed_is_mounted_nowhere() {
     let bench = Bench::new();
     let volume = bench.mounted("a");
     bench.freeze(&volume);
     bench.kernel.unmount(&volume.at).unwrap();
     bench.model.fail("thaw", 1, libc::EIO);
-    assert!(thaw_leftover(&*bench.kernel, volume.id, volume.image, &volume.at).is_err());
+    let thaw = || thaw_leftover(&*bench.kernel, volume.id, volume.image);
+    thaw().unwrap_err();
+    assert!(bench.frozen(&volume));
     assert!(bench.kernel.mounts().unwrap().at(&volume.at).is_none());
+    assert_eq!(thaw().unwrap(), Leftover::Unmounted);
+    assert!(!bench.frozen(&volume));
 }
 
 #[test]

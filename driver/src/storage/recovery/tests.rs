@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::kernel::{BindFlags, FsType, LoopDevice};
-use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
-use crate::testkit::{MI, Site, mounted, new, raw, stage_at};
+use crate::kernel::{self, BindFlags, FsType, LoopDevice};
+use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage, VolumeId};
+use crate::testkit::{MI, Site, attach, make_fs, mount_fs, mounted, new, raw, stage_at};
 
 const DONE: Format = Format::Done(FsType::Ext4);
 const INTENT: FreezeIntent = FreezeIntent { since_ns: 1 };
@@ -210,6 +210,46 @@ fn a_failed_thaw_is_a_finding_until_the_intent_is_cleared() {
         assert_eq!(found_later(&site), 0, "reopens: {reopens}");
         assert_eq!(site.volume(made.id).freeze, None);
     }
+}
+
+/// Mounts a volume where earlier versions did to thaw the volume `named`. Returns the path.
+fn left_by_thaw(site: &Site, named: &VolumeRecord, volume: &VolumeRecord) -> PathBuf {
+    let at = site.options.state_dir.join("thaw").join(named.id.to_string());
+    std::fs::create_dir_all(&at).unwrap();
+    let at = at.canonicalize().unwrap();
+    let image = site.pools().open_image(volume, true).unwrap();
+    let device = attach(&*site.kernel, &image, true);
+    make_fs(&*site.kernel, &device, FsType::Ext4);
+    mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
+    at
+}
+
+#[test]
+fn a_mount_that_an_interrupted_thaw_left_is_taken_away() {
+    for foreign in [false, true] {
+        let mut site = Site::fake(&["a"]);
+        let (made, other) = (site.make("one"), site.make("two"));
+        let mounted = if foreign { &other } else { &made };
+        let at = left_by_thaw(&site, &made, mounted);
+        reopened(&mut site);
+        assert_eq!(at.exists(), foreign);
+        assert_eq!(site.kernel.mounts().unwrap().at(&at).is_some(), foreign);
+        assert_eq!(site.pools().delete_volume(&mounted.id).is_ok(), !foreign);
+    }
+}
+
+#[test]
+fn a_busy_mount_of_a_thaw_is_a_finding_until_a_later_call_takes_it_away() {
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
+    let at = left_by_thaw(&site, &made, &made);
+    site.kernel.set_busy(&at, true);
+    assert!(reopened(&mut site).contains(&About::Volume(made.id)));
+    site.pools().delete_volume(&made.id).unwrap_err();
+    site.kernel.set_busy(&at, false);
+    site.pools().delete_volume(&made.id).unwrap();
+    assert_eq!(found_later(&site), 0);
+    assert!(!at.exists());
 }
 
 #[test]

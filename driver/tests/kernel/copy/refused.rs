@@ -1,12 +1,12 @@
 //! Copies that would freeze a filesystem for too long are refused before they freeze it.
 
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hostloop_driver::kernel::FsType::Ext4;
+use hostloop_driver::kernel::FsType::{Ext4, Xfs};
 use hostloop_driver::kernel::linux::Linux;
 
 use crate::testkit::{Configs, Rig, code, ext4, mount, new_filesystem};
@@ -61,4 +61,47 @@ fn a_copy_that_would_freeze_too_long_leaves_writers_alone() {
     rig.unstage(id, "a").unwrap();
     rig.snapshot("snap", &id.to_string()).unwrap();
     assert_eq!(rig.entries().len(), 2);
+}
+
+/// Only the number of extents makes a clone slow.
+#[test]
+fn a_clone_of_too_many_extents_is_stopped_and_then_refused() {
+    const EXTENTS: u64 = 12_000;
+    const VOLUME: u64 = 256 << 20;
+    let mut site = Rig::<Linux>::site(&["default=DIR/pool"]);
+    new_filesystem(&*site.kernel, &site.path(""), Xfs, 1 << 30);
+    site.options.max_freeze = Duration::from_millis(40);
+    let rig = Rig::over(site, Configs::default());
+    let id = rig.volume(ext4(), VOLUME);
+    let image = rig.open_image(id);
+    // The filesystem has nothing there.
+    for n in 0..EXTENTS {
+        image.write_all_at(&[1; 4096], VOLUME - (n + 1) * 8192).unwrap();
+    }
+    image.sync_all().unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    let mut whys = Vec::new();
+    // The freeze itself may take too long for this limit.
+    for _ in 0..50 {
+        let before = records(&rig.path(format!("volumes/{id}")));
+        let refused = rig.snapshot("snap", &id.to_string());
+        whys.push(format!("{refused:?}"));
+        assert_eq!(code(refused), Err(tonic::Code::FailedPrecondition), "{whys:?}");
+        if whys.last().unwrap().contains("cloning the 12") {
+            assert_eq!(records(&rig.path(format!("volumes/{id}"))), before, "nothing was frozen");
+            break;
+        }
+    }
+    assert!(whys.last().unwrap().contains("cloning the 12"), "{whys:?}");
+    assert!(whys.iter().any(|why| why.contains("extents of the image, and there are more")));
+    std::fs::write(rig.staging("a").join("pod"), b"x").unwrap();
+    // Without a freeze there is no limit.
+    rig.unstage(id, "a").unwrap();
+    rig.snapshot("snap", &id.to_string()).unwrap();
+    let snapshot = rig.node.pools.snapshots().remove(0);
+    let copy = rig.node.pools.open_snapshot(&snapshot).unwrap();
+    let mut blocks = [0; 8192];
+    copy.read_exact_at(&mut blocks, VOLUME - EXTENTS * 8192).unwrap();
+    assert!(blocks[..4096] == [1; 4096] && blocks[4096..] == [0; 4096]);
+    assert_eq!(copy.metadata().unwrap().len(), VOLUME);
 }

@@ -1,16 +1,18 @@
 //! Pods can leave a pool with a dead filesystem, and volumes with devices or mounts held elsewhere.
 
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::Error;
-use hostloop_driver::storage;
+use hostloop_driver::storage::{self, Source};
 
 use super::Rig;
 use crate::testkit::*;
-use crate::tools::{arg, command, run, shut_down};
+use crate::tools::{arg, own_namespace, run, shut_down};
 
 /// How a pool's filesystem fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,31 +80,42 @@ fn a_pod_leaves_a_pool_that_is_missing() {
     rig.end_use([id, raw], "a missing pool");
 }
 
-/// A process with a copy of all mounts, like a container that starts while they exist.
-struct Copied(Child);
+/// A mount namespace with copies of a rig's mounts, like that of a container that starts while they
+/// exist. It ends with this.
+struct Copied {
+    /// Files to write in the namespace, with their text.
+    orders: Option<Sender<(PathBuf, &'static str)>>,
+    done: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Copied {
-    fn new() -> Copied {
-        let child = command("unshare")
-            .args(["--mount", "--propagation", "private", "sleep", "600"])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let namespace = |pid: &str| std::fs::read_link(Path::new("/proc").join(pid).join("ns/mnt"));
-        let own = namespace("self").unwrap();
-        let pid = child.id().to_string();
-        let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-        while namespace(&pid).unwrap() == own || name().trim() != "sleep" {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Copied(child)
+    fn new(rig: &Rig) -> Copied {
+        let kept = rig.root().to_path_buf();
+        let (orders, order) = channel::<(PathBuf, &'static str)>();
+        let (tell, done) = channel();
+        let thread = std::thread::spawn(move || {
+            own_namespace(&Linux::new(), &kept);
+            tell.send(()).unwrap();
+            for (path, text) in order {
+                std::fs::write(path, text).unwrap();
+                tell.send(()).unwrap();
+            }
+        });
+        done.recv().unwrap();
+        Copied { orders: Some(orders), done, thread: Some(thread) }
+    }
+
+    fn write(&self, path: PathBuf, text: &'static str) {
+        self.orders.as_ref().unwrap().send((path, text)).unwrap();
+        self.done.recv().unwrap();
     }
 }
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        drop(self.orders.take());
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -112,7 +125,7 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    let copied = Copied::new();
+    let copied = Copied::new(&rig);
     rig.unpublish(id, "p").unwrap();
     rig.unstage(id, "a").unwrap();
     let device = rig.loops(id).remove(0);
@@ -137,4 +150,48 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
         same().is_none()
     });
     assert!(gone);
+}
+
+/// An unmount writes nothing back while a container has a copy of the mount.
+#[test]
+fn a_copy_of_a_volume_that_a_container_still_has_mounted_is_complete() {
+    let rig = Rig::on(FsType::Xfs, 4096 * MI);
+    for fs in FsType::ALL {
+        let (id, cap) = (rig.volume(on(fs), 32 * MI), mount(fs));
+        rig.stage(id, "a", &cap).unwrap();
+        let copied = Copied::new(&rig);
+        write(&rig.staging("a").join("before"), 3, 3 << 20);
+        rig.unstage(id, "a").unwrap();
+        // The disk has it all: the power may fail now.
+        let bytes = rig.record(id).capacity_bytes;
+        run(
+            "cp",
+            &[
+                "--sparse=always",
+                arg(&rig.path(format!("volumes/{id}/image"))),
+                arg(&rig.path("cut")),
+            ],
+        );
+        copied.write(rig.staging("a").join("after"), "late\n");
+        let copy = rig.create(copy_of(Source::Volume(id), on(fs), bytes));
+        drop(copied);
+        rig.assert_detached(id);
+
+        let cut = rig.volume(on(fs), bytes);
+        run(
+            "cp",
+            &[
+                "--sparse=always",
+                arg(&rig.path("cut")),
+                arg(&rig.path(format!("volumes/{cut}/image"))),
+            ],
+        );
+        for (id, late) in [(copy, true), (cut, false)] {
+            rig.stage(id, "b", &cap).unwrap();
+            assert_written(&rig.staging("b").join("before"), 3, 3 << 20);
+            let after = std::fs::read_to_string(rig.staging("b").join("after"));
+            assert_eq!(after.is_ok_and(|text| text == "late\n"), late, "{fs}");
+            rig.unstage(id, "b").unwrap();
+        }
+    }
 }

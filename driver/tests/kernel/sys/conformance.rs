@@ -96,6 +96,19 @@ impl Script<'_> {
         self.did(what, answer);
     }
 
+    fn opens(&mut self, what: &str, device: &LoopDevice, fs: FsType) {
+        let opened = self.kernel.open_filesystem(&device.path(), fs);
+        self.did(
+            what,
+            opened.map(drop).map_err(|e| match e {
+                Error::NotMountable { path, .. } => {
+                    Error::Tool { tool: String::new(), path, code: None, message: String::new() }
+                }
+                e => e,
+            }),
+        );
+    }
+
     fn unmount(&mut self, what: &str, at: &Path) {
         self.did(what, self.kernel.unmount(at));
     }
@@ -198,12 +211,16 @@ impl Script<'_> {
         self.did("check blank", self.kernel.check(&path, Ext4));
         let stage = self.directory("stage");
         self.mount("mount blank", &device, Ext4, &stage, &[]);
+        self.opens("open blank", &device, Ext4);
         self.mkfs("mkfs", &device, Ext4, false);
         let probe = self.kernel.probe(&path).unwrap();
         let is_ext4 = matches!(&probe, Probe::Filesystem { fs: Ext4, uuid } if uuid.len() == 36);
         self.say("made", is_ext4);
         self.did("check", self.kernel.check(&path, Ext4));
         self.mount("as xfs", &device, Xfs, &stage, &[]);
+        self.opens("open as xfs", &device, Xfs);
+        self.opens("open", &device, Ext4);
+        self.look("mounted nowhere", &image);
         let options = ["noatime", "nodev", "noexec,exec"];
         self.mount("mount", &device, Ext4, &stage, &options);
         self.mount("mount again", &device, Ext4, &stage, &[]);
@@ -256,10 +273,15 @@ impl Script<'_> {
         self.look("still attached", &image);
         self.did("detach", self.kernel.loop_detach(minor, id));
         let device = self.kernel.loop_open(minor, id).unwrap();
+        let root = self.kernel.open_filesystem(&device.path(), fs).unwrap();
+        self.did("still frozen", self.kernel.freeze(&root));
+        self.look("mounted nowhere", &image);
+        self.did("thaw", self.kernel.thaw(&root));
+        drop(root);
         self.mount("mount again", &device, fs, &at, &[]);
         drop(device);
         let root = File::open(&at).unwrap();
-        self.did("still frozen", self.kernel.freeze(&root));
+        self.did("frozen no more", self.kernel.freeze(&root));
         self.did("thaw", self.kernel.thaw(&root));
         drop(root);
         std::fs::write(at.join("file"), "x").unwrap();

@@ -214,14 +214,11 @@ impl Output {
         }
     }
 
-    /// Builds an error from the code and the last lines of output.
+    /// Builds an error from the code and the last lines of output before a description of the
+    /// usage.
     pub(super) fn failed(self) -> Error {
-        let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
-            .into_iter()
-            .flat_map(|text| text.lines())
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .collect();
+        let mut lines: Vec<&str> =
+            [&self.stdout, &self.stderr].into_iter().flat_map(|text| causes(text)).collect();
         lines.drain(..lines.len().saturating_sub(LAST_LINES));
         let how = if self.code > 128 {
             format!("killed by signal {}", self.code - 128)
@@ -233,4 +230,20 @@ impl Output {
         let code = Some(self.code).filter(|code| *code <= 128);
         Error::Tool { tool: self.tool.to_owned(), path: self.on, code, message }
     }
+}
+
+/// The lines of an output that say why a program failed. After a wrong option, most programs
+/// describe their usage, which is longer than the cause.
+fn causes(output: &str) -> Vec<&str> {
+    let is_usage = |line: &&str| {
+        let start = line.get(.."usage".len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case("usage"))
+    };
+    let mut lines: Vec<&str> =
+        output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let causes = lines.iter().take_while(|line| !is_usage(line)).count();
+    if causes > 0 {
+        lines.truncate(causes);
+    }
+    lines
 }

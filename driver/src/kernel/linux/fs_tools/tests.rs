@@ -140,6 +140,49 @@ fn a_failing_tool_is_quoted() {
     assert!(message.contains("No such file"), "{message}");
 }
 
+/// The usage is longer than the lines that an error has.
+#[test]
+fn a_wrong_option_is_quoted_without_the_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    for (tool, options, cause) in [
+        ("mkfs.xfs", "-s size=65536", "Invalid value 65536 for -s size option"),
+        ("mkfs.xfs", "-m unheard=1", "unknown option -m unheard=1"),
+        ("mkfs.ext4", "-Y", "invalid option -- 'Y'"),
+        ("mkfs.btrfs", "--unheard", "unrecognized option '--unheard'"),
+    ] {
+        let tool = Tool::new(tool, LOOK).args(options.split(' ')).arg(&image);
+        let message = tool.run(&image).unwrap().failed().to_string();
+        assert!(message.contains(cause), "{message}");
+        assert!(!message.to_lowercase().contains("usage"), "{message}");
+    }
+}
+
+/// As if mke2fs.conf made it a default.
+#[test]
+fn a_feature_that_loses_data_is_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let image = std::fs::File::create_new(&path).unwrap();
+    image.set_len(64 << 20).unwrap();
+    let run = |tool, words: &[&str]| {
+        let output = Tool::new(tool, MAKE).args(words).arg(&path).run(&path).unwrap();
+        assert_eq!(output.code, 0, "{tool}: {} {}", output.stdout, output.stderr);
+        output.stdout
+    };
+    run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-O", "fast_commit"]);
+    assert!(run("dumpe2fs", &["-h"]).contains("fast_commit"));
+    let image = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    for image in [Some(&image), None] {
+        let spec = MkfsSpec { image, ..mkfs_spec(&path, FsType::Ext4) };
+        without_fast_commit(&spec).unwrap();
+        assert!(!run("dumpe2fs", &["-h"]).contains("fast_commit"));
+        run("e2fsck", &["-f", "-n"]);
+        run("tune2fs", &["-O", "fast_commit"]);
+    }
+}
+
 #[test]
 fn a_missing_tool_is_named() {
     let e = Tool::new("mkfs.nothing", LOOK).run(Path::new("/dev/x"));

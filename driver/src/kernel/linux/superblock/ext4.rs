@@ -1,7 +1,7 @@
 //! `struct ext4_super_block`: where its fields are, and what they mean.
 
 use super::{Block, crc32c};
-use crate::kernel::{Ext4Layout, Superblock, magic};
+use crate::kernel::{Ext4Layout, FsState, Superblock, magic};
 
 /// Offset of the superblock on its device.
 pub(in crate::kernel::linux) const START: u64 = 1024;
@@ -16,18 +16,15 @@ const LOG_CLUSTER_SIZE: usize = 0x1c;
 const BLOCKS_PER_GROUP: usize = 0x20;
 const INODES_PER_GROUP: usize = 0x28;
 pub(in crate::kernel::linux) const WRITTEN: usize = 0x30;
-const MAX_MOUNT_COUNT: usize = 0x36;
 pub(in crate::kernel::linux) const MAGIC: usize = 0x38;
 const STATE: usize = 0x3a;
 pub(in crate::kernel::linux) const CHECKED: usize = 0x40;
-const CHECK_INTERVAL: usize = 0x44;
 const INODE_SIZE: usize = 0x58;
 const COMPATIBLE: usize = 0x5c;
 pub(in crate::kernel::linux) const INCOMPATIBLE: usize = 0x60;
 const RO_COMPATIBLE: usize = 0x64;
 pub(in crate::kernel::linux) const UUID: usize = 0x68;
 const RESERVED_BLOCKS: usize = 0xce;
-const LAST_ORPHAN: usize = 0xe8;
 pub(in crate::kernel::linux) const HASH_SEED: usize = 0xec;
 const DESCRIPTOR_SIZE: usize = 0xfe;
 pub(in crate::kernel::linux) const MADE: usize = 0x108;
@@ -36,8 +33,7 @@ const ERROR_COUNT: usize = 0x194;
 const SPARSE_COPIES: usize = 0x24c;
 pub(in crate::kernel::linux) const CHECKSUM: usize = 0x3fc;
 
-/// The journal has to be replayed.
-const INCOMPAT_RECOVER: u32 = 0x4;
+/// Block numbers have 64 bits.
 const INCOMPAT_64BIT: u32 = 0x80;
 
 fn is_ext4(block: &Block) -> bool {
@@ -97,31 +93,39 @@ pub(super) fn layout(block: &Block) -> Option<Ext4Layout> {
     sound.then_some(layout)
 }
 
-/// True if the journal has to be replayed.
-pub(super) fn is_dirty(block: &Block) -> bool {
-    block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER != 0
+/// The superblock, if its checksum matches.
+pub(super) fn parse(block: &Block) -> Option<Superblock> {
+    const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+    let intact = is_ext4(block)
+        && block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM != 0
+        && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
+    intact.then(|| Superblock { uuid: block.uuid(UUID) })
 }
 
-/// Clean means that `e2fsck -p` would do nothing: it skips a filesystem that was unmounted, has no
-/// errors and is not due for a periodic check.
-pub(super) fn parse(block: &Block) -> Option<Superblock> {
+/// What the superblock says about the last use, with a checksum or without. A mount leaves orphans
+/// behind that the next mount removes, and periodic checks are not for volumes: both need no check.
+pub(super) fn state(block: &Block) -> FsState {
     const VALID: u16 = 1;
-    const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
-    const RO_COMPAT_ORPHAN_PRESENT: u32 = 0x1_0000;
-    let ro_compatible = block.le32(RO_COMPATIBLE);
-    let intact = is_ext4(block)
-        && ro_compatible & RO_COMPAT_METADATA_CSUM != 0
-        && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
-    intact.then(|| Superblock {
-        uuid: block.uuid(UUID),
-        clean: block.le16(STATE) == VALID
-            && block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER == 0
-            && ro_compatible & RO_COMPAT_ORPHAN_PRESENT == 0
-            && block.le32(LAST_ORPHAN) == 0
-            && block.le32(ERROR_COUNT) == 0
-            && block.le16(MAX_MOUNT_COUNT).cast_signed() <= 0
-            && block.le32(CHECK_INTERVAL) == 0,
-    })
+    const ERRORS: u16 = 2;
+    const COMPAT_HAS_JOURNAL: u32 = 0x4;
+    const INCOMPAT_RECOVER: u32 = 0x4;
+    if !is_ext4(block) {
+        return FsState::default();
+    }
+    let state = block.le16(STATE);
+    let has_journal = block.le32(COMPATIBLE) & COMPAT_HAS_JOURNAL != 0;
+    FsState {
+        unreplayed: has_journal && block.le32(INCOMPATIBLE) & INCOMPAT_RECOVER != 0,
+        needs_check: state & ERRORS != 0
+            || block.le32(ERROR_COUNT) != 0
+            || !has_journal && state & VALID == 0,
+    }
+}
+
+/// True if these first bytes of a superblock have the feature `fast_commit`.
+pub(in crate::kernel::linux) fn has_fast_commit(superblock: &[u8; BYTES]) -> bool {
+    const COMPAT_FAST_COMMIT: u8 = 0x4;
+    superblock[COMPATIBLE + 1] & COMPAT_FAST_COMMIT != 0
 }
 
 #[cfg(test)]
