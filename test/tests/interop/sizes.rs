@@ -41,7 +41,7 @@ pub(crate) async fn odd_sizes(site: &Site) {
     let (class, mode, _) = ODD[0];
     let volume = Place::of_object(&site.bound(&made[0]).await);
     site.objects.merge(&made[0], objects::sized(GROWN)).await;
-    let grown = |v: &Value| v["spec"]["capacity"]["storage"] == "777781248";
+    let grown = |v: &Value| v["spec"]["capacity"]["storage"] == "759552Ki";
     site.until(&volume, "larger", grown).await;
     site.objects.create(objects::snapshot(NAMESPACE, "grown", CLASS, "odd-0")).await;
     ready(site, "grown", GROWN).await;

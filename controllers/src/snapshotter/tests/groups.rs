@@ -2,9 +2,11 @@
 //! snapshots do not wait for groups.
 
 use hostloop_proto::csi;
+use hostloop_proto::status_details::no_effect;
 
 use super::*;
 use crate::cache::Caches;
+use crate::snapshots::content::GROUP;
 
 fn given() -> Value {
     json!({"spec": {"source": {"volumeHandles": null, "groupSnapshotHandles":
@@ -78,6 +80,18 @@ async fn a_pre_provisioned_group_is_checked() {
     let written = json!({"volumeGroupSnapshotHandle": "g", "readyToUse": true,
         "creationTime": "1970-01-01T00:00:00Z"});
     assert_eq!(rig.content()["status"], written);
+}
+
+/// A group without room in the pool does not keep its content.
+#[tokio::test]
+async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
+    let marked = json!({"metadata": {"annotations": {GROUP.being_created: "yes"}}});
+    let rig = rig(and(deleted::<Groups>(), marked));
+    let full = no_effect(tonic::Code::ResourceExhausted, "full".to_owned());
+    rig.answers.group(Err(full));
+    assert_eq!(rig.reconcile().await, Outcome::RequeueAfter(std::time::Duration::ZERO));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.content(), Value::Null);
 }
 
 #[tokio::test]
