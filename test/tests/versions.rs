@@ -68,6 +68,8 @@ async fn lives_on(version: &'static str, minor: u32) {
     })
     .await;
 
+    a_lost_label_comes_back(&cluster, &plugin).await;
+
     let log = cluster.logs("hostloop", "-l=app.kubernetes.io/name=hostloop");
     let off = log.lines().filter(|line| line.contains("the API server lacks kinds")).count();
     assert_eq!(off, usize::from(minor < OPTIONAL[0].1), "{log}");
@@ -83,6 +85,24 @@ async fn lives_on(version: &'static str, minor: u32) {
         steps.len(),
         steps.join(", ")
     );
+}
+
+/// A person removes the topology label of the node.
+async fn a_lost_label_comes_back(cluster: &Cluster, plugin: &Plugin<'_>) {
+    const LABEL: &str = "topology.hostloop.csi.dev/node";
+    cluster.kubectl(&["label", "nodes", "--all", &format!("{LABEL}-")]);
+    plugin.fails(&["check"], &["has lost its topology label"]);
+    let labelled = ["get", "nodes", "-l", LABEL, "--output=name"];
+    wait_for("the label", Duration::from_secs(150), async || match &*cluster.kubectl(&labelled) {
+        "" => Err("no node has it".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    wait_for("the registration", Duration::from_secs(30), async || {
+        let (said, succeeds) = plugin.run(&["check"]);
+        if succeeds { Ok(()) } else { Err(said) }
+    })
+    .await;
 }
 
 /// The API server takes each object of the manifests that are for its version, with every field: of

@@ -21,7 +21,7 @@ use crate::client::events::{Events, Kind};
 use crate::client::kube::ApiError;
 use crate::queue::Backoff;
 
-/// The wait between two looks. It grows while another registration does not help.
+/// The wait between two looks. It grows while the same is lost again after each registration.
 const AGAIN: Backoff = Backoff { start: Duration::from_secs(60), max: Duration::from_secs(1800) };
 
 /// What the cluster has lost.
@@ -75,23 +75,20 @@ pub(crate) struct Registration {
 impl Registration {
     /// Looks until the stop, and has kubelet register the driver again where that helps.
     pub(crate) async fn keep(self, stop: CancellationToken) {
-        let mut tries = 1;
+        let (mut tries, mut last) = (1, None);
         while stop.run_until_cancelled(tokio::time::sleep(AGAIN.delay(tries))).await.is_some() {
             // Before the first registration, nothing can be lost.
             if !self.health.is_registered() {
                 continue;
             }
-            tries = match self.look().await {
-                Ok(None) => 1,
-                Ok(Some(lost)) => {
-                    self.mend(&lost);
-                    tries + 1
+            match self.look().await {
+                Ok(lost) => {
+                    lost.iter().for_each(|lost| self.mend(lost));
+                    tries = if lost.is_some() && lost == last { tries + 1 } else { 1 };
+                    last = lost;
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot look at the driver's registration");
-                    tries
-                }
-            };
+                Err(error) => tracing::debug!(%error, "cannot look at the driver's registration"),
+            }
         }
     }
 
@@ -210,7 +207,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(61), health.asked_again()).await.unwrap();
         assert_eq!(emitted.try_recv().unwrap().reason, "RegistrationLost");
         // The next registration does not help: each wait is longer.
-        for waits in [120, 240] {
+        for waits in [60, 120, 240] {
             health.registered();
             let early = Duration::from_secs(waits - 2);
             tokio::time::timeout(early, health.asked_again()).await.unwrap_err();

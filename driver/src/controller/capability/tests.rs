@@ -90,7 +90,8 @@ fn a_publication_serves_a_compatible_capability() {
         (mount("", WRITER), mount("ext4", WRITER), true),
         (mount("", WRITER), mount("xfs", WRITER), false),
         (mount("", WRITER), block(WRITER), false),
-        (mount("", WRITER), noatime(WRITER), false),
+        // Users change the mountOptions of a volume in use.
+        (mount("", WRITER), noatime(WRITER), true),
         (block(WRITER), block(WRITER), true),
         (block(WRITER), block(READER), false),
         (mount("", many), mount("", READER), true),
