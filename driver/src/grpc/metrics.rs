@@ -81,9 +81,11 @@ type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
 const POOL_GAUGES: [PoolGauge; 5] = [
     ("hostloop_pool_size_bytes", "Size of the filesystem the pool is on", |p| Some(p.size_bytes)),
-    ("hostloop_pool_free_bytes", "Free space of the filesystem the pool is on", |p| {
-        Some(p.free_bytes)
-    }),
+    (
+        "hostloop_pool_free_bytes",
+        "Free space of the pool, on its filesystem and the disks below",
+        |p| Some(p.free_bytes),
+    ),
     ("hostloop_pool_available_bytes", "What the pool can promise to new volumes", |p| {
         Some(p.available_bytes)
     }),
