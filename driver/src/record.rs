@@ -63,6 +63,13 @@ pub struct VolumeRecord {
     pub inline: Option<Box<str>>,
 }
 
+impl VolumeRecord {
+    /// True if the volume has never held data: it is no copy, and was never published or staged.
+    pub fn is_empty(&self) -> bool {
+        self.fresh && self.source.is_none() && self.inline.is_none()
+    }
+}
+
 /// The use of a volume: access type and access mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,6 +4,7 @@
 mod effects;
 mod failed;
 mod faults;
+mod unreadable;
 
 /// A node over the fake kernel.
 type Rig = crate::testkit::Rig<crate::kernel::fake::Model>;

@@ -3,6 +3,7 @@
 
 mod format;
 mod full;
+mod journal;
 mod kinds;
 mod recovery;
 mod space;

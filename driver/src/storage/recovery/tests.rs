@@ -3,6 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::kernel::{BindFlags, FsType, LoopDevice};
+use crate::storage::encoding;
 use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
 use crate::testkit::{MI, Site, mounted, new, raw, stage_at};
 
