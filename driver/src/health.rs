@@ -158,7 +158,7 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     all
 }
 
-/// The condition of a volume whose record was not found because of this error: the record is
+/// The condition of a volume if this error kept its record from being found: the record is
 /// unreadable, or in a missing pool that this node had before.
 pub fn without_record(pools: &Pools, volume: &str, error: &Error) -> Option<Condition> {
     match error {

@@ -64,7 +64,8 @@ pub struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// True if the volume has never held data: it is no copy, and was never published or staged.
+    /// True if nothing was written to the volume: it has no source, and was never published or
+    /// staged.
     pub fn is_empty(&self) -> bool {
         self.fresh && self.source.is_none() && self.inline.is_none()
     }

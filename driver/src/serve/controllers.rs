@@ -216,7 +216,7 @@ mod tests {
     use crate::storage::{NewVolume, Source};
     use crate::testkit::{Site, new};
 
-    /// A copy holds data from its creation, although nobody has used it.
+    /// An unused copy has data, too: that of its source.
     #[test]
     fn only_a_volume_without_source_is_empty() {
         let mut site = Site::fake(&["a"]);

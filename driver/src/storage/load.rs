@@ -91,7 +91,7 @@ pub(super) enum Again<R> {
     Gone,
 }
 
-/// Reads an entry again, whose record could not be used before.
+/// Reads an entry with an unusable record again.
 pub(super) fn again<R: Record>(layout: &Layout, id: R::Id) -> Result<Again<R>, Error> {
     let entry = id.to_string();
     match read(layout, id, &entry, &mut Vec::new()) {

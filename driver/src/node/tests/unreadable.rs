@@ -1,4 +1,4 @@
-//! Volumes whose records are damaged while the driver is down.
+//! Volumes with records that are damaged while the driver is down.
 
 use std::path::{Path, PathBuf};
 

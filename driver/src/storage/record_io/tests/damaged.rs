@@ -147,7 +147,7 @@ fn check_damaged(kind: &str, damage: Damage) {
     assert_eq!(content.site.pools().findings(), []);
 }
 
-/// A group still lists its snapshot, whose own record is damaged.
+/// A group still lists its snapshot after the snapshot's own record was damaged.
 #[test]
 fn an_unreadable_member_is_deleted_with_its_group_only() {
     let mut content = Content::new();
