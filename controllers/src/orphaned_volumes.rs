@@ -8,8 +8,9 @@
 //!   is unpublished.
 //! - A volume without a PersistentVolume is an orphan. It is counted and reported by an event at
 //!   the node. It may hold data, so it is kept.
-//! - An orphan that was made for a deleted claim and was never used is deleted. Only the driver
-//!   knows whether a volume was used, so the driver must run in this process.
+//! - An orphan that was made for a deleted claim and never held data is deleted. A copy holds data
+//!   from its creation, so it is kept, and so is a volume that was published or staged once. Only
+//!   the driver knows this, so the driver must run in this process.
 //!
 //! A cache miss only raises a suspicion. Before acting, and after a grace period, the process asks
 //! the API server itself.
@@ -57,8 +58,8 @@ const NAMED: usize = 5;
 #[group(skip)]
 #[command(next_help_heading = "Orphans")]
 pub struct Options {
-    /// How long no object must name a volume before it is reported, unpublished, or, if it was
-    /// never used, deleted
+    /// How long no object must name a volume before it is reported, unpublished, or, if it never
+    /// held data, deleted
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     pub orphan_grace: Duration,
 
@@ -195,7 +196,7 @@ impl Scanner {
         self.part.inventory.volumes().map_err(ScanError::Inventory)
     }
 
-    /// Reports volumes without a PersistentVolume, and deletes those that were never used.
+    /// Reports volumes without a PersistentVolume, and deletes those that never held data.
     async fn volumes(
         &mut self,
         listed: &Published,
@@ -211,11 +212,11 @@ impl Scanner {
             self.report(BTreeSet::new());
             return Ok(());
         }
-        let unused = |id: &String| {
+        let empty = |id: &String| {
             let volume = inventory.and_then(|inventory| inventory.get(id));
-            volume.is_some_and(|one| decide::claim_of_unused(one, &self.part.naming).is_some())
+            volume.is_some_and(|one| decide::claim_of_empty(one, &self.part.naming).is_some())
         };
-        let cluster = self.cluster(due.iter().any(unused)).await?;
+        let cluster = self.cluster(due.iter().any(empty)).await?;
         let mut orphans = BTreeSet::new();
         for id in due {
             if cluster.handles.contains(&id) {
@@ -276,7 +277,7 @@ impl Scanner {
                     EventKind::Normal,
                     "OrphanDeleted",
                     format!(
-                        "Volume {id} ({}) was never used, and its claim is gone: deleted",
+                        "Volume {id} ({}) never held data, and its claim is gone: deleted",
                         volume.name
                     ),
                 );

@@ -14,6 +14,7 @@ use hostloop_controllers::flags;
 use crate::kernel::FsType;
 use crate::storage::config;
 
+mod delete;
 mod events;
 mod feature_flags;
 mod pools;
@@ -21,6 +22,7 @@ mod probe;
 mod values;
 mod watch;
 
+pub use delete::DeleteArgs;
 pub(crate) use events::events_beside;
 pub use events::{EventsArgs, EventsSocket};
 pub use feature_flags::Switches;
@@ -72,6 +74,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Check the records of the pools against disk and kernel, and repair them on request
     Fsck(FsckArgs),
+    /// Delete volumes and snapshots that no object of a cluster has any more
+    Delete(DeleteArgs),
     /// Print what the driver did last: calls, their steps, and the work of controllers
     Events(EventsArgs),
     /// What `kubectl hostloop check` runs inside pods

@@ -19,12 +19,13 @@ mod tests;
 
 pub use gather::View;
 
+use crate::csi::error::Error;
 use crate::diagnose::{
     self,
     pool::{PoolFacts, PoolIssue, READ_ONLY_TO_DO},
     volume::{Issue, TO_MOUNT_AGAIN},
 };
-use crate::storage::{Pools, Provisioning, VolumeHandle, VolumeRecord};
+use crate::storage::{self, Pools, Provisioning, VolumeHandle, VolumeRecord};
 
 /// A problem of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,9 +175,17 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     all
 }
 
-/// The condition of a volume in a missing pool that this node had before.
-pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition> {
-    let VolumeHandle::Id(id) = volume else {
+/// The condition of a volume if this error kept its record from being found: the record is
+/// unreadable, or in a missing pool that this node had before.
+pub fn without_record(pools: &Pools, volume: &str, error: &Error) -> Option<Condition> {
+    match error {
+        Error::Pool(error) => unreadable_record(error).or_else(|| of_missing_pool(pools, volume)),
+        _ => None,
+    }
+}
+
+fn of_missing_pool(pools: &Pools, volume: &str) -> Option<Condition> {
+    let Ok(VolumeHandle::Id(id)) = volume.parse() else {
         return None;
     };
     let slots = pools.slots().into_iter();
@@ -187,9 +196,13 @@ pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition
     Some(condition(status, "PoolGone", message))
 }
 
-/// The condition of a volume with an unreadable record.
-pub fn unreadable_record(why: &str) -> Condition {
-    condition(VolumeHealthErrorType::Inaccessible, "RecordUnreadable", why)
+/// The condition of a volume with an unreadable record; `None` for another error.
+pub(crate) fn unreadable_record(error: &storage::Error) -> Option<Condition> {
+    let storage::Error::Corrupt { path, why } = error else {
+        return None;
+    };
+    let message = format!("its record {} {why}", path.display());
+    Some(condition(VolumeHealthErrorType::Inaccessible, "RecordUnreadable", message))
 }
 
 fn condition(

@@ -1,5 +1,5 @@
-//! The commands `hostloop status`, `fsck`, `events` and `probe`. Only `fsck --repair` and
-//! `probe write` change anything.
+//! The commands `hostloop status`, `fsck`, `delete`, `events` and `probe`. Only `fsck --repair`,
+//! `delete` and `probe write` change anything.
 
 use std::io::{self, Write};
 
@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::cli::PoolArgsError;
 use crate::{kernel, storage};
 
+pub mod delete;
 pub mod events;
 pub mod fsck;
 pub mod inventory;

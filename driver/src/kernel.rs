@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 pub mod error;
@@ -491,6 +492,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// The error state that the filesystem reports, as text: ext4 `errors_count`, an XFS shutdown,
     /// btrfs device errors. `None` if it reports none.
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
+
+    /// True if a power cut leaves a rename between two directories of this filesystem done or not
+    /// done, never half done. False for an ext4 without a journal.
+    fn renames_whole(&self, on: BorrowedFd<'_>) -> bool {
+        let _ = on;
+        true
+    }
 
     /// An error with the reason if a filesystem's tools are missing or the kernel lacks it.
     fn offers(&self, fs: FsType) -> std::result::Result<(), String>;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use hostloop_driver::cli::{Cli, Command};
-use hostloop_driver::inspect::{events, fsck, probe, status};
+use hostloop_driver::inspect::{delete, events, fsck, probe, status};
 use hostloop_driver::kubectl::{self, Program};
 use hostloop_driver::serve;
 
@@ -68,6 +68,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Status(options) => status::run(&options).context("status"),
         Command::Fsck(options) => Ok(fsck::run(&options)),
+        Command::Delete(args) => delete::run(&args).context("delete"),
         Command::Events(args) => events::run(&args).context("events"),
         Command::Probe(args) => probe::run(&args).context("probe"),
     }

@@ -72,6 +72,14 @@ pub struct VolumeRecord {
     pub growth: Option<Box<GrowthIntent>>,
 }
 
+impl VolumeRecord {
+    /// True if nothing was written to the volume: it has no source, and was never published or
+    /// staged.
+    pub fn is_empty(&self) -> bool {
+        self.fresh && self.source.is_none() && self.inline.is_none()
+    }
+}
+
 /// The use of a volume: access type and access mode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -454,10 +454,13 @@ impl Pool {
     /// Checks that `pool.json` reads back with the pool's identity. The error says why it does not.
     pub fn alive(&self) -> Result<()> {
         let unavailable = |why: String| Error::Unavailable { name: self.name().to_owned(), why };
-        match open::identity(self.layout.root()) {
+        match open::identity(self.layout.root(), Some(self.id)) {
             Ok(Some(id)) if id == self.id => Ok(()),
             Ok(Some(id)) => Err(unavailable(format!("it has become pool {id}"))),
-            Ok(None) => Err(unavailable("its pool.json is gone".to_owned())),
+            Ok(None) => {
+                let how = open::recipe(Some(self.id));
+                Err(unavailable(format!("its pool.json is gone: {how}")))
+            }
             Err(e) => Err(unavailable(e.to_string())),
         }
     }

@@ -61,16 +61,17 @@ pub(super) struct Cluster {
     pub(super) handles: BTreeSet<String>,
 }
 
-/// The UID of the claim that a volume was made for, if its name contains one and it was never used.
-pub(super) fn claim_of_unused<'a>(entry: &'a InventoryEntry, naming: &Naming) -> Option<&'a str> {
-    let unused = entry.fresh && !entry.staged && !entry.inline;
-    naming.claim(&entry.name).filter(|_| unused)
+/// The UID of the claim that a volume was made for, if its name contains one and the volume never
+/// held data.
+pub(super) fn claim_of_empty<'a>(entry: &'a InventoryEntry, naming: &Naming) -> Option<&'a str> {
+    let empty = entry.is_empty && !entry.staged && !entry.inline;
+    naming.claim(&entry.name).filter(|_| empty)
 }
 
 /// True if a volume without a known object may be deleted: it was made for a claim that is gone,
-/// and it was never used. False in any doubt.
+/// and it never held data. False in any doubt.
 pub(super) fn may_be_deleted(entry: &InventoryEntry, naming: &Naming, cluster: &Cluster) -> bool {
-    let (Some(claim), Some(claims)) = (claim_of_unused(entry, naming), &cluster.claims) else {
+    let (Some(claim), Some(claims)) = (claim_of_empty(entry, naming), &cluster.claims) else {
         return false;
     };
     !claims.contains(claim)

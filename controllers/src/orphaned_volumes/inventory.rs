@@ -10,8 +10,9 @@ pub struct InventoryEntry {
     pub id: String,
     /// Name from the CreateVolume request.
     pub name: String,
-    /// True if the volume was never published or staged, so it was never written to.
-    pub fresh: bool,
+    /// True if the volume has never held data: it was created without a source, and never published
+    /// or staged.
+    pub is_empty: bool,
     /// True if the volume is staged, as far as the driver knows.
     pub staged: bool,
     /// True if the volume is an inline ephemeral volume of a pod, which has no PersistentVolume.

@@ -54,12 +54,12 @@ fn bench_with(with_inventory: bool) -> Bench {
 }
 
 impl Bench {
-    /// Adds a volume that was made for the claim and never used.
+    /// Adds a volume that was made for the claim and never held data.
     fn has(&mut self, id: &str, published: &[&str], change: impl FnOnce(&mut InventoryEntry)) {
         let mut volume = InventoryEntry {
             id: id.to_owned(),
             name: format!("pvc-{UID}"),
-            fresh: true,
+            is_empty: true,
             ..InventoryEntry::default()
         };
         change(&mut volume);
@@ -132,7 +132,7 @@ const NOTHING: &[&str] = &[];
 #[tokio::test(start_paused = true)]
 async fn orphans_are_counted_and_reported() {
     let mut bench = bench();
-    bench.has("used", &[], |one| one.fresh = false);
+    bench.has("used", &[], |one| one.is_empty = false);
     bench.has("pod", &[], |one| one.inline = true);
     bench.has("known", &[], |_| {});
     bench.add(bench.world.context.caches.volumes(), volume("v", "known"));
@@ -160,7 +160,7 @@ fn a_report_names_at_most_five() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unused_orphan_is_deleted() {
+async fn an_empty_orphan_is_deleted() {
     let mut bench = bench();
     bench.has("a", &[], |_| {});
     bench.crowd();
@@ -169,7 +169,7 @@ async fn an_unused_orphan_is_deleted() {
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
     assert_eq!(bench.after(1).await, ["delete a"]);
     let expected = format!(
-        "Normal OrphanDeleted: Volume a (pvc-{UID}) was never used, and its claim is gone: deleted"
+        "Normal OrphanDeleted: Volume a (pvc-{UID}) never held data, and its claim is gone: deleted"
     );
     assert_eq!(bench.world.events(), [expected]);
     assert_eq!(bench.counted(), 0);
@@ -197,7 +197,11 @@ async fn any_doubt_keeps_it() {
         ),
         ("no claims", |bench| bench.hide("persistentvolumeclaims"), "list PersistentVolumeClaim "),
         ("no volumes", |bench| bench.hide("persistentvolumes"), "list PersistentVolume "),
-        ("used meanwhile", |bench| bench.known(|all| all.as_mut().unwrap()[0].fresh = false), ""),
+        (
+            "used meanwhile",
+            |bench| bench.known(|all| all.as_mut().unwrap()[0].is_empty = false),
+            "",
+        ),
         ("the driver can't tell", |bench| bench.known(|all| *all = Err("no pool".into())), unknown),
     ];
     for (what, arrange, error) in cases {

@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 
 use super::{Controller, Result, lookup, parameters, to_proto};
 use crate::csi::validate::{self, Invalid, invalid};
-use crate::storage::{GroupId, GroupRecord, VolumeHandle, VolumeId};
+use crate::storage::{self, GroupId, GroupRecord, SnapshotId, VolumeHandle, VolumeId};
 
 /// Compares an existing group of the same name with the request ("Group snapshot already exists but
 /// is incompatible"). The order of the volumes does not matter.
@@ -25,13 +25,14 @@ fn fits(
     }
 }
 
+const FIELD: &str = "snapshot_ids";
+
 /// Checks that `snapshot_ids` are the group's, in any order ("Snapshot list mismatch").
-fn matches(record: &GroupRecord, snapshot_ids: &[String]) -> std::result::Result<(), Invalid> {
-    const FIELD: &str = "snapshot_ids";
+fn matches(snapshots: &[SnapshotId], snapshot_ids: &[String]) -> std::result::Result<(), Invalid> {
     if snapshot_ids.is_empty() {
         return Err(invalid(FIELD, "is required"));
     }
-    let members: BTreeSet<String> = record.snapshots.iter().map(|s| s.to_string()).collect();
+    let members: BTreeSet<String> = snapshots.iter().map(|s| s.to_string()).collect();
     let named: BTreeSet<String> = snapshot_ids.iter().cloned().collect();
     if let Some(more) = named.difference(&members).next() {
         let why = format!("{} is not a snapshot of the group", lookup::shown(more));
@@ -96,12 +97,36 @@ impl Controller {
         let Some(id) = lookup::id::<GroupId>("group_snapshot_id", &req.group_snapshot_id)? else {
             return done;
         };
-        let Some(record) = lookup::unless_gone(self.pools.group(&id))? else {
+        let record = match self.pools.group(&id) {
+            // The request names the members, which need no record of the group.
+            Err(storage::Error::Corrupt { .. }) => {
+                let members = self.members_without_record(id, &req.snapshot_ids)?;
+                lookup::unless_gone(self.pools.delete_unrecorded_group(id, &members))?;
+                return done;
+            }
+            found => lookup::unless_gone(found)?,
+        };
+        let Some(record) = record else {
             return done;
         };
-        matches(&record, &req.snapshot_ids)?;
+        matches(&record.snapshots, &req.snapshot_ids)?;
         lookup::unless_gone(self.pools.delete_group(&id))?;
         done
+    }
+
+    /// The members of a group with an unusable record. Their own records must name the group, but
+    /// an unusable one, or a snapshot that is gone, is a member if the request says so.
+    fn members_without_record(&self, id: GroupId, named: &[String]) -> Result<Vec<SnapshotId>> {
+        self.pools.complete()?;
+        let all = self.pools.snapshots().into_iter();
+        let mut members: Vec<_> = all.filter(|s| s.group == Some(id)).map(|s| s.id).collect();
+        for named in named.iter().filter_map(|named| named.parse().ok()) {
+            if self.pools.snapshot(&named).is_err() && !members.contains(&named) {
+                members.push(named);
+            }
+        }
+        matches(&members, named)?;
+        Ok(members)
     }
 
     pub fn get_volume_group_snapshot(
@@ -109,7 +134,7 @@ impl Controller {
         req: csi::GetVolumeGroupSnapshotRequest,
     ) -> Result<csi::GetVolumeGroupSnapshotResponse> {
         let record = self.group("group_snapshot_id", &req.group_snapshot_id)?;
-        matches(&record, &req.snapshot_ids)?;
+        matches(&record.snapshots, &req.snapshot_ids)?;
         Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot: Some(self.show(&record)?) })
     }
 

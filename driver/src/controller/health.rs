@@ -6,12 +6,12 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::list::Page;
-use super::{Controller, Error, Result, to_proto};
-use crate::health::{self, View};
-use crate::storage::{self, About, VolumeHandle, VolumeId, VolumeRecord};
+use super::{Controller, Result, to_proto};
+use crate::health::{self, Condition, View};
+use crate::storage::{About, VolumeHandle, VolumeId, VolumeRecord};
 
-/// A volume's record, or why it can't be read.
-type ReadRecord = std::result::Result<Arc<VolumeRecord>, String>;
+/// A volume's record, or the condition of a volume with an unreadable one.
+type ReadRecord = std::result::Result<Arc<VolumeRecord>, Condition>;
 
 impl Controller {
     pub fn controller_get_volume_health(
@@ -20,14 +20,7 @@ impl Controller {
     ) -> Result<csi::ControllerGetVolumeHealthResponse> {
         let conditions = match self.volume("volume_id", &req.volume_id) {
             Ok(record) => View::take(&self.pools).judge(&self.pools, &record),
-            Err(Error::Pool(storage::Error::Corrupt { why, .. })) => {
-                vec![health::unreadable_record(&why)]
-            }
-            Err(e) => {
-                let handle = req.volume_id.parse().ok();
-                let missing = handle.and_then(|id| health::of_missing_pool(&self.pools, &id));
-                vec![missing.ok_or(e)?]
-            }
+            Err(e) => vec![health::without_record(&self.pools, &req.volume_id, &e).ok_or(e)?],
         };
         let entries = health::entries(conditions);
         Ok(csi::ControllerGetVolumeHealthResponse {
@@ -48,7 +41,7 @@ impl Controller {
         let unhealthy = |(id, record): (VolumeId, ReadRecord)| {
             let (known_as, conditions) = match record {
                 Ok(record) => (to_proto::volume_id(&record), view.judge(&self.pools, &record)),
-                Err(why) => (id.to_string(), vec![health::unreadable_record(&why)]),
+                Err(condition) => (id.to_string(), vec![condition]),
             };
             let entries = (!conditions.is_empty()).then(|| health::entries(conditions))?;
             Some((id, health::message(known_as, entries)))
@@ -73,8 +66,8 @@ impl Controller {
             .collect();
         let unreadable =
             noted.into_iter().filter_map(|id| match self.pools.volume(&VolumeHandle::Id(id)) {
-                Err(storage::Error::Corrupt { why, .. }) => Some((id, Err(why))),
-                _ => None,
+                Err(error) => Some((id, Err(health::unreadable_record(&error)?))),
+                Ok(_) => None,
             });
         let mut volumes: Vec<_> = known.chain(unreadable).collect();
         volumes.sort_by_key(|(id, _)| id.uuid());

@@ -9,7 +9,7 @@ use super::{Controller, Error, Result, lookup};
 use crate::csi::capability::{Asked, compatible};
 use crate::csi::validate::{self, invalid};
 use crate::kernel::under_way::{Entry, UnderWay};
-use crate::storage::{Publication, VolumeHandle, VolumeId, VolumeRecord};
+use crate::storage::{self, Publication, VolumeHandle, VolumeId, VolumeRecord};
 
 /// The action of ControllerPublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,12 @@ impl Controller {
         let Some(handle) = lookup::id::<VolumeHandle>("volume_id", &req.volume_id)? else {
             return done;
         };
-        let Some(record) = lookup::unless_gone(self.pools.volume(&handle))? else {
+        let record = match self.pools.volume(&handle) {
+            // An unusable record says nothing of publications, and must not keep the node.
+            Err(storage::Error::Corrupt { .. }) => None,
+            found => lookup::unless_gone(found)?,
+        };
+        let Some(record) = record else {
             return done;
         };
         self.pools.update_volume(&record.id, |record| {

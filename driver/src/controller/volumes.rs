@@ -124,7 +124,15 @@ impl Controller {
         let Some(handle) = lookup::id::<VolumeHandle>("volume_id", &req.volume_id)? else {
             return done;
         };
-        let Some(record) = lookup::unless_gone(self.pools.volume(&handle))? else {
+        let record = match (self.pools.volume(&handle), &handle) {
+            // The caller names the volume by its ID, which needs no record.
+            (Err(storage::Error::Corrupt { .. }), VolumeHandle::Id(id)) => {
+                lookup::unless_gone(self.pools.delete_unrecorded_volume(*id))?;
+                return done;
+            }
+            (found, _) => lookup::unless_gone(found)?,
+        };
+        let Some(record) = record else {
             return done;
         };
         if let (true, Some(node)) = (self.config.attach, record.publications.keys().next()) {

@@ -31,16 +31,25 @@ pub(crate) struct VolumeIdentity {
 impl VolumeIdentity {
     /// Identifies a volume by its record, and by its image unless that is missing.
     pub(crate) fn of(record: &VolumeRecord, image: Option<FileId>) -> VolumeIdentity {
-        let minors = record.stage.iter().flat_map(|stage| {
+        VolumeIdentity::without_record(record.id, image, record.stage.as_deref())
+    }
+
+    /// Identifies a volume by what is known of it besides its record.
+    pub(crate) fn without_record(
+        id: VolumeId,
+        image: Option<FileId>,
+        stage: Option<&Stage>,
+    ) -> VolumeIdentity {
+        let minors = stage.into_iter().flat_map(|stage| {
             let read_only = stage.read_only_loops.values().copied();
             stage.minor.into_iter().chain(read_only)
         });
-        VolumeIdentity { id: record.id, image, recorded: minors.collect() }
+        VolumeIdentity { id, image, recorded: minors.collect() }
     }
 
-    /// Identifies a volume without a record, or with one that can't be read now.
+    /// Identifies a volume of a pool that can't be read now, or one that is deleted.
     pub(crate) fn unrecorded(id: VolumeId) -> VolumeIdentity {
-        VolumeIdentity { id, image: None, recorded: BTreeSet::new() }
+        VolumeIdentity::without_record(id, None, None)
     }
 
     /// Identifies a volume by this image only.

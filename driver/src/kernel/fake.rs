@@ -63,6 +63,7 @@ struct Script {
     effects: Vec<Effect>,
     absent: Vec<FsType>,
     withheld: bool,
+    without_journal: bool,
 }
 
 struct Fault {
@@ -98,6 +99,11 @@ impl Model {
     /// mkfs).
     pub fn fail_afterwards(&self, op: &'static str, nth: usize, errno: i32) {
         self.fault(op, nth, errno, true);
+    }
+
+    /// Takes the journals from all filesystems, so that a power cut may halve a rename.
+    pub fn lose_journal(&self) {
+        self.script.lock().without_journal = true;
     }
 
     fn fault(&self, op: &'static str, nth: usize, errno: i32, afterwards: bool) {

@@ -476,7 +476,7 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
         }
         Err(e) => return Err(e),
     };
-    for file in raw_names(entry.as_fd())? {
+    for (file, _) in raw_entries(entry.as_fd())? {
         let path = Path::new(name).join(std::ffi::OsStr::new(&*file.to_string_lossy()));
         effect("file.unlink").map_err(beneath("unlink", dir, &path))?;
         rustix::fs::unlinkat(&entry, &file, AtFlags::empty())
@@ -489,13 +489,28 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
 /// Names in a directory, sorted. A name that is not UTF-8 (never the driver's) has replacement
 /// characters.
 pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
-    let mut names: Vec<String> =
-        raw_names(dir)?.iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    names.sort_unstable();
-    Ok(names)
+    Ok(list_inodes(dir)?.into_iter().map(|(name, _)| name).collect())
 }
 
-fn raw_names(dir: BorrowedFd<'_>) -> Result<Vec<std::ffi::CString>> {
+/// Like [`list`], with the inode of each entry.
+pub(crate) fn list_inodes(dir: BorrowedFd<'_>) -> Result<Vec<(String, u64)>> {
+    let entries = raw_entries(dir)?.into_iter();
+    let mut entries: Vec<_> =
+        entries.map(|(name, inode)| (name.to_string_lossy().into_owned(), inode)).collect();
+    entries.sort_unstable();
+    Ok(entries)
+}
+
+/// The inode of an entry in a directory; `None` if it does not exist. Follows no symlink.
+pub(crate) fn inode(dir: BorrowedFd<'_>, name: &str) -> Result<Option<u64>> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat.st_ino)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(e) => Err(beneath("stat", dir, name)(e)),
+    }
+}
+
+fn raw_entries(dir: BorrowedFd<'_>) -> Result<Vec<(std::ffi::CString, u64)>> {
     let mut names = Vec::new();
     // Open it again: the handle may be an O_PATH one, and its offset belongs to the caller.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -505,7 +520,7 @@ fn raw_names(dir: BorrowedFd<'_>) -> Result<Vec<std::ffi::CString>> {
     for entry in entries {
         let entry = entry.map_err(on_file("readdir", dir))?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
+            names.push((entry.file_name().to_owned(), entry.ino()));
         }
     }
     Ok(names)

@@ -1,6 +1,7 @@
 //! The real kernel.
 
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -269,6 +270,10 @@ impl Kernel for Linux {
 
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {
         fs::errors(mounted_at, minor, fs)
+    }
+
+    fn renames_whole(&self, on: BorrowedFd<'_>) -> bool {
+        fs::renames_whole(on)
     }
 
     fn offers(&self, fs: FsType) -> std::result::Result<(), String> {

@@ -16,7 +16,9 @@ use crate::csi::capability::Asked;
 use crate::csi::validate::{Invalid, Range, invalid};
 use crate::diagnose::VolumeIdentity;
 use crate::kernel::{self, FsType, mounts_read_only};
-use crate::storage::{self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeRecord};
+use crate::storage::{
+    self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
+};
 
 /// Size of an inline volume that requests no size, in bytes.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -213,8 +215,12 @@ impl Node {
                     deleted => deleted?,
                 }
             }
-            // An earlier call deleted it and was interrupted afterwards.
-            Err(storage::Error::NoVolume(_)) => self.nothing_at(target)?,
+            // An earlier call deleted it and was interrupted afterwards, or its record is damaged
+            // and does not name it any more.
+            Err(storage::Error::NoVolume(_)) => match self.unreadable_at(target)? {
+                Some(owner) => drop(self.clear(&owner, target)?),
+                None => self.nothing_at(target)?,
+            },
             Err(missing @ storage::Error::Unavailable { .. }) => {
                 self.leave_missing(target, missing)?;
             }
@@ -228,20 +234,35 @@ impl Node {
     /// says which volume is mounted, and if that is one of a missing pool, recovery deletes it once
     /// the pool is back.
     fn leave_missing(&self, target: &Path, missing: storage::Error) -> Result<()> {
-        let kernel = self.pools.kernel();
-        let Some(entry) = kernel::topmost_mount(kernel, target)? else {
+        if kernel::topmost_mount(self.pools.kernel(), target)?.is_none() {
             return Ok(());
-        };
-        let device = entry.loop_minor().map(|minor| kernel.loop_info(minor));
-        let image = device.transpose()?.flatten();
-        let image = image.map(|device| PathBuf::from(device.backing_path));
-        let volume = image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok());
-        if let Some(VolumeHandle::Id(id)) = volume
+        }
+        if let Some(id) = self.mounted_at(target)?
             && let Err(storage::Error::Unavailable { .. }) = self.pools.with_id(id.pool())
         {
             return self.clear(&VolumeIdentity::unrecorded(id), target).map(drop);
         }
         Err(missing.into())
+    }
+
+    /// The volume with an unusable record that is mounted at a target. Its data stays: without a
+    /// record, nothing says that it is an inline volume.
+    fn unreadable_at(&self, target: &Path) -> Result<Option<VolumeIdentity>> {
+        let Some(id) = self.mounted_at(target)? else { return Ok(None) };
+        Ok(match self.pools.volume(&VolumeHandle::Id(id)) {
+            Err(storage::Error::Corrupt { .. }) => Some(self.pools.identity_without_record(id)),
+            _ => None,
+        })
+    }
+
+    /// The volume that is mounted at a target, by the path of its loop device's file.
+    fn mounted_at(&self, target: &Path) -> Result<Option<VolumeId>> {
+        let kernel = self.pools.kernel();
+        let entry = kernel::topmost_mount(kernel, target)?;
+        let device = entry.and_then(|e| e.loop_minor()).map(|minor| kernel.loop_info(minor));
+        let image = device.transpose()?.flatten();
+        let image = image.map(|device| PathBuf::from(device.backing_path));
+        Ok(image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok()))
     }
 }
 

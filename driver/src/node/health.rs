@@ -72,9 +72,8 @@ impl Node {
         let record = match self.volume(id) {
             Ok(record) => record,
             Err(e) => {
-                let handle = id.parse().ok();
-                let missing = handle.and_then(|id| health::of_missing_pool(&self.pools, &id));
-                let entries = health::entries(vec![missing.ok_or(e)?]);
+                let condition = health::without_record(&self.pools, id, &e).ok_or(e)?;
+                let entries = health::entries(vec![condition]);
                 return Ok(response(id, entries));
             }
         };

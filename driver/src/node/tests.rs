@@ -5,6 +5,7 @@ mod effects;
 mod failed;
 mod faults;
 mod growth;
+mod unreadable;
 
 /// A node over the fake kernel.
 type Rig = crate::testkit::Rig<crate::kernel::fake::Model>;

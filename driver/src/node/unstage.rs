@@ -9,7 +9,7 @@ use super::{Error, Node, Result, loop_device, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, LoopInfo, MountEntry, loop_names};
-use crate::storage::{self, Access, VolumeId, VolumeRecord};
+use crate::storage::{self, Access, Format, VolumeId, VolumeRecord};
 
 impl Node {
     /// NodeUnstageVolume: unmounts the volume at the staging path and detaches it. Unstaging a
@@ -76,6 +76,10 @@ impl Node {
                     loop_device::still_held(&self.release_seen(&view, path)?).map(|()| false)
                 }
                 Some(_) => Err(published(record.id, &[path.to_owned()])),
+                // Its state may be lost. A raw block volume has no mount, and its device stays.
+                None if record.stage.is_none() && record.format == Format::Raw => {
+                    self.unstage_unrecorded(&owner, path).map(|()| false)
+                }
                 None => Ok(false),
             };
         };

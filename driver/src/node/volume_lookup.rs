@@ -14,7 +14,8 @@ use crate::storage::{self, Access, Stage, VolumeHandle, VolumeRecord, freeze};
 pub(super) enum Known {
     /// The ID is not the driver's, or is kubelet's handle of a deleted inline volume.
     Unknown,
-    /// No record can be read: the volume is deleted, or its pool is missing or on another node.
+    /// No record can be read: it is damaged, the volume is deleted, or its pool is missing or on
+    /// another node.
     Unrecorded(VolumeIdentity),
     /// The volume has a record.
     Recorded(Arc<VolumeRecord>),
@@ -86,8 +87,11 @@ impl Node {
             Ok(record) => return Ok(Known::Recorded(record)),
             Err(error) => error,
         };
-        use storage::Error::{ForeignPool, NoVolume, Unavailable};
+        use storage::Error::{Corrupt, ForeignPool, NoVolume, Unavailable};
         match (error, handle) {
+            (Corrupt { .. }, VolumeHandle::Id(id)) => {
+                Ok(Known::Unrecorded(self.pools.identity_without_record(id)))
+            }
             (NoVolume(_) | ForeignPool(_) | Unavailable { .. }, VolumeHandle::Id(id)) => {
                 Ok(Known::Unrecorded(VolumeIdentity::unrecorded(id)))
             }

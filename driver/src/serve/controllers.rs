@@ -22,7 +22,7 @@ use crate::csi::identity;
 use crate::csi::topology::Topology;
 use crate::grpc::Server;
 use crate::grpc::http::Shown;
-use crate::storage::Pools;
+use crate::storage::{Pools, VolumeRecord};
 
 /// The controllers, ready to start.
 pub(super) struct Loops {
@@ -125,15 +125,18 @@ fn identities(pools: &Pools) -> Vec<String> {
 fn inventory(pools: Arc<Pools>) -> Inventory {
     Inventory::reported(move || {
         let volumes = pools.volumes();
-        let kept = volumes.iter().map(|record| InventoryEntry {
-            id: record.id.to_string(),
-            name: record.name.to_string(),
-            fresh: record.fresh,
-            staged: record.stage.is_some(),
-            inline: record.inline.is_some(),
-        });
-        Ok(kept.collect())
+        Ok(volumes.iter().map(|record| inventory_entry(record)).collect())
     })
+}
+
+fn inventory_entry(record: &VolumeRecord) -> InventoryEntry {
+    InventoryEntry {
+        id: record.id.to_string(),
+        name: record.name.to_string(),
+        is_empty: record.is_empty(),
+        staged: record.stage.is_some(),
+        inline: record.inline.is_some(),
+    }
 }
 
 /// The driver at the socket or, given a driver name, this program's own driver, which a leader need
@@ -205,4 +208,31 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         signal = signals.next() => tracing::warn!(signal, "stopped before all was finished"),
     }
     ran
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{NewVolume, Source};
+    use crate::testkit::{Site, new};
+
+    /// An unused copy has data, too: that of its source.
+    #[test]
+    fn only_a_volume_without_source_is_empty() {
+        let mut site = Site::fake(&["a"]);
+        let original = site.make("original");
+        let snapshot = site.snapshot(&original, "snapshot");
+        let sources = [Source::Snapshot(snapshot.id), Source::Volume(original.id)];
+        for source in sources {
+            site.create(NewVolume { source: Some(source), ..new(&format!("{source:?}")) });
+        }
+        let used = site.make("used");
+        site.update(used.id, |record| record.fresh = false);
+        for _ in 0..2 {
+            let volumes = site.pools().volumes();
+            let empty = volumes.iter().filter(|volume| inventory_entry(volume).is_empty);
+            assert_eq!(empty.map(|volume| volume.id).collect::<Vec<_>>(), [original.id]);
+            site.open();
+        }
+    }
 }

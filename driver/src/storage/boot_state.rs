@@ -7,11 +7,10 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::encoding::{self, decode_versioned};
-use super::{FreezeIntent, Result, Stage, VolumeRecord};
+use super::{FreezeIntent, Result, Stage, VolumeId, VolumeRecord};
 use crate::kernel::{self, file};
 use crate::record::SCHEMA;
 
@@ -63,6 +62,15 @@ impl VolumeRecord {
 /// Encodes the state; `None` if there is none.
 pub(super) fn encode(record: &VolumeRecord, boot: &str) -> Result<Option<Vec<u8>>> {
     let (stage, freeze) = record.of_boot();
+    encode_parts(stage, freeze, boot)
+}
+
+/// Encodes the state of a volume without a usable record, like [`encode`].
+pub(super) fn encode_parts(
+    stage: Option<&Stage>,
+    freeze: Option<FreezeIntent>,
+    boot: &str,
+) -> Result<Option<Vec<u8>>> {
     if stage.is_none() && freeze.is_none() {
         return Ok(None);
     }
@@ -82,22 +90,29 @@ pub(super) fn write(dir: BorrowedFd<'_>, state: Option<&[u8]>) -> kernel::Result
 /// Adds the state in the file at `path` to a record that was read from `volume.json`. A state in
 /// that record was written by version 0.1.0, which had no other file, and counts.
 pub(super) fn add(record: &mut VolumeRecord, dir: BorrowedFd<'_>, path: &Path, boot: &str) {
+    let (stage, freeze) = read(record.id, dir, path, boot);
+    record.stage = record.stage.take().or(stage);
+    record.freeze = record.freeze.or(freeze);
+}
+
+/// Reads the state of a volume in the file at `path`. Ignores an unreadable file.
+pub(super) fn read(
+    id: VolumeId,
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    boot: &str,
+) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
     let mut bytes = Vec::new();
-    // A FIFO at the path must not block `fsck`.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let state = match encoding::read_with(dir, path, flags, &mut bytes) {
+    let state = match encoding::read_whole(dir, path, &mut bytes) {
         Ok(()) => decode(&bytes, boot),
         Err(kernel::Error::NotFound { .. }) => Ok(None),
         Err(e) => Err(e.to_string()),
     };
-    match state {
-        Ok(Some(state)) => {
-            record.stage = record.stage.take().or(state.stage);
-            record.freeze = record.freeze.or(state.freeze);
-        }
-        Ok(None) => {}
-        Err(why) => tracing::warn!(volume = %record.id, why, "{FILE} is ignored"),
-    }
+    let state = state.unwrap_or_else(|why| {
+        tracing::warn!(volume = %id, why, "{FILE} is ignored");
+        None
+    });
+    state.map_or((None, None), |state| (state.stage, state.freeze))
 }
 
 /// Decodes a state; `None` if another boot wrote it.

@@ -5,6 +5,7 @@
 //! moves to `trash/` by a rename and is freed there. A crash therefore leaves incomplete entries
 //! only in these two directories, which hold nothing else.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,10 +17,10 @@ use rustix::fs::{AtFlags, OFlags};
 
 use super::boot_state;
 use super::encoding;
-use super::file_names::{EntryKind, IMAGE, INCOMING, TRASH};
+use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
 use super::image_file::{Image, nanoseconds};
 use super::record_io::Record;
-use super::{GroupId, Result, VolumeRecord};
+use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
 use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, file};
@@ -36,6 +37,19 @@ pub(super) struct Layout {
     trash: SharedDir,
     /// Entries that could not be removed from these directories, for a later try.
     left: Mutex<Vec<(Left, String)>>,
+    /// A power cut leaves a rename done or not done, never half done.
+    renames_whole: bool,
+    /// Entries in place that must not be deleted, by name.
+    held: Mutex<BTreeMap<String, Held>>,
+}
+
+/// Why an entry in place must not be deleted: another entry is, or could be, the same.
+#[derive(Debug)]
+struct Held {
+    from: Left,
+    name: String,
+    /// The reason, for people.
+    why: String,
 }
 
 /// The location of an entry that must be removed.
@@ -63,7 +77,7 @@ impl Left {
 impl Layout {
     /// Opens the pool's directories. With `make`, it creates missing ones. Without, a missing
     /// directory is an error, because a pool known to this node had all of them.
-    pub(super) fn open(root: File, path: &Path, make: bool) -> Result<Layout> {
+    pub(super) fn open(root: File, path: &Path, make: bool, renames_whole: bool) -> Result<Layout> {
         let dir = |name: &str| -> kernel::Result<File> {
             if make {
                 file::make_dir(root.as_fd(), name)?;
@@ -86,6 +100,8 @@ impl Layout {
             incoming: dir(INCOMING)?,
             trash: SharedDir::new(dir(TRASH)?),
             left: Mutex::default(),
+            renames_whole,
+            held: Mutex::default(),
             root,
         };
         if make {
@@ -164,19 +180,18 @@ impl Layout {
     /// Replaces a volume's record on disk, without its state in the running kernel.
     pub(super) fn replace(&self, record: &VolumeRecord) -> Result<()> {
         let content = encoding::encode(&record.durable(), VolumeRecord::FILE)?;
-        let dir = self.entry_dir(record)?;
+        let dir = self.volume_dir(record.id)?;
         Ok(phase("record", || file::replace(dir.as_fd(), VolumeRecord::FILE, &content))?)
     }
 
     /// Replaces a volume's encoded state in the running kernel, without an fsync.
-    pub(super) fn replace_state(&self, record: &VolumeRecord, state: Option<&[u8]>) -> Result<()> {
-        let dir = self.entry_dir(record)?;
+    pub(super) fn replace_state(&self, id: VolumeId, state: Option<&[u8]>) -> Result<()> {
+        let dir = self.volume_dir(id)?;
         Ok(phase("record", || boot_state::write(dir.as_fd(), state))?)
     }
 
-    fn entry_dir(&self, record: &VolumeRecord) -> kernel::Result<File> {
-        let shelf = self.shelf(EntryKind::Volumes);
-        file::open_beneath(shelf, Path::new(&record.entry()), OFlags::DIRECTORY)
+    fn volume_dir(&self, id: VolumeId) -> kernel::Result<File> {
+        self.open_entry(self.shelf(EntryKind::Volumes), &id.to_string())
     }
 
     /// Creates an entry under `incoming/`. Dropping it before [`Incoming::place`] removes it.
@@ -194,6 +209,7 @@ impl Layout {
     /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet. True if
     /// the entry existed.
     pub(super) fn discard(&self, shelf: EntryKind, entry: &str) -> Result<bool> {
+        self.check_held(entry)?;
         match phase("trash", || self.to_trash(shelf, entry)) {
             Ok(()) => Ok(true),
             Err(kernel::Error::NotFound { .. }) => Ok(false),
@@ -201,7 +217,69 @@ impl Layout {
         }
     }
 
+    /// Keeps an entry in place from being deleted while the other one exists.
+    pub(super) fn hold(&self, entry: &str, from: Left, name: &str, why: String) {
+        let held = Held { from, name: name.to_owned(), why };
+        self.held.lock().insert(entry.to_owned(), held);
+    }
+
+    fn check_held(&self, entry: &str) -> Result<()> {
+        let mut all = self.held.lock();
+        let Some(held) = all.get(entry) else { return Ok(()) };
+        if file::inode(self.dir(held.from), &held.name)?.is_some() {
+            return Err(Error::Refused(held.why.clone()));
+        }
+        all.remove(entry);
+        Ok(())
+    }
+
+    /// Marks an entry as being in place, for the case that only its other name is left.
+    pub(super) fn mark(&self, shelf: EntryKind, entry: &str) -> Result<()> {
+        let dir = self.open_entry(self.shelf(shelf), entry)?;
+        Ok(file::replace(dir.as_fd(), MARK, b"")?)
+    }
+
+    /// True if an entry has the mark. Only a rename that is not whole needs one.
+    pub(super) fn is_marked(&self, from: Left, entry: &str) -> Result<bool> {
+        Ok(!self.renames_whole && self.has_file(from, entry, MARK)?)
+    }
+
+    /// True if an entry is a directory with this file.
+    pub(super) fn has_file(&self, from: Left, entry: &str, name: &str) -> Result<bool> {
+        match self.open_entry(self.dir(from), entry) {
+            Ok(dir) => Ok(file::inode(dir.as_fd(), name)?.is_some()),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Moves an entry back into its place.
+    pub(super) fn put_back(&self, from: Left, entry: &str, shelf: EntryKind) -> Result<()> {
+        file::rename(self.dir(from), entry, self.shelf(shelf), entry)?;
+        self.shelves[shelf as usize].sync()?;
+        match from {
+            Left::Incoming => file::sync(&self.incoming, &self.path.join(INCOMING))?,
+            Left::Trash => self.trash.sync()?,
+            Left::On(other) => self.shelves[other as usize].sync()?,
+        }
+        Ok(self.remove_mark(shelf, entry)?)
+    }
+
+    fn remove_mark(&self, shelf: EntryKind, entry: &str) -> kernel::Result<()> {
+        let dir = self.open_entry(self.shelf(shelf), entry)?;
+        match file::inode(dir.as_fd(), MARK)? {
+            Some(_) => file::remove(dir.as_fd(), MARK),
+            None => Ok(()),
+        }
+    }
+
+    fn open_entry(&self, dir: BorrowedFd<'_>, entry: &str) -> kernel::Result<File> {
+        file::open_beneath(dir, Path::new(entry), OFlags::DIRECTORY)
+    }
+
     fn to_trash(&self, shelf: EntryKind, entry: &str) -> kernel::Result<()> {
+        if !self.renames_whole {
+            self.remove_mark(shelf, entry)?;
+        }
         file::rename(self.shelf(shelf), entry, self.trash(), entry)?;
         self.trash.sync()?;
         self.shelves[shelf as usize].sync()
@@ -335,12 +413,16 @@ impl Incoming<'_> {
     }
 
     /// Moves the entry into its final place; its record must be written first. Only the target
-    /// directory is synced: a rename is one change of the filesystem, so an entry in its final
+    /// directory is synced if a rename is one change of the filesystem: then an entry in its final
     /// place is not under `incoming/` any more.
     pub(super) fn place(&mut self, shelf: EntryKind) -> Result<()> {
         let (layout, entry) = (self.layout, &self.entry);
         let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry)
-            .and_then(|()| layout.shelves[shelf as usize].sync());
+            .and_then(|()| layout.shelves[shelf as usize].sync())
+            .and_then(|()| match layout.renames_whole {
+                true => Ok(()),
+                false => file::sync(&layout.incoming, &layout.path.join(INCOMING)),
+            });
         self.at = match moved {
             Ok(()) => None,
             // The rename may have happened, and only its fsync may have failed.

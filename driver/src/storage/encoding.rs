@@ -24,19 +24,23 @@ pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec
 }
 
 /// Reads a file of versioned JSON that is not a [`Record`](super::record_io::Record). `None` if it
-/// does not exist.
+/// does not exist. The error of a damaged file ends with this advice.
 pub(super) fn read_versioned<T: DeserializeOwned>(
     dir: BorrowedFd<'_>,
     file: &str,
+    advice: impl FnOnce() -> String,
 ) -> Result<Option<T>, Error> {
     let mut bytes = Vec::new();
-    match read_whole(dir, Path::new(file), &mut bytes) {
+    match read_with(dir, Path::new(file), OFlags::RDONLY, &mut bytes) {
         Ok(()) => {}
         Err(kernel::Error::NotFound { .. }) => return Ok(None),
         Err(e) => return Err(e.into()),
     }
-    let decoded = decode_versioned(&bytes)
-        .map_err(|why| Error::Corrupt { path: file::name_of(dir).join(file), why });
+    let is_newer = |bytes| peek(bytes, "schema").is_some_and(|v| v.as_u64() > Some(SCHEMA.into()));
+    let decoded = decode_versioned(&bytes).map_err(|why| Error::Corrupt {
+        path: file::name_of(dir).join(file),
+        why: if is_newer(&bytes) { why } else { format!("{why}; {}", advice()) },
+    });
     decoded.map(Some)
 }
 
@@ -69,17 +73,21 @@ pub(super) fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {
     value.get(key).cloned()
 }
 
-/// Reads a file beneath a directory into the buffer, which it empties first.
+/// Maximum size of a file in bytes; no more is read into memory.
+const LIMIT: u64 = 16 << 20;
+
+/// Reads a file beneath a directory into the buffer, which it empties first. A FIFO at the path
+/// reads as empty: it must block neither the driver nor `fsck`.
 pub(super) fn read_whole(
     dir: BorrowedFd<'_>,
     path: &Path,
     buffer: &mut Vec<u8>,
 ) -> kernel::Result<()> {
-    read_with(dir, path, OFlags::RDONLY, buffer)
+    read_with(dir, path, OFlags::RDONLY | OFlags::NONBLOCK, buffer)
 }
 
 /// [`read_whole`] with flags for the opening of the file.
-pub(super) fn read_with(
+fn read_with(
     dir: BorrowedFd<'_>,
     path: &Path,
     flags: OFlags,
@@ -88,7 +96,7 @@ pub(super) fn read_with(
     buffer.clear();
     let file = file::open_beneath(dir, path, flags)?;
     // `File::read_to_end` queries size and position first: two more calls for each record.
-    let mut reader = Plain(&file);
+    let mut reader = Plain(&file).take(LIMIT);
     reader.read_to_end(buffer).map_err(|e| kernel::Error::io("read", path, e))?;
     Ok(())
 }

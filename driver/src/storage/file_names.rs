@@ -15,6 +15,10 @@ pub(super) const INCOMING: &str = "incoming";
 /// The directory of deleted entries that are not freed yet.
 pub(super) const TRASH: &str = "trash";
 
+/// The file in an entry that says that it was in place when it had a second name, see
+/// `recovery::sweep`.
+pub(super) const MARK: &str = "in-place";
+
 /// The kind of an entry, which selects its parent directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::directory::Left;
 use super::file_names::EntryKind;
 use super::snapshots::{Committed, Facts, Shot};
-use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, VolumeId};
+use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, SnapshotId, VolumeId};
 use crate::record::SCHEMA;
 
 #[cfg(test)]
@@ -72,6 +72,24 @@ impl Pools {
             // The record lists the snapshots until then, even after a restart.
             false => home.layout.remove_later(Left::Trash, entry),
         }
+        Ok(())
+    }
+}
+
+impl Pools {
+    /// Frees a group with an unusable record, and these members. They go first: the record can't
+    /// list them for a later start.
+    pub fn delete_unrecorded_group(&self, id: GroupId, members: &[SnapshotId]) -> Result<()> {
+        let home = self.with_id(id.pool())?;
+        home.index.read().groups.check_deletable(id)?;
+        for member in members {
+            self.with_id(member.pool())?.drop_snapshot(*member)?;
+        }
+        let entry = id.to_string();
+        home.layout.discard(EntryKind::Groups, &entry)?;
+        home.index.write().groups.take(id);
+        home.forget(&About::Group(id));
+        home.layout.free(&entry);
         Ok(())
     }
 }

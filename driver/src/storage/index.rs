@@ -18,6 +18,8 @@ pub(super) struct Table<R: Named> {
     records: BTreeMap<R::Id, Arc<R>>,
     names: HashSet<ByName<R>>,
     broken: BTreeMap<R::Id, Broken>,
+    /// The most that counts of the promises in some records, in bytes.
+    most: BTreeMap<R::Id, u64>,
     promised: u64,
 }
 
@@ -51,7 +53,7 @@ impl Named for SnapshotRecord {
     }
 
     fn promised(&self) -> u64 {
-        self.allocated_bytes
+        self.allocated_bytes.min(self.size_bytes)
     }
 }
 
@@ -98,17 +100,18 @@ impl<R: Named> Default for Table<R> {
             records: BTreeMap::new(),
             names: HashSet::new(),
             broken: BTreeMap::new(),
+            most: BTreeMap::new(),
             promised: 0,
         }
     }
 }
 
 impl<R: Named> Table<R> {
-    /// Inserts a record, and replaces an earlier one with the same ID.
+    /// Inserts a record, and replaces an earlier one, or an unusable one, with the same ID.
     pub(super) fn put(&mut self, record: Arc<R>) {
         let id = record.id();
-        self.take(id);
-        self.promised = self.promised.saturating_add(record.promised());
+        self.remove(id);
+        self.promised = self.promised.saturating_add(self.counted(&record));
         // Only outside changes make two records with one name; the first one inserted keeps it.
         if record.name().is_some_and(|name| !self.names.contains(name)) {
             self.names.insert(ByName(record.clone()));
@@ -121,10 +124,19 @@ impl<R: Named> Table<R> {
         self.records = std::mem::take(&mut self.records).into_iter().collect();
     }
 
-    /// Removes a record.
+    /// Removes a record, or an unusable one.
     pub(super) fn take(&mut self, id: R::Id) -> Option<Arc<R>> {
+        let record = self.remove(id);
+        self.most.remove(&id);
+        record
+    }
+
+    fn remove(&mut self, id: R::Id) -> Option<Arc<R>> {
+        if let Some(broken) = self.broken.remove(&id) {
+            self.promised = self.promised.saturating_sub(broken.bytes);
+        }
         let record = self.records.remove(&id)?;
-        self.promised = self.promised.saturating_sub(record.promised());
+        self.promised = self.promised.saturating_sub(self.counted(&record));
         if let Some(name) = record.name()
             && self.names.get(name).is_some_and(|named| named.0.id() == id)
         {
@@ -135,8 +147,40 @@ impl<R: Named> Table<R> {
 
     /// Adds an entry with an unusable record.
     pub(super) fn put_broken(&mut self, id: R::Id, broken: Broken) {
+        self.remove(id);
         self.promised = self.promised.saturating_add(broken.bytes);
         self.broken.insert(id, broken);
+    }
+
+    /// True if the entry has an unusable record.
+    pub(super) fn is_broken(&self, id: R::Id) -> bool {
+        self.broken.contains_key(&id)
+    }
+
+    /// Fails if this entry's unusable record does not allow its deletion.
+    pub(super) fn check_deletable(&self, id: R::Id) -> Result<(), Error> {
+        self.broken.get(&id).map_or(Ok(()), Broken::check_deletable)
+    }
+
+    /// The IDs of all entries with an unusable record.
+    pub(super) fn broken_ids(&self) -> Vec<R::Id> {
+        self.broken.keys().copied().collect()
+    }
+
+    /// What counts of a record's promise, in bytes.
+    fn counted(&self, record: &R) -> u64 {
+        let most = self.most.get(&record.id());
+        most.map_or(record.promised(), |most| record.promised().min(*most))
+    }
+
+    /// Counts no more than this of a record's promise, or all of it if `None`.
+    pub(super) fn count_at_most(&mut self, id: R::Id, most: Option<u64>) {
+        let Some(record) = self.remove(id) else { return };
+        match most {
+            Some(most) => self.most.insert(id, most),
+            None => self.most.remove(&id),
+        };
+        self.put(record);
     }
 
     /// Finds a record; `Ok(None)` if none exists, and an error if the record is unusable.

@@ -71,4 +71,6 @@ pub(super) enum Holds {
     Loop(u32, FileId),
     /// The snapshot exists.
     Snapshot(SnapshotId),
+    /// The record of this volume, snapshot or group can't be used.
+    Record(About),
 }

@@ -23,8 +23,8 @@ pub(super) mod registry;
 mod tests;
 
 use pool_device::Device;
-pub(super) use pool_directory::identity;
 use pool_directory::{Ground, flock, refused, unavailable};
+pub(super) use pool_directory::{identity, recipe};
 use registry::{Entry, Known};
 
 impl Pools {
@@ -42,7 +42,7 @@ impl Pools {
             PoolKind::Image => self.image(spec, known, entry)?,
         };
         let fs_uuid = ground.fs_uuid.clone();
-        let pool = pool_directory::open_ground(spec, ground, entry, &self.options)?;
+        let pool = pool_directory::open_ground(spec, ground, entry, &self.options, &*self.kernel)?;
         let Some(claim) = self.opening.claim(pool.id, slot) else {
             let (path, id) = (spec.path.display(), pool.id);
             let why = format!("{path} is pool {id}, which is open already");

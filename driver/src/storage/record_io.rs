@@ -3,6 +3,7 @@
 //! An unreadable record is never deleted or overwritten: a newer build may have written it, or it
 //! is damaged, and in both cases a volume depends on it.
 
+use std::fmt::Display;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,8 +14,10 @@ use serde::de::DeserializeOwned;
 use super::boot_state;
 use super::encoding::{check_schema, peek};
 use super::file_names::EntryKind;
+use super::image_file::Image;
 use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
 use super::{VolumeId, VolumeRecord};
+use crate::kernel::BLOCK_SIZE;
 use crate::record::SCHEMA;
 
 #[cfg(test)]
@@ -23,7 +26,7 @@ mod tests;
 /// A record that has a directory in a pool.
 pub(super) trait Record: Serialize + DeserializeOwned {
     /// The ID type; the ID names the directory.
-    type Id: Copy + Ord + FromStr + std::fmt::Display;
+    type Id: Copy + Ord + FromStr + Display;
     /// The kind of the record, which selects the parent directory.
     const SHELF: EntryKind;
     /// The record's file name in its directory.
@@ -33,13 +36,16 @@ pub(super) trait Record: Serialize + DeserializeOwned {
     fn schema(&self) -> u32;
     fn pool_of(id: Self::Id) -> PoolId;
 
+    /// What the pool promises to an object with this image, if its record can't be used.
+    fn promised_to(image: &Image) -> u64;
+
+    /// Why the numbers in the record can't be true; `None` if they can.
+    fn absurdity(&self) -> Option<String> {
+        None
+    }
+
     /// Adds what the file at `state` says about the running kernel, which only volumes have.
     fn add_state(&mut self, _dir: BorrowedFd<'_>, _state: &Path, _boot: &str) {}
-
-    /// The name of the record's directory.
-    fn entry(&self) -> String {
-        self.id().to_string()
-    }
 }
 
 macro_rules! record {
@@ -66,12 +72,83 @@ macro_rules! record {
     };
 }
 record!(VolumeRecord, VolumeId, Volumes, "volume.json"
+    /// Its users may still write all of it.
+    fn promised_to(image: &Image) -> u64 {
+        image.bytes
+    }
+
+    fn absurdity(&self) -> Option<String> {
+        absurd_size("capacity_bytes", self.capacity_bytes)
+    }
+
     fn add_state(&mut self, dir: BorrowedFd<'_>, state: &Path, boot: &str) {
         boot_state::add(self, dir, state, boot);
     }
 );
-record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json");
-record!(GroupRecord, GroupId, Groups, "group.json");
+record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json"
+    fn promised_to(image: &Image) -> u64 {
+        image.allocated.min(image.bytes)
+    }
+
+    fn absurdity(&self) -> Option<String> {
+        absurd_size("size_bytes", self.size_bytes)
+    }
+);
+record!(GroupRecord, GroupId, Groups, "group.json"
+    fn promised_to(_image: &Image) -> u64 {
+        0
+    }
+);
+
+/// Why a volume or snapshot can't have this size; `None` if it can. No file is longer than an
+/// `off_t` can say.
+fn absurd_size(field: &str, bytes: u64) -> Option<String> {
+    let is_whole = bytes > 0 && bytes.is_multiple_of(BLOCK_SIZE.into());
+    let is_possible = is_whole && i64::try_from(bytes).is_ok();
+    (!is_possible).then(|| format!("can't be true: {field} is {bytes}"))
+}
+
+/// Why a record can't be used, as a phrase that follows "its record".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The record's file does not exist.
+    #[error("is missing")]
+    Missing,
+    /// A newer build wrote it.
+    #[error("{why}", why = check_schema(*.0).err().unwrap_or_default())]
+    Newer(u64),
+    /// It is the record of another object, with this ID.
+    #[error("is the record of {0}")]
+    Misplaced(String),
+    /// It is damaged, or in an unknown format.
+    #[error("{0}")]
+    Damaged(String),
+}
+
+impl Unreadable {
+    /// What a person can do about it.
+    pub(crate) fn advice(&self) -> &'static str {
+        match self {
+            Unreadable::Missing | Unreadable::Damaged(_) => {
+                "restore the record from a backup, delete the object, or move its directory out of \
+                 the pool; until then its image is kept"
+            }
+            Unreadable::Newer(_) => "run the driver that wrote it, or a newer one",
+            Unreadable::Misplaced(_) => "find out who moved it, and move it back",
+        }
+    }
+
+    /// Fails if the entry could be another object, or one that a newer build must delete. What its
+    /// record said is lost otherwise, so only its ID and the kernel decide.
+    fn check_deletable(&self) -> Result<(), String> {
+        match self {
+            Unreadable::Missing | Unreadable::Damaged(_) => Ok(()),
+            Unreadable::Newer(_) | Unreadable::Misplaced(_) => {
+                Err(format!("its record {self}, so it is not deleted: {}", self.advice()))
+            }
+        }
+    }
+}
 
 /// An entry with an unusable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,30 +156,49 @@ pub(super) struct Broken {
     /// The path of the record's file.
     pub(super) path: PathBuf,
     /// The reason why the record is unusable.
-    pub(super) why: String,
+    pub(super) why: Unreadable,
     /// The name in the record, if it is readable: the name stays taken.
     pub(super) name: Option<String>,
-    /// The space that the record promises in bytes, if it is readable.
+    /// The space that the pool promises to the entry, in bytes.
     pub(super) bytes: u64,
 }
 
 impl Broken {
     /// The error for calls that need this record.
     pub(super) fn error(&self) -> Error {
-        Error::Corrupt { path: self.path.clone(), why: self.why.clone() }
+        let why = format!("{}; {}", self.why, self.why.advice());
+        Error::Corrupt { path: self.path.clone(), why }
+    }
+
+    /// Fails if the entry must not be deleted.
+    pub(super) fn check_deletable(&self) -> Result<(), Error> {
+        let refused = |why| Error::Refused(format!("{}: {why}", self.path.display()));
+        self.why.check_deletable().map_err(refused)
     }
 }
 
-/// Decodes a record. The error is the reason why it is unusable.
-pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
+/// Decodes a record.
+pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, Unreadable> {
     let record: R = serde_json::from_slice(bytes).map_err(|e| {
         let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
-        let newer = schema.filter(|schema| *schema > u64::from(SCHEMA)).map(check_schema);
-        newer.and_then(Result::err).unwrap_or_else(|| format!("is not a readable record: {e}"))
+        let named = peek(bytes, "id").and_then(|v| v.as_str()?.parse::<R::Id>().ok());
+        let damaged = || Unreadable::Damaged(format!("is not a readable record: {e}"));
+        unreadable(schema.unwrap_or(SCHEMA.into()), named.unwrap_or(id), id).unwrap_or_else(damaged)
     })?;
-    check_schema(record.schema().into())?;
-    if record.id() != id {
-        return Err(format!("is the record of {}", record.id()));
+    let why = unreadable(record.schema().into(), record.id(), id);
+    match why.or_else(|| record.absurdity().map(Unreadable::Damaged)) {
+        Some(why) => Err(why),
+        None => Ok(record),
     }
-    Ok(record)
+}
+
+/// Why a record with this schema and ID can't be used in the entry `id`; `None` if it can.
+fn unreadable<Id: Eq + Display>(schema: u64, named: Id, id: Id) -> Option<Unreadable> {
+    if schema > u64::from(SCHEMA) {
+        return Some(Unreadable::Newer(schema));
+    }
+    if named != id {
+        return Some(Unreadable::Misplaced(named.to_string()));
+    }
+    check_schema(schema).err().map(Unreadable::Damaged)
 }

@@ -5,30 +5,31 @@
 //! what a pod still uses, and leaves alone what is not the driver's. A volume that can't be
 //! repaired becomes a finding and never prevents the opening of the pool.
 
+use std::fmt::Display;
 use std::io::ErrorKind::NotFound;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::boot_state;
 use super::directory::Left;
-use super::encoding;
 use super::freeze;
 use super::image_file::Image;
 use super::index::{Index, Named, Table};
 use super::issue::Holds;
 use super::load;
-use super::record_io::{self, Broken, Record};
+use super::record_io::{Broken, Record};
 use super::scratch_mount;
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
-    VolumeRecord,
+    VolumeId, VolumeRecord,
 };
 use crate::diagnose::volume::{Length, length};
-use crate::kernel::{Kernel, file};
+use crate::kernel::{FileId, Kernel};
 
 mod recheck;
 mod reconcile_loops;
+mod reread;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
@@ -36,12 +37,13 @@ pub(super) use recheck::recheck;
 
 /// Reads a pool's records, and repairs the effects of a crash, a reboot or outside changes.
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
-    sweep(pool)?;
+    sweep::sweep(pool)?;
     *pool.index.write() = read_records(pool)?;
     split_old_records(pool);
     let images = look_at_images(pool);
     unmount_old_scratch(pool, kernel, options, &images);
     thaw(pool, kernel, &images);
+    thaw_without_records(pool, kernel);
     reconcile_loops::reconcile(pool, kernel, &images)?;
     drop_left_inline(pool, kernel, &images);
     Ok(())
@@ -93,39 +95,17 @@ pub(super) struct Unfinished {
     group: GroupRecord,
 }
 
-/// Removes unfinished entries and frees deleted entries. The records of groups stay until
-/// [`settle_groups`] has freed the members. Sweeping runs before the pool serves calls, so it never
-/// collects the group of a running CreateVolumeGroupSnapshot.
-fn sweep(pool: &Pool) -> Result<()> {
-    for (left, what) in [(Left::Incoming, "unfinished"), (Left::Trash, "deleted")] {
-        let dir = pool.layout.dir(left);
-        for entry in file::list(dir)? {
-            let id = entry.parse::<GroupId>().ok();
-            let id = id.filter(|id| id.pool() == pool.id);
-            let group = id.and_then(|id| group_in(dir, id));
-            match group {
-                Some(group) => pool.unfinished.lock().push(Unfinished { left, group }),
-                None => remove(pool, left, what, entry),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Reads the record of a group under `incoming/` or `trash/`; `None` if it can't be read.
-fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
-    let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
-    let mut bytes = Vec::new();
-    encoding::read_whole(dir, &path, &mut bytes).ok()?;
-    record_io::decode(&bytes, id).ok()
-}
-
-fn remove(pool: &Pool, from: Left, what: &str, entry: String) {
+/// Removes an entry under `incoming/` or `trash/`.
+fn remove(pool: &Pool, from: Left, entry: String) {
     if let Err(e) = pool.layout.remove(from, entry.clone()) {
-        let holds = Holds::File(pool.root().join(from.name()).join(&entry));
-        let what = format!("{what} {entry} can't be freed: {e}");
-        pool.note(About::Pool, holds, what);
+        note_left(pool, from, &entry, format!("can't be freed: {e}"));
     }
+}
+
+/// Notes an entry that stays under `incoming/` or `trash/`, until it is gone.
+fn note_left(pool: &Pool, from: Left, entry: &str, why: impl Display) {
+    let holds = Holds::File(pool.root().join(from.name()).join(entry));
+    pool.note(About::Pool, holds, format!("{}/{entry} {why}", from.name()));
 }
 
 fn read_records(pool: &Pool) -> Result<Index> {
@@ -160,8 +140,8 @@ fn read_shelf<R: Record>(
 ) -> Result<Vec<(R::Id, Broken)>> {
     let unusable = load::load(&pool.layout, pool.id, put)?;
     for (id, broken) in &unusable.broken {
-        // Holds even after a repair: the record is not read again before the next start.
-        pool.note(about(*id), Holds::Open, format!("its record {}", broken.why));
+        let what = format!("its record {}; {}", broken.why, broken.why.advice());
+        pool.note(about(*id), Holds::Record(about(*id)), what);
     }
     for path in unusable.strangers {
         pool.note(
@@ -184,7 +164,7 @@ fn split_old_records(pool: &Pool) {
                 return Ok(());
             }
             let state = boot_state::encode(volume, pool.layout.boot())?;
-            pool.layout.replace_state(volume, state.as_deref())?;
+            pool.layout.replace_state(volume.id, state.as_deref())?;
             pool.layout.replace(volume)
         };
         if let Err(error) = split() {
@@ -227,6 +207,8 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
     let why = match length(len, volume.capacity_bytes) {
         Length::Same => return volume,
         Length::Short => {
+            // No one can write beyond the image's end, whatever the record promises.
+            pool.index.write().volumes.count_at_most(volume.id, Some(len));
             let recorded = volume.capacity_bytes;
             format!("its image has {len} bytes, and its record says {recorded}")
         }
@@ -263,16 +245,40 @@ fn unmount_old_scratch(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, 
 fn thaw(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
-        let thawed = freeze::thaw_leftover(kernel, id, found.image.file);
-        let cleared = thawed.and_then(|what| {
-            tracing::info!(volume = %id, ?what, "thawed a filesystem after an interrupted freeze");
-            pool.update(&id, |record| record.freeze = None)
-        });
-        if let Err(e) = cleared {
+        let thawed = thaw_image(kernel, id, found.image.file)
+            .and_then(|()| pool.update(&id, |record| record.freeze = None).map(drop));
+        if let Err(e) = thawed {
             let what = format!("it may still be frozen: {e}");
             pool.note(About::Volume(id), Holds::Frozen(id), what);
         }
     }
+}
+
+/// Thaws filesystems of volumes without a usable record, by their `state.json`: pods must be able
+/// to leave.
+fn thaw_without_records(pool: &Pool, kernel: &dyn Kernel) {
+    let ids = pool.index.read().volumes.broken_ids();
+    for id in ids {
+        let (stage, Some(_)) = pool.boot_state(id) else { continue };
+        let thawed = pool.stat_image(&id).and_then(|image| {
+            if let Some(image) = image {
+                thaw_image(kernel, id, image.file)?;
+            }
+            let boot = pool.layout.boot();
+            let state = boot_state::encode_parts(stage.as_deref(), None, boot)?;
+            pool.layout.replace_state(id, state.as_deref())
+        });
+        if let Err(e) = thawed {
+            let what = format!("it may still be frozen: {e}");
+            pool.note(About::Volume(id), Holds::Open, what);
+        }
+    }
+}
+
+fn thaw_image(kernel: &dyn Kernel, id: VolumeId, image: FileId) -> Result<()> {
+    let what = freeze::thaw_leftover(kernel, id, image)?;
+    tracing::info!(volume = %id, ?what, "thawed a filesystem after an interrupted freeze");
+    Ok(())
 }
 
 /// Frees the members of groups that were never finished or are partly deleted. Members of groups
@@ -303,7 +309,7 @@ fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -
         Err(_) => false,
     };
     if freed {
-        remove(home, *left, "the group", group.id.to_string());
+        remove(home, *left, group.id.to_string());
     }
     freed
 }

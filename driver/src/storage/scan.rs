@@ -3,24 +3,19 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-use serde::de::DeserializeOwned;
-
 use super::boot_state;
 use super::directory::open_dir;
-use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, OWNER, TRASH};
+use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
 use super::image_file::Image;
+use super::load;
 use super::record_io::Record;
+pub use super::record_io::Unreadable;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 use crate::kernel::{self, Error, FsUsage, Result, file};
-use crate::record::SCHEMA;
-
-/// Maximum size of a record in bytes; no more is read into memory.
-const RECORD_LIMIT: u64 = 16 << 20;
+use rustix::fs::OFlags;
 
 /// The flags that open a directory.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
@@ -62,20 +57,6 @@ pub struct Item<R> {
     pub image: Option<Image>,
 }
 
-/// The reason why a record can't be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    /// The record's file does not exist.
-    #[error("the record is missing")]
-    Missing,
-    /// A newer build wrote it.
-    #[error("the record's schema {0} is newer than this build's {SCHEMA}")]
-    Newer(u64),
-    /// The record is damaged or in an unknown format.
-    #[error("{0}")]
-    Broken(String),
-}
-
 /// The directory of an entry that is not in its final place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
@@ -110,7 +91,7 @@ impl Contents {
     pub fn read(path: &Path) -> super::Result<Contents> {
         let root = open_dir(path)?;
         let dir = root.as_fd();
-        let id = super::open::identity(dir)?.ok_or_else(|| super::Error::Corrupt {
+        let id = super::open::identity(dir, None)?.ok_or_else(|| super::Error::Corrupt {
             path: path.to_path_buf(),
             why: "holds no pool.json".to_owned(),
         })?;
@@ -136,8 +117,9 @@ impl Contents {
     pub fn promised_bytes(&self) -> u64 {
         let volumes = self.volumes.iter().filter_map(|v| v.record.as_ref().ok());
         let snapshots = self.snapshots.iter().filter_map(|s| s.record.as_ref().ok());
-        volumes.map(|v| v.capacity_bytes).sum::<u64>()
-            + snapshots.map(|s| s.allocated_bytes).sum::<u64>()
+        let volumes = volumes.map(|v| v.capacity_bytes);
+        let snapshots = snapshots.map(|s| s.allocated_bytes.min(s.size_bytes));
+        volumes.chain(snapshots).fold(0, u64::saturating_add)
     }
 }
 
@@ -166,15 +148,12 @@ fn shelf<R: Record>(
     };
     for entry in file::list(shelf.as_fd())? {
         let there = Path::new(name).join(&entry);
-        let dir = match entry.parse::<R::Id>() {
-            Ok(_) => open_if_there(shelf.as_fd(), &entry, DIRECTORY),
-            Err(_) => {
-                strangers.push(there);
-                continue;
-            }
+        let Ok(id) = entry.parse::<R::Id>() else {
+            strangers.push(there);
+            continue;
         };
-        match dir {
-            Ok(Some(dir)) => items.extend(item(&shelf, &dir, entry, boot, strangers)?),
+        match open_if_there(shelf.as_fd(), &entry, DIRECTORY) {
+            Ok(Some(dir)) => items.extend(item(&shelf, &dir, (entry, id), boot, strangers)?),
             Ok(None) => {}
             Err(_) => strangers.push(there),
         }
@@ -186,11 +165,12 @@ fn shelf<R: Record>(
 fn item<R: Record>(
     shelf: &File,
     dir: &File,
-    name: String,
+    (name, id): (String, R::Id),
     boot: &str,
     strangers: &mut Vec<PathBuf>,
 ) -> Result<Option<Item<R>>> {
-    let record = record_in(dir.as_fd(), R::FILE).map(|mut record: R| {
+    let record = load::in_entry(dir.as_fd(), Path::new(""), id, &mut Vec::new());
+    let record = record.map(|mut record: R| {
         record.add_state(dir.as_fd(), Path::new(boot_state::FILE), boot);
         record
     });
@@ -199,7 +179,7 @@ fn item<R: Record>(
     if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
         return Ok(None);
     }
-    let ours = [IMAGE, R::FILE, boot_state::FILE];
+    let ours = [IMAGE, R::FILE, boot_state::FILE, MARK];
     let temporary = ours.map(|name| format!(".{name}.new"));
     let ours = |n: &String| ours.contains(&n.as_str()) || temporary.contains(n);
     let there = Path::new(R::SHELF.name()).join(&item.name);
@@ -245,30 +225,6 @@ fn image_in(dir: BorrowedFd<'_>) -> Result<Option<Image>> {
     }
 }
 
-/// Reads a record of any kind. O_NONBLOCK prevents a FIFO at its path from blocking the read.
-fn record_in<R: DeserializeOwned>(
-    dir: BorrowedFd<'_>,
-    name: &str,
-) -> std::result::Result<R, Unreadable> {
-    let broken = |e: &dyn fmt::Display| Unreadable::Broken(e.to_string());
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let open =
-        open_if_there(dir, name, flags).map_err(|e| broken(&e))?.ok_or(Unreadable::Missing)?;
-    let mut text = Vec::new();
-    open.take(RECORD_LIMIT).read_to_end(&mut text).map_err(|e| broken(&e))?;
-    decode(&text)
-}
-
-/// Decodes a record. Checks the schema first, because fields of a newer schema are unknown here.
-fn decode<R: DeserializeOwned>(text: &[u8]) -> std::result::Result<R, Unreadable> {
-    let broken = |e: serde_json::Error| Unreadable::Broken(format!("it is not a record: {e}"));
-    let value: serde_json::Value = serde_json::from_slice(text).map_err(broken)?;
-    match value.get("schema").and_then(serde_json::Value::as_u64) {
-        Some(schema) if schema > u64::from(SCHEMA) => Err(Unreadable::Newer(schema)),
-        _ => serde_json::from_value(value).map_err(broken),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,22 +235,6 @@ mod tests {
             r#"{{"schema":1,"id":"{id}","name":"g","snapshots":[],"sources":[],
                "parameters":{{}},"created_ns":1}}"#
         )
-    }
-
-    #[test]
-    fn records_are_read_with_suspicion() {
-        let id = GroupId::generate(PoolId::generate());
-        let good = group(id);
-        let newer = good.replace(r#""schema":1"#, r#""schema":7,"color":"red""#);
-        let broken = |text: &str| {
-            matches!(decode::<GroupRecord>(text.as_bytes()), Err(Unreadable::Broken(_)))
-        };
-        assert_eq!(decode::<GroupRecord>(good.as_bytes()).unwrap().id, id);
-        assert_eq!(decode::<GroupRecord>(newer.as_bytes()), Err(Unreadable::Newer(7)));
-        assert!(broken(""));
-        assert!(broken("[]"));
-        assert!(broken(&good[..good.len() / 2]));
-        assert!(broken(&good.replace("created_ns", "made_ns")));
     }
 
     #[test]
@@ -333,7 +273,7 @@ mod tests {
         assert!(of(good).record.is_ok());
         assert_eq!(of(empty).record, Err(Unreadable::Missing));
         assert_eq!(of(empty).image.unwrap().bytes, 5);
-        assert!(matches!(of(broken).record, Err(Unreadable::Broken(_))));
+        assert!(matches!(of(broken).record, Err(Unreadable::Damaged(_))));
         let names: Vec<_> = contents.leftovers.iter().map(|l| (l.area, l.name.as_str())).collect();
         assert_eq!(names, [(Area::Incoming, "x"), (Area::Trash, "file")]);
         assert_eq!(contents.leftovers[0].image.unwrap().bytes, 2);

@@ -108,15 +108,14 @@ impl Pools {
             return Err(Error::Refused(format!("{twice} is configured as two pools")));
         }
         let known = Known::at(&options.state_dir)?;
-        let slot = |spec: &PoolSpec| {
-            Ok(Slot {
-                spec: spec.clone(),
-                state: Err(OPENING.to_owned()),
-                id: known.entry(&spec.name)?.id,
-            })
+        let slot = |spec: &PoolSpec| Slot {
+            spec: spec.clone(),
+            state: Err(OPENING.to_owned()),
+            // An unreadable registry is reported when the pool is opened.
+            id: known.entry(&spec.name).ok().and_then(|entry| entry.id),
         };
         let pools = Arc::new(Pools {
-            slots: RwLock::new(specs.iter().map(slot).collect::<Result<_>>()?),
+            slots: RwLock::new(specs.iter().map(slot).collect()),
             opening: Opening::of(specs.len()),
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
@@ -206,7 +205,14 @@ impl Pools {
             return Ok(());
         }
         let known = Known::at(&self.options.state_dir)?;
-        let entry = known.entry(&slot.spec.name)?;
+        let entry = match known.entry(&slot.spec.name) {
+            Ok(entry) => entry,
+            // The driver starts all the same: pods must be able to leave.
+            Err(e) => {
+                self.settle_slot(i, Err(e.to_string()), slot.id);
+                return Ok(());
+            }
+        };
         let opened = self.open_one(i, &slot.spec, &known, &entry);
         let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
         let configured_wrong = match &opened {

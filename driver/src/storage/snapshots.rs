@@ -132,18 +132,24 @@ impl Pools {
     /// Frees a snapshot. A missing snapshot is [`Error::NoSnapshot`]; a group's is
     /// [`Error::InGroup`].
     pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
-        let snapshot = self.snapshot(id)?;
-        if let Some(group) = snapshot.group {
-            // The record may name a deleted group, or, if damaged, a group that never existed.
-            let group = match self.group(&group) {
-                Err(Error::NoGroup(_)) => self.group_with(id),
-                _ => Some(group),
-            };
-            if let Some(group) = group {
-                return Err(Error::InGroup(*id, group));
+        let named = match self.snapshot(id) {
+            Err(Error::Corrupt { .. }) => {
+                self.with_id(id.pool())?.index.read().snapshots.check_deletable(*id)?;
+                // The group's record may be in any pool.
+                self.complete()?;
+                None
             }
+            found => found?.group,
+        };
+        let group = match named.map(|named| (named, self.group(&named))) {
+            // The record may name a deleted group, or, if damaged, a group that never existed.
+            None | Some((_, Err(Error::NoGroup(_)))) => self.group_with(id),
+            Some((named, _)) => Some(named),
+        };
+        match group {
+            Some(group) => Err(Error::InGroup(*id, group)),
+            None => self.with_id(id.pool())?.drop_snapshot(*id),
         }
-        self.with_id(id.pool())?.drop_snapshot(*id)
     }
 
     /// Finds the group that lists a snapshot in its record.

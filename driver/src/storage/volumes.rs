@@ -1,7 +1,7 @@
 //! Creation, modification and deletion of volumes.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostloop_events::phase;
@@ -16,8 +16,10 @@ use super::load;
 use super::scratch_mount;
 use super::trial_mount;
 use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
-use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize};
-use crate::diagnose::KernelState;
+use super::{
+    FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize,
+};
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::file::Copied;
 use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file};
 use crate::record::{SCHEMA, now_ns};
@@ -89,6 +91,25 @@ impl Pools {
         self.delete(*id, record.stage.as_deref())
     }
 
+    /// Deletes a volume with an unusable record, like [`Pools::delete_volume`]. Its publications
+    /// are unknown, so its `state.json` and the kernel show whether it is in use.
+    pub fn delete_unrecorded_volume(&self, id: VolumeId) -> Result<()> {
+        let pool = self.with_id(id.pool())?;
+        pool.index.read().volumes.check_deletable(id)?;
+        let (stage, _) = pool.boot_state(id);
+        self.delete(id, stage.as_deref())
+    }
+
+    /// Identifies a volume with an unusable record, by its image and its `state.json`.
+    pub(crate) fn identity_without_record(&self, id: VolumeId) -> VolumeIdentity {
+        let Ok(pool) = self.with_id(id.pool()) else {
+            return VolumeIdentity::unrecorded(id);
+        };
+        let image = pool.stat_image(&id).ok().flatten();
+        let (stage, _) = pool.boot_state(id);
+        VolumeIdentity::without_record(id, image.map(|image| image.file), stage.as_deref())
+    }
+
     /// Deletes a volume that was just unstaged, though its record still has the stage. If this
     /// fails, recovery uses the stage to find the volume.
     pub fn delete_unstaged_volume(&self, id: &VolumeId) -> Result<()> {
@@ -97,24 +118,33 @@ impl Pools {
 
     fn delete(&self, id: VolumeId, stage: Option<&Stage>) -> Result<()> {
         let pool = self.with_id(id.pool())?;
-        if let Some(image) = pool.stat_image(&id)? {
-            self.unmount_scratch(id, image.file)?;
-            self.detach_idle(id, stage, image.file)?;
+        let image = pool.stat_image(&id)?.map(|image| image.file);
+        if let Some(image) = image {
+            self.unmount_scratch(id, image)?;
         }
+        self.detach_idle(id, stage, image)?;
         pool.drop_volume(id)?;
         self.growths.forget(id);
         Ok(())
     }
 
-    /// Detaches the image's loop devices, if they have no users in this mount namespace.
-    fn detach_idle(&self, id: VolumeId, stage: Option<&Stage>, image: FileId) -> Result<()> {
-        let loops = self.kernel.loops_holding(image, &id.to_string())?;
-        if loops.is_empty() {
+    /// Detaches the image's loop devices, if they have no users in this mount namespace. A device
+    /// may also hold an image that was removed: then it has the only copy of the data.
+    fn detach_idle(
+        &self,
+        id: VolumeId,
+        stage: Option<&Stage>,
+        image: Option<FileId>,
+    ) -> Result<()> {
+        if let Some(image) = image
+            && self.kernel.loops_holding(image, &id.to_string())?.is_empty()
+        {
             return Ok(());
         }
         // A mount that is not known yet would lose its image, so this reads everything.
         let view = KernelState::read(&*self.kernel)?;
-        let attached: Vec<&LoopInfo> = view.loops.over(image).collect();
+        let seen = VolumeState::of(&view, VolumeIdentity::without_record(id, image, stage));
+        let attached: Vec<&LoopInfo> = seen.own().collect();
         let in_use = |by: String| Error::Attached { volume: VolumeHandle::Id(id), by };
         for device in &attached {
             let mut users = view.users(device.minor);
@@ -300,7 +330,7 @@ impl Pool {
         }
         let record = Arc::new(record);
         if !record.same_boot_state(&before) {
-            self.layout.replace_state(&record, state.as_deref())?;
+            self.layout.replace_state(record.id, state.as_deref())?;
             self.index.write().put_volume(record.clone());
         }
         Ok(record)
@@ -368,6 +398,12 @@ impl Pool {
     pub(super) fn stat_image(&self, id: &VolumeId) -> Result<Option<Image>> {
         let entry = id.to_string();
         Ok(self.layout.stat_image(EntryKind::Volumes, &entry)?)
+    }
+
+    /// What `state.json` says of a volume.
+    pub(super) fn boot_state(&self, id: VolumeId) -> (Option<Box<Stage>>, Option<FreezeIntent>) {
+        let file = Path::new(&id.to_string()).join(boot_state::FILE);
+        boot_state::read(id, self.layout.shelf(EntryKind::Volumes), &file, self.layout.boot())
     }
 
     /// The path of a volume's image, for messages.

@@ -393,6 +393,17 @@ impl<K: TestKernel> Rig<K> {
         health.health_statuses.into_iter().map(|entry| entry.reason).collect()
     }
 
+    /// The problems that the node service knows of a volume: the type and the reason of each.
+    pub(crate) fn node_health(
+        &self,
+        id: &str,
+    ) -> Result<Vec<(csi::VolumeHealthErrorType, String)>> {
+        let request =
+            csi::NodeGetVolumeHealthRequest { volume_id: id.to_owned(), ..Default::default() };
+        let health = self.node.node_get_volume_health(request)?.volume_health.unwrap();
+        Ok(health.health_statuses.into_iter().map(|e| (e.status(), e.reason)).collect())
+    }
+
     /// Mount points beneath the rig except those of pools, in the kernel's order.
     pub(crate) fn mounted(&self) -> Vec<PathBuf> {
         let table = self.kernel.mounts().unwrap();

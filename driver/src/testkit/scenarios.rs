@@ -71,6 +71,7 @@ macro_rules! all_scenarios {
             a_foreign_freeze_stays,
             nothing_is_formatted_that_was_not_known_to_be_blank,
             a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows,
+            a_pod_leaves_a_volume_with_an_unreadable_record,
             mkfs_options_of_older_records_are_not_obeyed,
             staging_takes_what_was_trimmed_or_changes_nothing,
             a_second_path_or_another_use_is_refused,

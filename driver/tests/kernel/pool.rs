@@ -4,6 +4,7 @@
 mod disk_below;
 mod format;
 mod full;
+mod journal;
 mod kinds;
 mod recovery;
 mod space;

@@ -10,7 +10,7 @@ fn entry(id: &str) -> InventoryEntry {
     InventoryEntry {
         id: id.to_owned(),
         name: format!("pvc-{UID}"),
-        fresh: true,
+        is_empty: true,
         ..InventoryEntry::default()
     }
 }
@@ -65,8 +65,8 @@ fn set(name: &str) -> BTreeSet<String> {
 fn deletion() {
     type Change = fn(&mut InventoryEntry, &mut Cluster);
     let cases: [(&str, Change, bool); 9] = [
-        ("unclaimed and never used", |_, _| {}, true),
-        ("used", |entry, _| entry.fresh = false, false),
+        ("unclaimed and empty", |_, _| {}, true),
+        ("with data", |entry, _| entry.is_empty = false, false),
         ("staged", |entry, _| entry.staged = true, false),
         ("inline", |entry, _| entry.inline = true, false),
         ("created by hand", |entry, _| entry.name = "data".to_owned(), false),

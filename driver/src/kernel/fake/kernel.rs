@@ -1,7 +1,7 @@
 //! Implements [`Kernel`] for the model.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use hostloop_events::phase;
@@ -366,6 +366,10 @@ impl Kernel for Model {
             Some(sb) => Ok(sb.errors.clone()),
             None => Err(Error::errno("fs_errors", mounted_at, libc::ENOENT)),
         })
+    }
+
+    fn renames_whole(&self, _on: BorrowedFd<'_>) -> bool {
+        !self.script.lock().without_journal
     }
 
     fn offers(&self, fs: FsType) -> std::result::Result<(), String> {

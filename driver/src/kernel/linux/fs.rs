@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -115,6 +115,24 @@ fn btrfs_words(counts: &[u64; 5]) -> Option<String> {
         .map(|(kind, count)| format!("{count} {kind}"))
         .collect();
     (!words.is_empty()).then(|| format!("btrfs counts errors: {}", words.join(", ")))
+}
+
+/// True if a rename between two directories of the filesystem is one change of it. An ext4 shows
+/// how it keeps its data consistent (`data=`) only if it has a journal.
+pub(super) fn renames_whole(on: BorrowedFd<'_>) -> bool {
+    let Ok(statfs) = rustix::fs::fstatfs(on) else {
+        return false;
+    };
+    statfs.f_type != magic::EXT4 || has_journal(on).unwrap_or(false)
+}
+
+fn has_journal(on: BorrowedFd<'_>) -> Option<bool> {
+    let device = rustix::fs::fstat(on).ok()?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let options = Path::new("/proc/fs/ext4").join(link.file_name()?).join("options");
+    let options = std::fs::read_to_string(options).ok()?;
+    Some(options.lines().any(|option| option.starts_with("data=")))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::storage::record_io::Unreadable;
 use crate::testkit::{Site, pairs};
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
@@ -40,8 +41,12 @@ fn broken_entries_are_in_the_way() {
     let site = Site::fake(&["a"]);
     let one = site.make("one");
     let mut index = Index::default();
-    let broken =
-        Broken { path: "/x".into(), why: "is broken".into(), name: Some("one".into()), bytes: 7 };
+    let broken = Broken {
+        path: "/x".into(),
+        why: Unreadable::Damaged("is broken".into()),
+        name: Some("one".into()),
+        bytes: 7,
+    };
     index.volumes.put_broken(one.id, broken);
     assert!(index.volumes.get(one.id).is_err());
     assert!(index.volumes.check_unused("one").is_err());

@@ -271,7 +271,7 @@ impl Mounting<'_> {
     fn holds_a_pool(&self) -> Result<bool> {
         self.mount_with(true, &["norecovery"])?;
         let found = open_dir(self.at).and_then(|root| {
-            let found = identity(root.as_fd())?;
+            let found = identity(root.as_fd(), None)?;
             if found.is_some() {
                 owner::check(self.spec, self.options, root.as_fd())?;
             }

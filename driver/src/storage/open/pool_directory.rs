@@ -8,16 +8,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::owner;
 use super::registry::Entry;
-use crate::kernel::{self, BLOCK_SIZE, file};
+use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 use crate::record::SCHEMA;
+use crate::record::id::pool_of;
 use crate::storage::capacity::{Limits, SpaceRequest};
 use crate::storage::directory::{self, Layout, open_dir, open_or_create};
-use crate::storage::file_names::LOCK;
+use crate::storage::file_names::{EntryKind, LOCK};
 use crate::storage::index::Index;
 use crate::storage::issue::Holds;
 use crate::storage::place::PoolPlace;
@@ -77,10 +78,36 @@ pub(super) fn unavailable(spec: &PoolSpec, why: String) -> Error {
     Error::Unavailable { name: spec.name.clone(), why }
 }
 
-/// Reads a pool's identity; `None` if the directory has no `pool.json`.
-pub(in crate::storage) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId>> {
-    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY)?;
+/// Reads a pool's identity; `None` if the directory has no `pool.json`. `known` is the identity that
+/// it had before.
+pub(in crate::storage) fn identity(
+    root: BorrowedFd<'_>,
+    known: Option<PoolId>,
+) -> Result<Option<PoolId>> {
+    let advice = || recipe(known.or_else(|| pool_of_entries(root)));
+    let identity: Option<Identity> = encoding::read_versioned(root, IDENTITY, advice)?;
     Ok(identity.map(|identity| identity.id))
+}
+
+/// How a person writes a lost `pool.json` again.
+pub(in crate::storage) fn recipe(id: Option<PoolId>) -> String {
+    let Some(id) = id else {
+        return format!("restore {IDENTITY} from a backup");
+    };
+    format!(
+        "restore {IDENTITY} from a backup, or write {{\"schema\":{SCHEMA},\"id\":\"{id}\",\"name\":\"pool\"}} into it"
+    )
+}
+
+/// The pool in the IDs of a directory's entries; `None` without entries, or if they differ.
+fn pool_of_entries(root: BorrowedFd<'_>) -> Option<PoolId> {
+    let names = EntryKind::ALL.into_iter().filter_map(|kind| {
+        let dir = file::open_beneath(root, Path::new(kind.name()), OFlags::DIRECTORY).ok()?;
+        file::list(dir.as_fd()).ok()
+    });
+    let mut pools = names.flatten().filter_map(|name| pool_of(&name));
+    let first = pools.next()?;
+    pools.all(|pool| pool == first).then_some(first)
 }
 
 /// What to do with a directory.
@@ -114,10 +141,11 @@ pub(super) fn open_ground(
     ground: Ground,
     entry: &Entry,
     options: &PoolOptions,
+    kernel: &dyn Kernel,
 ) -> Result<Pool> {
     let Ground { kind, fs_uuid: _, path, root, mut locks, places, notes } = ground;
     let shown = path.display();
-    let found = identity(root.as_fd())?;
+    let found = identity(root.as_fd(), entry.id)?;
     let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
         Verdict::Open(id) => {
             locks.push(take_lock(spec, &path, root.as_fd())?);
@@ -128,7 +156,15 @@ pub(super) fn open_ground(
             initialise(spec, root.as_fd())?
         }
         Verdict::Missing => {
-            let why = format!("{shown} holds no pool.json, though a pool was here: is it mounted?");
+            let is_here = entry.id.is_some() && pool_of_entries(root.as_fd()) == entry.id;
+            let why = match is_here {
+                true => {
+                    format!("{shown} holds no {IDENTITY}, but its entries: {}", recipe(entry.id))
+                }
+                false => {
+                    format!("{shown} holds no {IDENTITY}, though a pool was here: is it mounted?")
+                }
+            };
             return Err(unavailable(spec, why));
         }
         Verdict::Other(id) => {
@@ -138,8 +174,15 @@ pub(super) fn open_ground(
             return Err(unavailable(spec, why));
         }
         Verdict::Foreign => {
-            let why =
-                format!("{shown} is not empty and is not a pool: the driver changes nothing in it");
+            let why = match pool_of_entries(root.as_fd()) {
+                Some(id) => format!(
+                    "{shown} holds no {IDENTITY}, but the entries of pool {id}: {}",
+                    recipe(Some(id))
+                ),
+                None => format!(
+                    "{shown} is not empty and is not a pool: the driver changes nothing in it"
+                ),
+            };
             return Err(refused(spec, why));
         }
     };
@@ -150,7 +193,8 @@ pub(super) fn open_ground(
         }
         other => other.map(|()| None)?,
     };
-    let layout = Layout::open(root, &path, entry.id.is_none())?;
+    let renames_whole = kernel.renames_whole(root.as_fd());
+    let layout = Layout::open(root, &path, entry.id.is_none(), renames_whole)?;
     directory::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         id,
@@ -220,7 +264,7 @@ pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
 
 fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
     // Read again under the lock: another process may have made the identity first.
-    if let Some(id) = identity(root)? {
+    if let Some(id) = identity(root, None)? {
         return Ok(id);
     }
     let identity = Identity { schema: SCHEMA, id: PoolId::generate(), name: spec.name.clone() };

@@ -78,7 +78,12 @@ impl Known {
 
     fn read(&self) -> Result<Content> {
         let empty = || Content { schema: SCHEMA, pools: BTreeMap::new() };
-        let content = encoding::read_versioned(self.dir.as_fd(), FILE)?;
+        let advice = || {
+            "restore it from a backup, or delete it once every pool is mounted at its path: the \
+             driver writes it again"
+                .to_owned()
+        };
+        let content = encoding::read_versioned(self.dir.as_fd(), FILE, advice)?;
         Ok(content.unwrap_or_else(empty))
     }
 

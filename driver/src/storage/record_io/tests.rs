@@ -8,6 +8,7 @@ use crate::storage::load::read_one;
 use crate::storage::{About, Stage, VolumeHandle};
 use crate::testkit::{Site, mounted, new, pairs, stage_at};
 
+mod damaged;
 mod frozen;
 
 fn made(site: &Site, name: &str) -> (Arc<VolumeRecord>, PathBuf) {

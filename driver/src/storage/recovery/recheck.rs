@@ -7,10 +7,10 @@ use crate::kernel::Kernel;
 use crate::storage::issue::Holds;
 use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
 
-use super::reconcile_loops;
+use super::{reconcile_loops, reread};
 
-/// Drops the findings that no longer hold. It repairs nothing, and keeps a finding that it can't
-/// check.
+/// Drops the findings that no longer hold, and uses records that a person has restored. It repairs
+/// nothing, and keeps a finding that it can't check.
 pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
     let holds: Vec<Holds> = {
         let noted = pool.findings.lock();
@@ -57,7 +57,11 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
         Holds::Image(id) => of_volume(pool, *id, |volume| {
             let image = pool.stat_image(&volume.id)?;
             let length = image.map(|image| length(image.bytes, volume.capacity_bytes));
-            Ok(length != Some(Length::Same))
+            let is_whole = length == Some(Length::Same);
+            if is_whole {
+                pool.index.write().volumes.count_at_most(volume.id, None);
+            }
+            Ok(!is_whole)
         }),
         Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
         Holds::Devices(id) => of_volume(pool, *id, |volume| {
@@ -72,6 +76,7 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
             let mut devices = view.loops.over(*backing);
             devices.any(|device| device.minor == *minor)
         })),
+        Holds::Record(about) => reread::is_still_unusable(pool, about),
         Holds::Snapshot(id) => Ok(pool.index.read().snapshots.get(*id)?.is_some()),
     }
 }

@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::kernel::{self, BindFlags, FsType, LoopDevice};
-use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage, VolumeId};
+use crate::storage::encoding;
+use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
 use crate::testkit::{MI, Site, attach, make_fs, mount_fs, mounted, new, raw, stage_at};
 
 const DONE: Format = Format::Done(FsType::Ext4);

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use hostloop_driver::kernel::file::allocated_bytes;
 use hostloop_driver::kernel::{Freeze, Kernel};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{Access, Provisioning, Reserve, VolumeId};
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
+use hostloop_proto::csi::{self, VolumeHealthErrorType::Inaccessible};
 use rustix::fs::{FallocateFlags, fallocate};
 use tonic::Code;
 
@@ -87,6 +89,72 @@ pub(crate) fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_show
         rig.unpublish(id, "p").unwrap();
         rig.unstage(id, "a").unwrap();
         rig.assert_nothing_left("unstage");
+    }
+}
+
+/// The records of volumes in use are damaged while the driver is down.
+pub(crate) fn a_pod_leaves_a_volume_with_an_unreadable_record<K: TestKernel>() {
+    let damages: [(&str, Damage, bool); 4] = [
+        ("empty", |_| Some(String::new()), true),
+        ("garbage", |_| Some("\0garbage".to_owned()), false),
+        ("missing", |_| None, true),
+        ("absurd", |text| Some(text.replace("\"capacity_bytes\": 16777216", ABSURD)), false),
+    ];
+    for (what, damage, keep_state) in damages {
+        let mut rig = Rig::<K>::new();
+        let ids = rig.both_in_use();
+        rig.die();
+        for id in ids {
+            damage_record(
+                &rig.root().join("pool/volumes").join(id.to_string()),
+                damage,
+                keep_state,
+            );
+        }
+        rig = rig.restarted();
+        let pool = rig.node.pools.named(None).unwrap();
+        assert!(pool.capacity(Provisioning::Thin).unwrap().available > 0, "{what}");
+        for id in ids.map(|id| id.to_string()) {
+            let unreadable = [(Inaccessible, "RecordUnreadable".to_owned())];
+            assert_eq!(rig.node_health(&id).unwrap(), unreadable, "{what}");
+            assert_eq!(rig.health(&id).unwrap(), unreadable, "{what}");
+            assert_eq!(code(rig.delete(&id)), Err(Code::FailedPrecondition), "{what}: in use");
+            let detach = csi::ControllerUnpublishVolumeRequest {
+                volume_id: id,
+                node_id: "n1".to_owned(),
+                ..Default::default()
+            };
+            rig.controller.controller_unpublish_volume(detach).unwrap();
+        }
+        rig.end_use(ids, what);
+        for id in ids.map(|id| id.to_string()) {
+            rig.delete(&id).unwrap();
+            rig.delete(&id).unwrap();
+            assert_eq!(code(rig.health(&id)), Err(Code::NotFound), "{what}");
+        }
+        assert_eq!(rig.entries(), [""; 0], "{what}");
+        tend(&rig.node.pools);
+        assert!(rig.node.pools.findings().is_empty(), "{what}");
+    }
+}
+
+const ABSURD: &str = "\"capacity_bytes\": 18446744073709551615";
+
+/// The content of a record after the damage; `None` if it is missing.
+type Damage = fn(String) -> Option<String>;
+
+fn damage_record(entry: &Path, damage: Damage, keep_state: bool) {
+    let record = entry.join("volume.json");
+    let text = std::fs::read_to_string(&record).unwrap();
+    match damage(text.clone()) {
+        Some(damaged) => {
+            assert_ne!(damaged, text);
+            std::fs::write(record, damaged).unwrap();
+        }
+        None => std::fs::remove_file(record).unwrap(),
+    }
+    if !keep_state {
+        std::fs::remove_file(entry.join("state.json")).unwrap();
     }
 }
 

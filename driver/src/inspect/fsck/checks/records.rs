@@ -13,13 +13,13 @@ use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Problem>) {
     let mut add = |bad: Option<Problem>| found.extend(bad);
     for i in &contents.volumes {
-        add(item(contents, i, |v| (v.id.to_string(), v.id.pool())));
+        add(item(contents, i, |v| v.id.pool()));
     }
     for i in &contents.snapshots {
-        add(item(contents, i, |s| (s.id.to_string(), s.id.pool())));
+        add(item(contents, i, |s| s.id.pool()));
     }
     for i in &contents.groups {
-        add(item(contents, i, |g| (g.id.to_string(), g.id.pool())));
+        add(item(contents, i, |g| g.id.pool()));
     }
     found.extend(contents.strangers.iter().map(|path| {
         problem(
@@ -33,53 +33,38 @@ pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Prob
     found.extend(contents.leftovers.iter().map(|l| leftover(pool, l)));
 }
 
-/// Checks one record. `identity` returns its ID, and the pool ID in it.
-fn item<R>(
-    contents: &Contents,
-    item: &Item<R>,
-    identity: impl Fn(&R) -> (String, PoolId),
-) -> Option<Problem> {
+/// Checks one record. `pool_of` returns the pool in its ID.
+fn item<R>(contents: &Contents, item: &Item<R>, pool_of: impl Fn(&R) -> PoolId) -> Option<Problem> {
     let record = match &item.record {
         Ok(record) => record,
         Err(why) => return Some(unreadable(item, why)),
     };
-    let (id, pool) = identity(record);
-    let what = if id != item.name {
-        format!("holds the record of {id}")
-    } else if pool != contents.id {
-        format!("belongs to pool {pool}, and this is {}", contents.id)
-    } else {
-        return None;
-    };
-    Some(problem(
-        Severity::Error,
-        Kind::RecordMisplaced,
-        &item.name,
-        what,
-        person("find out who moved it, and move it back"),
-    ))
+    let pool = pool_of(record);
+    (pool != contents.id).then(|| {
+        misplaced(&item.name, format!("belongs to pool {pool}, and this is {}", contents.id))
+    })
+}
+
+fn misplaced(name: &str, what: String) -> Problem {
+    let repair = person("find out who moved it, and move it back");
+    problem(Severity::Error, Kind::RecordMisplaced, name, what, repair)
 }
 
 fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
-    let (kind, repair) = match why {
-        Unreadable::Missing if item.image.is_some() => (
-            Kind::RecordMissing,
-            person("its image is kept; move the directory out of the pool once it is not needed"),
-        ),
-        Unreadable::Missing => (Kind::RecordMissing, person("move the directory out of the pool")),
-        Unreadable::Newer(_) => {
-            (Kind::RecordNewer, person("run the driver that wrote it, or a newer one"))
+    let kind = match why {
+        Unreadable::Missing => Kind::RecordMissing,
+        Unreadable::Newer(_) => Kind::RecordNewer,
+        Unreadable::Misplaced(id) => {
+            return misplaced(&item.name, format!("holds the record of {id}"));
         }
-        Unreadable::Broken(_) => (
-            Kind::RecordUnreadable,
-            person("restore the record from a backup, or move the directory out of the pool"),
-        ),
+        Unreadable::Damaged(_) => Kind::RecordUnreadable,
     };
     let what = match why {
+        Unreadable::Missing if item.image.is_some() => "has no record, and an image".to_owned(),
         Unreadable::Missing => "has no record".to_owned(),
-        Unreadable::Newer(_) | Unreadable::Broken(_) => format!("can't be read: {why}"),
+        _ => format!("can't be read: its record {why}"),
     };
-    problem(Severity::Error, kind, &item.name, what, repair)
+    problem(Severity::Error, kind, &item.name, what, person(why.advice()))
 }
 
 fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {

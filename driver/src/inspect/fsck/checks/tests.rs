@@ -196,7 +196,7 @@ fn bad_pools_and_records_are_one_problem_each() {
     });
     finds(Error, Kind::RecordNewer, |s| s.group().record = Err(Unreadable::Newer(7)));
     finds(Error, Kind::RecordUnreadable, |s| {
-        s.group().record = Err(Unreadable::Broken("x".into()));
+        s.group().record = Err(Unreadable::Damaged("x".into()));
     });
     finds(Error, Kind::RecordMissing, |s| {
         let id = VolumeId::generate(s.contents().id);
@@ -205,8 +205,9 @@ fn bad_pools_and_records_are_one_problem_each() {
     });
     // The record of another volume, then of another pool's volume.
     finds(Error, Kind::RecordMisplaced, |s| {
-        let pool = s.contents().id;
-        s.add_volume(VolumeId::generate(pool), VolumeId::generate(pool), "w");
+        let id = VolumeId::generate(s.contents().id);
+        s.add_volume(id, id, "w");
+        s.contents().volumes[2].record = Err(Unreadable::Misplaced("x".into()));
     });
     finds(Error, Kind::RecordMisplaced, |s| {
         let id = VolumeId::generate(PoolId::generate());

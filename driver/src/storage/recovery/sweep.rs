@@ -1,0 +1,168 @@
+//! What the last process left under `incoming/` and `trash/`.
+//!
+//! Most filesystems apply a rename as a whole. On an ext4 without a journal, a power cut can leave
+//! both names of an entry that was moved, and they lead to one directory. Removing it by one name
+//! would empty the other, so nothing is removed that is also in place. The kernel can't rename such
+//! a directory, and e2fsck keeps the name that it reads first, which may be the one under
+//! `incoming/`. So a mark in the directory says that the entry is in place, and an entry with the
+//! mark is put back.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use super::{Unfinished, note_left, remove};
+use crate::kernel::file;
+use crate::storage::directory::{Layout, Left};
+use crate::storage::encoding;
+use crate::storage::file_names::{EntryKind, IMAGE};
+use crate::storage::issue::Holds;
+use crate::storage::record_io::{self, Record};
+use crate::storage::{About, GroupId, GroupRecord, Pool, Result, SnapshotId, VolumeId};
+
+#[cfg(test)]
+mod tests;
+
+/// Removes unfinished entries and frees deleted entries. The records of groups stay until
+/// [`settle_groups`](super::settle_groups) has freed the members. Sweeping runs before the pool
+/// serves calls, so it never collects the group of a running CreateVolumeGroupSnapshot.
+pub(super) fn sweep(pool: &Pool) -> Result<()> {
+    let mut left = Vec::new();
+    for from in [Left::Incoming, Left::Trash] {
+        let entries = file::list_inodes(pool.layout.dir(from))?.into_iter();
+        left.extend(entries.map(|(name, inode)| Leftover { from, name, inode }));
+    }
+    if left.is_empty() {
+        return Ok(());
+    }
+    let in_place = in_place(&pool.layout)?;
+    for left in left {
+        let holds = Holding {
+            mark: pool.layout.is_marked(left.from, &left.name)?,
+            image: pool.layout.has_file(left.from, &left.name, IMAGE)?,
+        };
+        match decide(&left, holds, &in_place) {
+            Step::Remove => sweep_one(pool, left),
+            Step::PutBack(kind) => put_back(pool, &left, kind),
+            Step::Keep(entry) => keep(pool, &left, entry),
+        }
+    }
+    Ok(())
+}
+
+/// An entry under `incoming/` or `trash/`.
+struct Leftover {
+    from: Left,
+    name: String,
+    inode: u64,
+}
+
+/// What the directory of a leftover holds.
+#[derive(Clone, Copy)]
+struct Holding {
+    /// The mark of an entry in place.
+    mark: bool,
+    image: bool,
+}
+
+/// An entry in its place.
+struct InPlace {
+    kind: EntryKind,
+    name: String,
+    inode: u64,
+}
+
+fn in_place(layout: &Layout) -> Result<Vec<InPlace>> {
+    let mut all = Vec::new();
+    for kind in EntryKind::ALL {
+        let entries = file::list_inodes(layout.shelf(kind))?.into_iter();
+        all.extend(entries.map(|(name, inode)| InPlace { kind, name, inode }));
+    }
+    Ok(all)
+}
+
+/// What to do with an entry under `incoming/` or `trash/`.
+enum Step<'a> {
+    Remove,
+    /// Move it to the entries of this kind.
+    PutBack(EntryKind),
+    /// Leave it, because of this entry in place.
+    Keep(&'a InPlace),
+}
+
+fn decide<'a>(left: &Leftover, holds: Holding, in_place: &'a [InPlace]) -> Step<'a> {
+    let kind = kind_of(&left.name);
+    let same = in_place.iter().find(|entry| entry.inode == left.inode);
+    // Two images have one ID, and only a person knows which one is needed.
+    let named = || in_place.iter().find(|entry| holds.image && entry.name == left.name);
+    match (same.or_else(named), kind) {
+        (Some(entry), _) => Step::Keep(entry),
+        (None, Some(kind)) if holds.mark => Step::PutBack(kind),
+        (None, _) => Step::Remove,
+    }
+}
+
+fn kind_of(name: &str) -> Option<EntryKind> {
+    let volume = name.parse::<VolumeId>().map(|_| EntryKind::Volumes);
+    let snapshot = || name.parse::<SnapshotId>().map(|_| EntryKind::Snapshots);
+    let group = || name.parse::<GroupId>().map(|_| EntryKind::Groups);
+    volume.or_else(|_| snapshot()).or_else(|_| group()).ok()
+}
+
+fn sweep_one(pool: &Pool, left: Leftover) {
+    let dir = pool.layout.dir(left.from);
+    let id = left.name.parse::<GroupId>().ok().filter(|id| id.pool() == pool.id);
+    match id.and_then(|id| group_in(dir, id)) {
+        Some(group) => pool.unfinished.lock().push(Unfinished { left: left.from, group }),
+        None => remove(pool, left.from, left.name),
+    }
+}
+
+/// Reads the record of a group under `incoming/` or `trash/`; `None` if it can't be read.
+fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
+    let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
+    let mut bytes = Vec::new();
+    encoding::read_whole(dir, &path, &mut bytes).ok()?;
+    record_io::decode(&bytes, id).ok()
+}
+
+fn put_back(pool: &Pool, left: &Leftover, kind: EntryKind) {
+    match pool.layout.put_back(left.from, &left.name, kind) {
+        Ok(()) => tracing::info!(
+            pool = %pool.name(), entry = %left.name, from = left.from.name(),
+            "put an entry back into its place, where it was before the filesystem was repaired"
+        ),
+        Err(e) => note_left(pool, left.from, &left.name, format!("can't be put back: {e}")),
+    }
+}
+
+/// Keeps an entry that is also in place, and the entry in place, until a person has decided.
+fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
+    let here = Path::new(left.from.name()).join(&left.name);
+    let there = Path::new(entry.kind.name()).join(&entry.name);
+    let is_same = entry.inode == left.inode;
+    let advice = match is_same {
+        true => {
+            "a power cut left both names of one directory, on a filesystem without a journal. \
+                 Both stay, and it can't be deleted: stop the driver, unmount the pool's \
+                 filesystem, and run e2fsck -f on its device"
+        }
+        false => {
+            "another directory has its ID. Both stay, and it can't be deleted: move the one \
+                  that is not needed out of the pool"
+        }
+    };
+    let marked = match is_same {
+        true => pool.layout.mark(entry.kind, &entry.name),
+        false => Ok(()),
+    };
+    if let Err(error) = marked {
+        tracing::warn!(pool = %pool.name(), entry = %entry.name, %error, "can't mark an entry");
+    }
+    let what = format!("{} is {} as well: {advice}", there.display(), here.display());
+    pool.layout.hold(&entry.name, left.from, &left.name, what.clone());
+    pool.note(About::Pool, Holds::File(path_of(pool, left)), what);
+}
+
+fn path_of(pool: &Pool, left: &Leftover) -> PathBuf {
+    pool.root().join(left.from.name()).join(&left.name)
+}
