@@ -10,8 +10,8 @@ use crate::storage::{Source, VolumeHandle};
 
 impl Controller {
     /// Checks that the ext4 in an image can grow to a device of this size, when its volume is
-    /// mounted or before. XFS and btrfs always can. An image without an ext4 is no error here:
-    /// staging says what it holds.
+    /// mounted or before. XFS and btrfs always can. An image without an ext4 passes: staging
+    /// says what it holds.
     pub(super) fn check_growth(&self, image: &File, bytes: u64) -> Result<()> {
         let kernel = self.pools.kernel();
         let path = PathBuf::from(format!("/proc/self/fd/{}", image.as_raw_fd()));

@@ -13,7 +13,7 @@ use crate::kernel::{self, Ext4Growth, FsType, LoopDevice};
 use crate::storage::{self, GrowthIntent, VolumeHandle, VolumeRecord};
 
 impl Mounting<'_> {
-    /// Repairs an ext4 whose growth was interrupted. Call it before anything reads the filesystem.
+    /// Repairs an ext4 after an interrupted growth. Call it before anything reads the filesystem.
     pub(super) fn mend_growth(&self, device: &LoopDevice) -> Result<()> {
         match self.record.growth.as_deref() {
             Some(intent) => self.mend(device, intent),

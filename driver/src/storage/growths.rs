@@ -1,7 +1,6 @@
 //! Growths of filesystems: those under way, and why the last one of a volume failed.
 //!
-//! Health asks here. A filesystem that is smaller than its device is no problem while a call grows
-//! it.
+//! Health asks here: while a call grows a filesystem, its size says nothing.
 
 use std::collections::BTreeMap;
 

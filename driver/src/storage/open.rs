@@ -84,8 +84,15 @@ impl Pools {
         let mut ground = pool_device::ground(self, spec, known, PoolKind::Image, &image.device)?;
         let device = &image.device.path;
         let used = self.kernel.fs_size(&ground.path, device, FsType::Xfs)?;
-        if used < image.bytes {
-            self.kernel.grow(device, &ground.path, FsType::Xfs)?;
+        if used < image.bytes
+            && let Err(error) = self.kernel.grow(device, &ground.path, FsType::Xfs)
+        {
+            // Its volumes need the pool more than it needs the space.
+            ground.notes.push(format!(
+                "its filesystem keeps its {used} of {} bytes, and the next start tries again: \
+                 {error}",
+                image.bytes
+            ));
         }
         let mounted = Some((device.clone(), ground.path.clone()));
         let path = spec.path.join(spec.image_name());

@@ -8,7 +8,7 @@ use crate::testkit::*;
 
 const GI: u64 = 1 << 30;
 
-/// A volume of 8 MiB, whose image has this size, as an older version left it. The driver lacks
+/// A volume of 8 MiB with an image of this size, as an older version left it. The driver lacks
 /// CAP_SYS_RESOURCE.
 fn enlarged(bytes: u64) -> (Rig, VolumeId) {
     let rig = Rig::new();

@@ -309,3 +309,17 @@ fn a_pool_is_not_mounted_over_its_inspection() {
     assert_eq!(site.open().volumes(), [made]);
     assert_eq!(read_only(&site), Some(false));
 }
+
+#[test]
+fn a_pool_whose_filesystem_fails_to_grow_is_opened() {
+    let mut site: Site = Site::new(&["img=DIR/img,image=300Mi"]);
+    site.open();
+    site.specs[0].image_bytes = Some(600 << 20);
+    site.kernel.fail("grow", 1, libc::EIO);
+    site.open();
+    let findings = site.pools().findings();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].what.contains("of 629145600 bytes"), "{findings:?}");
+    site.open();
+    assert!(site.pools().findings().is_empty());
+}
