@@ -218,6 +218,24 @@ fn an_open_pool_without_its_identity_does_not_answer() {
     std::fs::remove_file(site.path("pool.json")).unwrap();
     let gone = site.pool().alive().unwrap_err().to_string();
     assert!(gone.contains("pool.json is gone"), "{gone}");
+    let volume = site.pools().create_volume(&site.pool(), new("one"));
+    refused!(volume, Error::Unavailable { .. });
+}
+
+#[test]
+fn an_open_pool_with_another_directory_at_its_path_takes_no_volume() {
+    let site = Site::fake(&["a"]);
+    let (path, aside) = (site.path(""), site.root().join("aside"));
+    std::fs::rename(&path, &aside).unwrap();
+    for says in ["is not there any more", "is something else now"] {
+        let volume = site.pools().create_volume(&site.pool(), new("one"));
+        let why = volume.map(drop).unwrap_err().to_string();
+        assert!(why.contains(says), "{why}");
+        std::fs::create_dir_all(&path).unwrap();
+    }
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    site.make("one");
 }
 
 /// A node cloned from another node's disk image: the same content under another name.
