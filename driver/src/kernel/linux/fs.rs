@@ -122,18 +122,6 @@ fn btrfs_words(counts: &[u64; 5]) -> Option<String> {
     (!words.is_empty()).then(|| format!("btrfs counts errors: {}", words.join(", ")))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn btrfs_counts_in_words() {
-        assert_eq!(btrfs_words(&[0; 5]), None);
-        let words = btrfs_words(&[2, 0, 0, 7, 0]).unwrap();
-        assert_eq!(words, "btrfs counts errors: 2 write, 7 corruption");
-    }
-}
-
 /// True if a rename between two directories of the filesystem is one change of it. An ext4 shows
 /// how it keeps its data consistent (`data=`) only if it has a journal.
 pub(super) fn renames_whole(on: BorrowedFd<'_>) -> bool {
@@ -150,4 +138,16 @@ fn has_journal(on: BorrowedFd<'_>) -> Option<bool> {
     let options = Path::new("/proc/fs/ext4").join(link.file_name()?).join("options");
     let options = std::fs::read_to_string(options).ok()?;
     Some(options.lines().any(|option| option.starts_with("data=")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn btrfs_counts_in_words() {
+        assert_eq!(btrfs_words(&[0; 5]), None);
+        let words = btrfs_words(&[2, 0, 0, 7, 0]).unwrap();
+        assert_eq!(words, "btrfs counts errors: 2 write, 7 corruption");
+    }
 }
