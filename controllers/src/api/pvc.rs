@@ -70,6 +70,12 @@ pub(crate) fn pending_class(claim: &PersistentVolumeClaim) -> Vec<String> {
     name.map(str::to_owned).into_iter().collect()
 }
 
+/// The index key of a claim without a volume: its VolumeAttributesClass.
+pub(crate) fn pending_attributes_class(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let name = attributes_class(claim).filter(|_| volume_name(claim).is_none());
+    name.map(str::to_owned).into_iter().collect()
+}
+
 /// The volume mode, `Filesystem` by default.
 pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
     let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());

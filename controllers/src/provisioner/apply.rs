@@ -16,7 +16,7 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::{ApiError, EventKind};
 use crate::controller::finalizers;
-use crate::csi::{Call, Class, Failure, class};
+use crate::csi::{Call, Class, Failure, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
@@ -67,6 +67,7 @@ impl Provisioner {
         }
         let Some(claim) = self.claims.get(uid).pop() else {
             self.in_flight.forget(uid);
+            self.for_room.leave(uid);
             return Outcome::Done;
         };
         let (decision, source) = match self.decision(&claim, None).await {
@@ -203,7 +204,11 @@ impl Provisioner {
     async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
         let claim = plan.draft.claim.clone();
         let since = Instant::now();
+        self.for_room.enter(&plan.uid().to_owned(), Freed::Room);
         let made = self.call(&plan, again).await;
+        if !matches!(&made, Err(error) if error.lacks_room()) {
+            self.for_room.leave(plan.uid());
+        }
         let volume = match made {
             Ok(Some(volume)) => volume,
             Ok(None) => {

@@ -12,6 +12,7 @@ use crate::api::scope::SELECTED_NODE;
 use crate::client::Leadership;
 use crate::csi::Driver;
 use crate::csi::driver::Service;
+use crate::queue::Outcome;
 use crate::testing::{self, Fault, World, node_scope, options};
 
 mod deleting;

@@ -140,7 +140,10 @@ impl<K: Sample> Rig<K> {
         classes.apply_write(read(class));
         world.add(&contents, content::<K>(&more));
         Rig {
-            reconciler: Reconciler::new(Shared::new(context, options(), setup.part)),
+            reconciler: Reconciler::new(
+                Shared::new(context.clone(), options(), setup.part),
+                &context.queue(),
+            ),
             answers,
             world,
         }
