@@ -13,7 +13,7 @@ pub use capacity_signal::Room;
 pub use client::{Csi, Failure};
 pub use driver::Driver;
 pub use error_class::{Call, Class, class};
-pub use freed_signal::{Freed, FreedSignal};
 pub(crate) use freed_signal::Waiters;
+pub use freed_signal::{Freed, FreedSignal};
 pub use list::{ListError, Published};
 pub use pools::Pools;

@@ -18,8 +18,8 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use crate::api::naming::Naming;
-use crate::api::scope::Scope;
 use crate::api::pvc::DataSource;
+use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
 use crate::client::{Kube, Resource};
@@ -278,9 +278,14 @@ impl Provisioner {
             .wake("claims-of-classes", &caches.classes(), now, name_of, queue, |this, name| {
                 uids(this.by_class.get(name))
             })
-            .wake("claims-of-sources", &caches.claims(), now, newly_bound, queue, |this, source| {
-                uids(this.by_source.get(source))
-            });
+            .wake(
+                "claims-of-sources",
+                &caches.claims(),
+                now,
+                newly_bound,
+                queue,
+                |this, source| uids(this.by_source.get(source)),
+            );
         if driver.can(ControllerCapability::ModifyVolume) {
             let watch = caches.attributes_classes();
             let label = "claims-of-attributes-classes";

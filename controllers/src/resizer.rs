@@ -23,8 +23,8 @@ use crate::api::{duration, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller, EventKey};
-use crate::csi::{Failure, Waiters};
 use crate::csi::driver::{ControllerCapability, NodeCapability};
+use crate::csi::{Failure, Waiters};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::SecretError;
 

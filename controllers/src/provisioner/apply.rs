@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
-use crate::client::{ApiError, EventKind};
+use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::finalizers;
 use crate::csi::{Call, Class, Failure, Freed, class};
 use crate::queue::Outcome;
@@ -162,10 +162,12 @@ impl Provisioner {
 
     /// Adds the finalizer that protects a source until the volume exists.
     async fn add_source_finalizer(&self, source: &SourceObjects) -> Result<(), ApiError> {
-        if let Some(snapshot) = &source.snapshot {
+        // The API server accepts no finalizer for what is being deleted. The snapshot-controller
+        // keeps such a snapshot by the claim alone, and a source claim has the finalizer already.
+        if let Some(snapshot) = source.snapshot.as_ref().filter(|it| !it.is_deleting()) {
             finalizers::add(&self.kube, None, &**snapshot, SNAPSHOT_FINALIZER).await?;
         }
-        if let Some(claim) = &source.claim {
+        if let Some(claim) = source.claim.as_ref().filter(|it| !it.is_deleting()) {
             let watch = self.context.caches.claims();
             finalizers::add(&self.kube, Some(&watch), &**claim, CLONE_FINALIZER).await?;
         }

@@ -71,7 +71,7 @@ pub(crate) fn facts(it: Value) -> Facts {
             claim: Some(of(claim(json!({})))),
             released_claim: None,
             volume: Some(of(volume(json!({})))),
-            restoring: 0,
+            restoring: Vec::new(),
             group: None,
             group_of_content: GroupOfContent::None,
         },
