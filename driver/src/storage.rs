@@ -23,6 +23,7 @@ mod directory;
 mod encoding;
 pub mod error;
 pub mod file_names;
+mod freed;
 pub mod freeze;
 mod groups;
 pub mod image_file;
@@ -42,6 +43,7 @@ mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
 pub use error::{Error, Result};
+pub use freed::{Announcements, Freed};
 pub use issue::{About, Issue};
 
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
@@ -149,6 +151,7 @@ pub struct Pools {
     opening: slots::Opening,
     filesystems: Arc<Filesystems>,
     copy_rates: CopyRates,
+    freed: Announcements,
 }
 
 impl Pools {

@@ -27,6 +27,7 @@ mod superblock;
 mod uevents;
 
 pub use known::MountQueries;
+pub use uevents::LoopNotices;
 
 /// The kernel of this machine, as seen from this process's mount namespace.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::copy_rate::CopyRates;
+use super::freed::Announcements;
 use super::open::registry::Known;
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};
@@ -119,6 +120,7 @@ impl Pools {
             opening: Opening::of(specs.len()),
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
+            freed: Announcements::default(),
             kernel,
             options,
         });

@@ -13,7 +13,7 @@ use super::copy_image;
 use super::file_names::{EntryKind, IMAGE};
 use super::image_file::Image;
 use super::load;
-use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
+use super::{About, Error, Format, Freed, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::diagnose::KernelState;
 use crate::kernel::file::Copied;
@@ -109,6 +109,8 @@ impl Pools {
                 users.push(format!("staged at {}", stage.path.display()));
             }
             if !users.is_empty() {
+                let freed = Freed::Volume(id.to_string());
+                self.announce_at_detach(device.minor, image, freed);
                 return Err(in_use(format!("/dev/loop{} is {}", device.minor, users.join(", "))));
             }
         }
@@ -119,6 +121,7 @@ impl Pools {
                     volume = %id, device = %kernel::loop_path(device.minor).display(),
                     "the volume's device is held elsewhere: its space is free when that ends"
                 );
+                self.announce_at_detach(device.minor, image, Freed::Room);
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::cache::store::Selector;
 use crate::csi::Pools;
 
 /// A released PersistentVolume, in the cache and on the server.
-fn release(rig: &Rig, handle: &str, affinity: Value) -> Value {
+pub(super) fn release(rig: &Rig, handle: &str, affinity: Value) -> Value {
     let more = json!({
         "metadata": {"finalizers": ["kubernetes.io/pv-protection", VOLUME_FINALIZER]},
         "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity},
