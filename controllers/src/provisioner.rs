@@ -357,7 +357,7 @@ fn uids(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = String>
     claims.into_iter().filter_map(|claim| claim.uid())
 }
 
-/// The name of an object that exists. One that is deleted wakes nobody.
+/// The name of an object that exists. A deleted one wakes no claim.
 fn name_of<K: Resource>(change: &Change<K>) -> Option<String> {
     match change {
         Change::Applied { new, .. } => Some(new.name_any()),

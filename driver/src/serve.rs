@@ -225,8 +225,7 @@ fn unfinished(server: &Server, why: &'static str) {
 }
 
 /// Announces what a detached loop device frees, on a thread that ends with the process. The last
-/// user of a device may be a container with a private copy of a mount, and then no call tells of its
-/// end. Without the kernel's notices, whatever waits is tried again after its backoff.
+/// user of a device may be a container with a private copy of a mount, and then no call shows its end. Without the kernel's notices, whatever waits is tried again after its backoff.
 fn follow_detached(pools: &Arc<Pools>) -> io::Result<()> {
     let (notices, pools) = (LoopNotices::open()?, Arc::downgrade(pools));
     let follow = move || {

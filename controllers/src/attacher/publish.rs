@@ -196,7 +196,8 @@ impl Attacher {
     }
 
     async fn detach(&self, attachment: &VolumeAttachment, how: Detach) -> Result<(), PublishError> {
-        let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
+        let secrets = secrets::read(&self.kube, how.secret.as_ref()).await;
+        let secrets = secrets::unless_missing(secrets)?;
         self.ours()?;
         let request = ControllerUnpublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;

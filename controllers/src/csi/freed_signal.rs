@@ -61,8 +61,8 @@ impl FreedSignal {
     }
 
     /// Wakes those who wait for room, one after another, in the order in which they began to wait.
-    /// Runs until `stop`. Others may wait for more than was freed, so each gets its try. Those who
-    /// try in vain wait behind the others for the next announcement.
+    /// Runs until `stop`. Others may wait for more than was freed, so each gets its try. After a
+    /// vain try, it waits behind the others for the next announcement.
     pub(crate) async fn pace(self, stop: CancellationToken) {
         let paced = async {
             loop {
@@ -121,7 +121,7 @@ pub(crate) struct Waiters<K> {
 }
 
 impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
-    /// Creates an empty set. `wake` queues a key whose wait is over, and must not block.
+    /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
     pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
         Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
     }

@@ -78,7 +78,7 @@ fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     }
 }
 
-/// The snapshot (by namespace and name) whose deletion may wait for the finalizer alone.
+/// A snapshot (by namespace and name) that may wait for the finalizer alone to be deleted.
 fn in_deletion(change: &Change<VolumeSnapshot>) -> Option<Named> {
     match change {
         Change::Applied { new, .. }

@@ -218,7 +218,7 @@ fn restored_claim(second: u8) -> Value {
 }
 
 /// The snapshot is deleted in second 5. A claim that came later must not keep it: the provisioner
-/// does not restore from it, so both would wait for ever.
+/// does not restore from it, so neither would ever end.
 #[tokio::test]
 async fn a_deleted_snapshot_waits_only_for_claims_that_came_before() {
     use crate::api::names::SNAPSHOT_FINALIZER;
@@ -284,7 +284,7 @@ async fn a_broken_snapshot_keeps_no_claim() {
         let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
         let finalizers = claim["metadata"]["finalizers"].as_array().expect("a list").len();
         assert_eq!(finalizers == 2, kept, "{claim}");
-        let told = world.events().iter().any(|event| event.contains("are taken: other."));
-        assert_eq!(told, kept);
+        let reported = world.events().iter().any(|event| event.contains("are taken: other."));
+        assert_eq!(reported, kept);
     }
 }

@@ -18,7 +18,7 @@ use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
 use crate::csi::{Call, Class, Failure, Freed, Waiters, class};
 use crate::queue::{Outcome, Queue};
-use crate::secrets::{self, Credentials};
+use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::content::{Class as SnapshotClass, Content};
 
 /// A kind of contents, and the CSI calls for it.
@@ -105,7 +105,7 @@ pub(super) struct Reconciler<K: Kind> {
     contents: ContentClient<K::Content>,
     classes: Store<K::Class>,
     /// Contents that wait for room in a pool.
-    for_room: Waiters<String>,
+    pub(super) for_room: Waiters<String>,
     /// Contents that are not ready, by class.
     by_class: Index<K::Content>,
 }
@@ -279,6 +279,10 @@ impl<K: Kind> Reconciler<K> {
         };
         let secrets = match self.secrets(content).await {
             Ok(secrets) => secrets,
+            Err(WorkError::Secret(error @ SecretError::Missing { .. })) => {
+                tracing::warn!(content = content.name_any(), %error, "deleting without the secret");
+                Credentials::new()
+            }
             Err(error) => return report("Failed to get snapshot credentials", error),
         };
         let deletion = match K::deletion(content, handle, secrets) {

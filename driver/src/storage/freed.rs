@@ -1,4 +1,4 @@
-//! What became free: the driver announces it, so that whoever waits for it need not ask again.
+//! What became free: the driver announces it, so that those who wait need not ask again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub enum Freed {
 
 type Listener = Box<dyn Fn(Freed) + Send + Sync>;
 
-/// The announcements, and the loop devices whose end is one.
+/// The announcements, and the loop devices that cause one when they are detached.
 #[derive(Default)]
 pub struct Announcements {
     listener: OnceLock<Listener>,
@@ -36,8 +36,8 @@ impl fmt::Debug for Announcements {
 }
 
 impl Announcements {
-    /// Sets the only listener, which must not block. Earlier announcements are lost: before the
-    /// start of the listener, nobody waits.
+    /// Sets the only listener, which must not block. Earlier announcements are lost: nothing
+    /// waits before the listener starts.
     pub fn listen(&self, listener: impl Fn(Freed) + Send + Sync + 'static) {
         // There is one listener in a process, so the first one stays.
         let _ = self.listener.set(Box::new(listener));

@@ -324,3 +324,13 @@ async fn an_attachment_without_a_slot_is_tried_again_after_another_ends() {
     assert_eq!(setup.attacher.attachment("other").await, Outcome::Done);
     assert_eq!(setup.attacher.queue.depth(), 1);
 }
+
+/// The secret may be gone with its namespace.
+#[tokio::test]
+async fn detaching_needs_no_secret() {
+    let setup = attaching();
+    setup.world.api.take("ns/secrets/s");
+    setup.add(deleting());
+    assert_eq!(setup.work().await, Outcome::Done);
+    assert!(setup.stored().is_none());
+}

@@ -5,7 +5,7 @@ use super::*;
 /// Long enough for a first wake.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// A signal whose waits for room are woken until the test ends, and the keys that were woken.
+/// A signal that wakes the keys that wait for room, and the keys that it woke.
 struct Fixture {
     signal: FreedSignal,
     waiters: Waiters<u32>,
@@ -65,7 +65,7 @@ async fn room_wakes_one_after_another_in_order() {
         fixture.signal.announce(&Freed::Room);
     }
     assert_eq!(fixture.after(MOMENT).await, [3]);
-    // Those who try in vain have their next turn after the others.
+    // After a vain attempt, a key has its next turn after the others.
     fixture.waiters.enter(&3, Freed::Room);
     assert_eq!(fixture.after(PACE).await, [1]);
     assert_eq!(fixture.after(PACE).await, [2]);

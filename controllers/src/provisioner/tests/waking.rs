@@ -96,7 +96,7 @@ async fn a_volume_is_deleted_at_the_end_of_its_last_use() {
     running.expect(Some(DELETE)).await;
 }
 
-/// The driver and the controllers may be separate processes: then nobody announces anything.
+/// The driver and the controllers may be separate processes: then no announcement comes.
 #[tokio::test(start_paused = true)]
 async fn without_an_announcement_the_backoff_is_enough() {
     let rig = with_claim();

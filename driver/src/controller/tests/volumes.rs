@@ -127,7 +127,7 @@ fn a_volume_is_deleted_only_if_it_is_not_in_use() {
     assert!(!bench.entry(&id).exists());
 }
 
-/// The device is detached later, by whoever had it in use. No call of the driver may tell of that.
+/// The device's last user may detach it without a call of the driver.
 #[test]
 fn the_end_of_a_device_in_the_way_of_a_deletion_is_announced() {
     let bench = Bench::new();

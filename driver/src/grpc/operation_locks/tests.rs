@@ -487,14 +487,14 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
     assert!(emptied);
 }
 
-/// Whoever is told of the end may ask for the same objects at once.
+/// A caller that hears of the end may ask for the same objects at once.
 #[tokio::test]
 async fn what_follows_a_success_finds_the_objects_free() {
     let locks = OperationLocks::new();
-    let (told, free) = std::sync::mpsc::channel();
+    let (hears, free) = std::sync::mpsc::channel();
     for (number, answer) in [(1, Ok(1)), (2, Err(Status::internal("failed")))] {
-        let (table, told) = (locks.table.clone(), told.clone());
-        let then: Then = Box::new(move || told.send(table.lock().queues.is_empty()).unwrap());
+        let (table, hears) = (locks.table.clone(), hears.clone());
+        let then: Then = Box::new(move || hears.send(table.lock().queues.is_empty()).unwrap());
         let operation = operation("Unstage", copied("a"), number, PATIENT);
         let operation = Operation { then: Some(then), ..operation };
         let ended = locks.run(many(), operation, move || answer).await;
