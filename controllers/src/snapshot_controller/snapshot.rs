@@ -14,7 +14,7 @@ use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
-use crate::api::quantity;
+use crate::api::{pv, quantity};
 use crate::client::Resource;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
@@ -194,7 +194,7 @@ impl Kind for Snapshots {
 
     fn before_status(
         facts: &Facts,
-        _: &Self::Content,
+        content: &Self::Content,
         bind_state: BindState,
     ) -> Result<Option<Step<Self>>, Failure> {
         if bind_state == BindState::Free {
@@ -202,7 +202,12 @@ impl Kind for Snapshots {
         }
         // The claim was released while this snapshot had an error.
         let claim = facts.own.claim.as_deref().filter(|claim| !claim.is_deleting());
-        let claim = claim.filter(|_| !Self::is_member(&facts.snapshot));
+        let volume = facts.own.volume.as_deref().and_then(pv::csi);
+        let handle = volume.map(|csi| csi.volume_handle.as_str());
+        let claim = claim.filter(|_| {
+            !Self::is_member(&facts.snapshot)
+                && gather::needs_claim(&facts.snapshot, Some(content), handle)
+        });
         let finalizers = claim.and_then(|it| names::with(it, &[names::CLAIM_AS_SOURCE]));
         Ok(finalizers.map(|finalizers| Step::Own(SnapshotStep::ClaimFinalizers(finalizers))))
     }
