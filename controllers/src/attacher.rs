@@ -24,6 +24,7 @@ use crate::cache::{Change, Index, Store};
 use crate::client::lease::lease_name;
 use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller, finalizers};
+use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
 use crate::queue::{Outcome, Queue};
 
@@ -31,7 +32,7 @@ pub mod decide;
 mod publish;
 mod reconcile;
 
-use decide::Rules;
+use decide::{Rules, is_attached};
 pub use publish::PublishError;
 
 /// Default timeout of a CSI call.
@@ -82,6 +83,8 @@ struct Attacher {
     forced: Mutex<BTreeSet<String>>,
     queue: Queue<String>,
     volume_queue: Queue<String>,
+    /// Attachments that wait until another volume of their node is detached.
+    for_slot: Waiters<String>,
 }
 
 /// Runs the attacher until `context.stop`.
@@ -94,6 +97,7 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let (queue, volume_queue) = (&attacher.queue, &attacher.volume_queue);
     let of_attachments = attacher.rules.clone();
     let of_volumes = attacher.rules.clone();
+    let of_nodes = attacher.rules.clone();
     let workers = context.common.worker_threads.unwrap_or(WORKERS);
     Controller::new(&context, attacher.clone())
         .after(|this| async move {
@@ -116,6 +120,28 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
             Change::Applied { new, .. } if of_volumes.keeps(new) => Some(new.name_any()),
             _ => None,
         })
+        .wake(
+            "csi-attacher-of-volumes",
+            &attacher.volumes,
+            Duration::ZERO,
+            |change| match change {
+                Change::Applied { old: None, new } => Some(new.name_any()),
+                _ => None,
+            },
+            queue,
+            |this, volume| waiting(this.of_volume.get(volume)),
+        )
+        .wake(
+            "csi-attacher-of-nodes",
+            &attacher.csi_nodes,
+            Duration::ZERO,
+            move |change| of_nodes.newly_registered(change),
+            queue,
+            |this, node| {
+                let of_node = |one: &Arc<VolumeAttachment>| one.spec.node_name == node;
+                waiting(this.attachments.all().into_iter().filter(of_node).collect())
+            },
+        )
         .work("csi-attacher-va", queue, workers, |this, name: String| async move {
             this.attachment(&name).await
         })
@@ -162,6 +188,12 @@ fn rests(driver: &CSIDriver) -> bool {
     driver.spec.attach_required == Some(false)
 }
 
+/// The names of the attachments that are not attached yet.
+fn waiting(attachments: Vec<Arc<VolumeAttachment>>) -> impl Iterator<Item = String> {
+    let waiting = attachments.into_iter().filter(|one| !is_attached(one));
+    waiting.map(|one| one.name_any())
+}
+
 /// Finds an attachment of a volume, given the cached ones by volume name. A node's cache lacks an
 /// attachment that has no label yet. So after a miss, the API server is asked for the name that the
 /// attach-detach controller uses.
@@ -196,6 +228,8 @@ impl Attacher {
             default_fstype: context.common.default_fstype.clone(),
         };
         let attachments = context.caches.attachments();
+        let queue: Queue<String> = context.queue();
+        let woken = queue.clone();
         let of_volume = attachments.index(|attachment| {
             let volume = &attachment.spec.source.persistent_volume_name;
             volume.iter().cloned().collect()
@@ -205,7 +239,8 @@ impl Attacher {
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             volumes: context.caches.volumes(),
             csi_nodes: context.caches.csi_nodes(),
-            queue: context.queue(),
+            for_slot: Waiters::new(&context.freed, move |name: &String| woken.wake(name.clone())),
+            queue,
             volume_queue: context.queue(),
             forced: Mutex::default(),
             attachments,
@@ -225,6 +260,7 @@ impl Attacher {
         let attachment = self.attachments.get(name);
         let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
             self.forced.lock().remove(name);
+            self.for_slot.leave(name);
             return Outcome::Done;
         };
         if !self.context.acts() {

@@ -17,10 +17,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::api::capacity::{DRIVER, MANAGED_BY};
-use crate::api::duration;
+use crate::api::{duration, quantity};
 use crate::cache::store;
 use crate::cache::{Change, Store};
 use crate::controller::{Context, Controller, about};
+use crate::csi::Freed;
 use crate::queue::{Outcome, Queue};
 
 mod owner;
@@ -116,12 +117,15 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     let (poll, queue) = (options.capacity_poll_interval, context.queue());
     queue.add(Precision::Exact);
     context.room.attend();
-    let (again, of_room) = (queue.clone(), queue.clone());
+    let (again, of_room, freed) = (queue.clone(), queue.clone(), context.freed.clone());
     let mut controller = Controller::new(&context, Arc::new(pass))
         .after(|pass| async move { pass.synced().await })
         .feed(&context.caches.classes(), &queue, |_| [Precision::Exact])
         // The store also reports this process's own writes. Only a deletion by others needs a pass.
-        .feed(&objects, &queue, |change| {
+        .feed(&objects, &queue, move |change| {
+            if is_more(change) {
+                freed.announce(&Freed::Room);
+            }
             matches!(change, Change::Deleted(_)).then_some(Precision::Exact)
         })
         .work("capacity", &queue, 1, move |pass, look| {
@@ -208,6 +212,15 @@ async fn follow_room(context: &Context, queue: &Queue<Precision>) {
         queue.add_after(Precision::Approximate, at - now);
         last = Some(at);
     }
+}
+
+/// True if there is more room than was published before. Others free space on the same disk, too.
+fn is_more(change: &Change<CSIStorageCapacity>) -> bool {
+    let bytes = |object: &CSIStorageCapacity| {
+        let capacity = object.capacity.as_ref();
+        capacity.and_then(|capacity| quantity::bytes(&capacity.0)).unwrap_or(0)
+    };
+    matches!(change, Change::Applied { old: Some(old), new } if bytes(new) > bytes(old))
 }
 
 /// When to run a pass for a change of room. `last` is the time of the last or the next such pass.

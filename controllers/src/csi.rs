@@ -5,6 +5,7 @@ pub mod capacity_signal;
 mod client;
 pub mod driver;
 pub mod error_class;
+pub mod freed_signal;
 pub mod list;
 pub mod pools;
 
@@ -12,5 +13,7 @@ pub use capacity_signal::Room;
 pub use client::{Csi, Failure};
 pub use driver::Driver;
 pub use error_class::{Call, Class, class};
+pub(crate) use freed_signal::Waiters;
+pub use freed_signal::{Freed, FreedSignal};
 pub use list::{ListError, Published};
 pub use pools::Pools;

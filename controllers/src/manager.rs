@@ -190,6 +190,11 @@ async fn begin_loops(
     watch_over(&checks, &caches, &kube);
     let (events, sending) =
         Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
+    let paced = setup.freed.clone().pace(stop.clone());
+    tasks.start("waking what waits for room", async {
+        paced.await;
+        Ok(())
+    });
     tasks.start("sending events", async {
         sending.await;
         Ok(())
@@ -224,6 +229,7 @@ async fn begin_loops(
         pools: setup.pools.clone(),
         leader,
         room: Arc::default(),
+        freed: setup.freed.clone(),
         stop,
         common: setup.args.common(&setup.default_fstype),
     };

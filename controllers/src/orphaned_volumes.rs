@@ -272,7 +272,7 @@ impl Scanner {
         let csi = &self.context.driver.csi;
         match csi.delete_volume(request, self.timeout).await {
             Ok(_) => {
-                self.context.room.change();
+                self.context.room_freed();
                 self.emit(
                     EventKind::Normal,
                     "OrphanDeleted",

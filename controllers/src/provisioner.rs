@@ -18,13 +18,17 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use crate::api::naming::Naming;
+use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
-use crate::client::Kube;
+use crate::client::{Kube, Resource};
 use crate::controller::{Context, Controller, pause};
+use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Outcome, Queue};
+use crate::queue::Queue;
+use crate::snapshots::VolumeSnapshotContent;
+use crate::snapshots::content::Content;
 
 mod access;
 mod apply;
@@ -53,6 +57,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const WORKERS: usize = 100;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
+
+/// The wait before a snapshot with a ready content is looked up: its status follows its content's.
+const COPIED: Duration = Duration::from_millis(300);
 
 /// The provisioner's flags.
 #[derive(Clone, Debug, Args)]
@@ -117,18 +124,22 @@ struct Provisioner {
     protection: Option<Arc<Protection>>,
     /// Claims by UID.
     claims: Index<PersistentVolumeClaim>,
-    /// Claims by StorageClass.
+    /// Claims without a volume: by StorageClass, VolumeAttributesClass and source.
     by_class: Index<PersistentVolumeClaim>,
+    by_attributes: Index<PersistentVolumeClaim>,
+    by_source: Index<PersistentVolumeClaim>,
     /// VolumeAttachments by volume; `None` if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
     /// UIDs of claims.
     claim_queue: Queue<String>,
     /// Names of PersistentVolumes.
     volume_queue: Queue<String>,
-    /// Names of StorageClasses that changed.
-    class_queue: Queue<String>,
     /// Names of volumes that still need a PersistentVolume.
     pending_pvs: Queue<String>,
+    /// Claims that wait for room in a pool.
+    for_room: Waiters<String>,
+    /// PersistentVolumes that wait until their volume is not used any more.
+    for_volume: Waiters<String>,
 }
 
 /// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
@@ -168,6 +179,7 @@ impl Provisioner {
         let claims = context.caches.claims();
         let central = context.scope == Scope::Cluster;
         let protection = central.then(|| Protection::new(context.clone(), options));
+        let (claim_queue, volume_queue) = (context.queue(), context.queue());
         Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,
@@ -177,10 +189,13 @@ impl Provisioner {
             protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),
+            by_attributes: claims.index(pvc::pending_attributes_class),
+            by_source: claims.index(source_protection::awaited),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
-            claim_queue: context.queue(),
-            volume_queue: context.queue(),
-            class_queue: context.queue(),
+            for_room: waking(&context, &claim_queue),
+            for_volume: waking(&context, &volume_queue),
+            claim_queue,
+            volume_queue,
             pending_pvs: context.queue(),
             settings,
             metrics,
@@ -230,7 +245,6 @@ impl Provisioner {
                 Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
                 Change::Deleted(_) => None,
             })
-            .feed(&caches.classes(), &self.class_queue, |change| Some(change.object().name_any()))
             .work("claims", &self.claim_queue, workers, |this, uid: String| async move {
                 this.claim(&uid).await
             })
@@ -240,12 +254,8 @@ impl Provisioner {
             .work("unsaved", &self.pending_pvs, workers, |this, name: String| async move {
                 this.pending_pv(&name).await
             })
-            .work("classes", &self.class_queue, 1, |this, name: String| async move {
-                let claims = this.by_class.get(&name);
-                this.claim_queue.add_all(claims.iter().filter_map(|claim| claim.uid()));
-                Outcome::Done
-            })
             .beside(|this| async move { this.refill().await });
+        controller = self.wake_claims(controller);
         if self.attachments.is_some() {
             let attachments = caches.attachments();
             controller = controller.feed(&attachments, &self.volume_queue, |change| match change {
@@ -257,6 +267,40 @@ impl Provisioner {
             controller = controller.beside(|_| protection.run());
         }
         controller.run().await;
+    }
+
+    /// Wakes claims when something that they name appears or changes: a class, or a source.
+    fn wake_claims(&self, controller: Controller<Self>) -> Controller<Self> {
+        let (caches, driver, queue) =
+            (&self.context.caches, &self.context.driver, &self.claim_queue);
+        let now = Duration::ZERO;
+        let mut controller = controller
+            .wake("claims-of-classes", &caches.classes(), now, name_of, queue, |this, name| {
+                uids(this.by_class.get(name))
+            })
+            .wake(
+                "claims-of-sources",
+                &caches.claims(),
+                now,
+                newly_bound,
+                queue,
+                |this, source| uids(this.by_source.get(source)),
+            );
+        if driver.can(ControllerCapability::ModifyVolume) {
+            let watch = caches.attributes_classes();
+            let label = "claims-of-attributes-classes";
+            controller = controller.wake(label, &watch, now, name_of, queue, |this, name| {
+                uids(this.by_attributes.get(name))
+            });
+        }
+        if driver.can(ControllerCapability::CreateDeleteSnapshot) {
+            let (label, watch) = ("claims-of-snapshots", caches.contents());
+            controller =
+                controller.wake(label, &watch, COPIED, newly_ready, queue, |this, source| {
+                    uids(this.by_source.get(source))
+                });
+        }
+        controller
     }
 
     /// Queues everything at each resync and when this process becomes leader.
@@ -301,6 +345,49 @@ impl Provisioner {
 /// The UID of a claim that this driver must provision.
 fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<String> {
     claim.uid().filter(|_| pvc::is_for(claim, driver))
+}
+
+/// Keys that are queued again when what they wait for is free.
+fn waking(context: &Context, queue: &Queue<String>) -> Waiters<String> {
+    let queue = queue.clone();
+    Waiters::new(&context.freed, move |key: &String| queue.wake(key.clone()))
+}
+
+fn uids(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = String> {
+    claims.into_iter().filter_map(|claim| claim.uid())
+}
+
+/// The name of an object that exists. A deleted one wakes no claim.
+fn name_of<K: Resource>(change: &Change<K>) -> Option<String> {
+    match change {
+        Change::Applied { new, .. } => Some(new.name_any()),
+        Change::Deleted(_) => None,
+    }
+}
+
+/// The key of a claim that may be a source now: it was bound.
+fn newly_bound(change: &Change<PersistentVolumeClaim>) -> Option<String> {
+    let is_bound = |claim: &PersistentVolumeClaim| pvc::phase(claim) == Some("Bound");
+    match change {
+        Change::Applied { old: Some(old), new } if is_bound(new) && !is_bound(old) => {
+            let source = DataSource::Claim(new.name_any());
+            source_protection::key(&new.namespace().unwrap_or_default(), &source)
+        }
+        _ => None,
+    }
+}
+
+/// The key of a content's snapshot that may be a source now: its content became ready.
+fn newly_ready(change: &Change<VolumeSnapshotContent>) -> Option<String> {
+    let is_ready = |content: &VolumeSnapshotContent| content.view().is_ready();
+    match change {
+        Change::Applied { old: Some(old), new } if is_ready(new) && !is_ready(old) => {
+            let user = &new.spec.volume_snapshot_ref;
+            let source = DataSource::Snapshot(user.name.clone()?);
+            source_protection::key(user.namespace.as_deref()?, &source)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! - A key that is added while it waits is not added twice. A key that is added during its work is
 //!   worked on once more after that, because the worker may have read outdated objects.
 //! - A key that failed comes back after `start × 2ⁿ`, at most `max`. Success resets its failures.
-//!   Adding the key earlier brings it forward, because something has changed.
+//!   Adding the key earlier brings it forward, because something has changed. Waking it also resets
+//!   its failures, because what it waited for is there.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -133,6 +134,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Queues a key for the next free worker.
     pub fn add(&self, key: K) {
         self.state.lock().add(key);
+        self.changed.notify_one();
+    }
+
+    /// Queues a key for the next free worker, and forgets its failures: what it waited for is there.
+    pub fn wake(&self, key: K) {
+        let mut state = self.state.lock();
+        state.failures.remove(&key);
+        state.add(key);
+        drop(state);
         self.changed.notify_one();
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::hash::Hash;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ use crate::api::{duration, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller, EventKey};
-use crate::csi::Failure;
 use crate::csi::driver::{ControllerCapability, NodeCapability};
+use crate::csi::{Failure, Waiters};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::SecretError;
 
@@ -135,6 +136,9 @@ struct Resizer {
     users: OnceCell<Users>,
     queue: Queue<Key>,
     modify_queue: Queue<ModifyKey>,
+    /// Claims with a volume that waits for room in a pool: to be larger, and to be modified.
+    for_room: Waiters<Key>,
+    modify_for_room: Waiters<Key>,
     classes: OnceLock<Classes>,
 }
 
@@ -168,6 +172,8 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
 impl Resizer {
     fn new(context: Context, options: Options) -> Self {
         let can = |capability| context.driver.can(capability);
+        let (queue, modify_queue) = (context.queue(), context.queue());
+        let memory: Arc<Mutex<BTreeMap<Key, Memory>>> = Arc::default();
         Resizer {
             kube: context.kube.managed_by("hostloop-resizer"),
             controller_expands: can(ControllerCapability::ExpandVolume),
@@ -175,10 +181,20 @@ impl Resizer {
             slow: context.common.retry_interval_max.unwrap_or(SLOW),
             claims: context.caches.claims(),
             volumes: context.caches.volumes(),
-            memory: Arc::default(),
             users: OnceCell::new(),
-            queue: context.queue(),
-            modify_queue: context.queue(),
+            for_room: awake(&context, &memory, &queue, Key::clone, |memory| {
+                memory.expand_after = None;
+            }),
+            modify_for_room: awake(
+                &context,
+                &memory,
+                &modify_queue,
+                |key| ModifyKey::Claim(key.clone()),
+                |memory| memory.modify_after = None,
+            ),
+            memory,
+            queue,
+            modify_queue,
             classes: OnceLock::new(),
             options,
             context,
@@ -196,7 +212,7 @@ impl Resizer {
                 }
                 Change::Deleted(old) => {
                     memory.lock().remove(&key_of(old));
-                    None
+                    Some(key_of(old))
                 }
             })
             .work("resizer", &self.queue, self.workers(), |this, key| async move {
@@ -297,6 +313,31 @@ impl Resizer {
             queue.add_all(left.into_iter().filter(waits));
         }
     }
+}
+
+/// Claims that are tried again, without the wait after an infeasible attempt, when there is room.
+fn awake<K: Clone + Eq + Hash + Send + 'static>(
+    context: &Context,
+    memory: &Arc<Mutex<BTreeMap<Key, Memory>>>,
+    queue: &Queue<K>,
+    of: fn(&Key) -> K,
+    forget: fn(&mut Memory),
+) -> Waiters<Key> {
+    let (memory, queue) = (memory.clone(), queue.clone());
+    Waiters::new(&context.freed, move |key: &Key| {
+        if let Some(memory) = memory.lock().get_mut(key) {
+            forget(memory);
+        }
+        queue.wake(of(key));
+    })
+}
+
+/// True if the attempt may succeed once there is room. The specification has only codes for it that
+/// also have other meanings.
+fn may_lack_room(result: &Result<impl Sized, ResizeError>) -> bool {
+    use tonic::Code::{InvalidArgument, OutOfRange, ResourceExhausted};
+    let codes = [ResourceExhausted, OutOfRange, InvalidArgument];
+    matches!(result, Err(ResizeError::Call(failure)) if codes.contains(&failure.code()))
 }
 
 fn key_of(claim: &PersistentVolumeClaim) -> Key {

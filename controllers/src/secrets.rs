@@ -48,6 +48,21 @@ pub(crate) async fn read(
     }
 }
 
+/// Turns a missing secret into empty credentials, for a call that undoes something. The secret may
+/// be gone with its namespace, which waits for the call. The driver decides if it needs the
+/// secret.
+pub(crate) fn unless_missing(
+    read: Result<Credentials, SecretError>,
+) -> Result<Credentials, SecretError> {
+    match read {
+        Err(error @ SecretError::Missing { .. }) => {
+            tracing::warn!(%error, "calling the driver without a secret, to delete or detach");
+            Ok(Credentials::new())
+        }
+        read => read,
+    }
+}
+
 fn texts(secret: Secret, namespace: &str, name: &str) -> Result<Credentials, SecretError> {
     let entries = secret.data.unwrap_or_default().into_iter();
     entries

@@ -203,6 +203,10 @@ impl Controller {
             for (namespace, snapshot) in gather::sources(claim) {
                 queue.add(Key::Restored(namespace, snapshot));
             }
+            if claim.is_deleting() && claim.has_finalizer(names::CLAIM_AS_SOURCE) {
+                let namespace = claim.namespace().unwrap_or_default();
+                queue.add(Key::Release(namespace, claim.name_any()));
+            }
             if is_newly_bound(change) {
                 let namespace = claim.namespace().unwrap_or_default();
                 queue.add(Key::Claim(namespace, claim.name_any()));

@@ -149,7 +149,7 @@ async fn run_on(context: Context, options: Options, part: Part) {
 
 async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     let (contents, classes) = K::watches(&context.caches);
-    let (own, unowned) = K::QUEUES;
+    let (own, unowned, of_classes) = K::QUEUES;
     let queue_name = match shared.part {
         Part::Own => own,
         Part::Unowned => unowned,
@@ -158,10 +158,22 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     let period = context.common.resync_period.unwrap_or(RESYNC);
     let workers = context.common.worker_threads.unwrap_or(WORKERS);
     let (seen, all, with_volumes) = (contents.clone(), contents.clone(), context.clone());
-    Controller::new(context, Arc::new(Reconciler::<K>::new(shared)))
+    let listed = classes.clone();
+    Controller::new(context, Arc::new(Reconciler::<K>::new(shared, &queue)))
         .after(|_| async move {
-            tokio::join!(seen.synced(), classes.synced(), volumes_synced(&with_volumes));
+            tokio::join!(seen.synced(), listed.synced(), volumes_synced(&with_volumes));
         })
+        .wake(
+            of_classes,
+            &classes,
+            Duration::ZERO,
+            |change| match change {
+                Change::Applied { new, .. } => Some(new.name_any()),
+                Change::Deleted(_) => None,
+            },
+            &queue,
+            |this, class| this.of_class(class),
+        )
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
                 let matters = old.as_ref().is_none_or(|old| decide::matters(&**old, &**new));

@@ -66,6 +66,7 @@ impl World {
             pools: Default::default(),
             leader: Leadership::always(),
             room: Arc::default(),
+            freed: Default::default(),
             stop: CancellationToken::new(),
             common: Common::default(),
         };

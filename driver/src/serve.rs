@@ -10,6 +10,7 @@
 //! unfinished work, since disk and kernel show how far it got. Mounts and loop devices outlive the
 //! process either way.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::cli::{ControllersArgs, RunArgs, ServeArgs, WatchArgs};
 use crate::controller::Controller;
 use crate::grpc::socket;
 use crate::grpc::{Server, http};
-use crate::kernel::linux::Linux;
+use crate::kernel::linux::{Linux, LoopNotices};
 use crate::node::Node;
 use crate::storage::Pools;
 
@@ -156,6 +157,9 @@ async fn work(
         roles.start("looking after a pool", tending);
     }
 
+    if let Err(error) = follow_detached(&pools) {
+        tracing::warn!(%error, "the kernel's notices of loop devices can't be followed");
+    }
     otlp::start(exporter, &stop, &mut roles);
     let events =
         events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
@@ -218,6 +222,31 @@ fn unfinished(server: &Server, why: &'static str) {
         in_flight = server.locks().in_flight(),
         "stopped before every call was finished; the next start completes or undoes them"
     );
+}
+
+/// Announces what a detached loop device frees, on a thread that ends with the process. The last
+/// user of a device may be a container with a private copy of a mount, and then no call shows its end. Without the kernel's notices, whatever waits is tried again after its backoff.
+fn follow_detached(pools: &Arc<Pools>) -> io::Result<()> {
+    let (notices, pools) = (LoopNotices::open()?, Arc::downgrade(pools));
+    let follow = move || {
+        loop {
+            let changed = match notices.changed() {
+                Ok(changed) => changed,
+                Err(error) => {
+                    tracing::warn!(%error, "the kernel's notices of loop devices can't be read");
+                    return;
+                }
+            };
+            let Some(pools) = pools.upgrade() else {
+                return;
+            };
+            if pools.freed().awaits_devices() {
+                pools.announce_detached(changed.as_deref());
+            }
+        }
+    };
+    std::thread::Builder::new().name("hostloop-notices".to_owned()).spawn(follow)?;
+    Ok(())
 }
 
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has

@@ -24,6 +24,7 @@ mod directory;
 mod encoding;
 pub mod error;
 pub mod file_names;
+mod freed;
 pub mod freeze;
 mod groups;
 mod growths;
@@ -48,6 +49,7 @@ mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
 pub use error::{Error, Result};
+pub use freed::{Announcements, Freed};
 pub use issue::{About, Issue};
 
 pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
@@ -182,6 +184,7 @@ pub struct Pools {
     filesystems: Arc<Filesystems>,
     copy_rates: CopyRates,
     growths: Growths,
+    freed: Announcements,
 }
 
 impl Pools {

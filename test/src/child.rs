@@ -37,8 +37,9 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     if Path::new(&program).starts_with(root().join("scripts")) {
         return command;
     }
-    // Without a home, Go's programs would look for .kube/config in the working directory.
-    command.env_clear().envs(inherited(&INHERITED)).env("HOME", "/nonexistent");
+    // Without a home, Go's programs would look for .kube/config in the working directory. In this one,
+    // nothing can be created.
+    command.env_clear().envs(inherited(&INHERITED)).env("HOME", "/dev/null");
     command
 }
 

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::api::scope::{SELECTED_NODE, Scope};
@@ -70,6 +71,12 @@ pub(crate) fn pending_class(claim: &PersistentVolumeClaim) -> Vec<String> {
     name.map(str::to_owned).into_iter().collect()
 }
 
+/// The index key of a claim without a volume: its VolumeAttributesClass.
+pub(crate) fn pending_attributes_class(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let name = attributes_class(claim).filter(|_| volume_name(claim).is_none());
+    name.map(str::to_owned).into_iter().collect()
+}
+
 /// The volume mode, `Filesystem` by default.
 pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
     let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
@@ -108,6 +115,17 @@ pub(crate) fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
 /// True if the claim is not bound to a volume yet, according to its phase.
 pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     phase(claim).is_none_or(|phase| phase == "Pending")
+}
+
+/// True if the claim was created before the deletion of its source began. Such a claim keeps its
+/// source, and gets its volume from it. A later one does neither: otherwise both would wait for
+/// each other. Times have whole seconds, and the earlier order counts within one.
+pub(crate) fn precedes_deletion(claim: &PersistentVolumeClaim, source: &ObjectMeta) -> bool {
+    let created = claim.metadata.creation_timestamp.as_ref();
+    match (created, &source.deletion_timestamp) {
+        (Some(created), Some(deleted)) => created.0 <= deleted.0,
+        _ => true,
+    }
 }
 
 /// Whether this driver must provision the claim, judged by the claim alone. The beta annotation

@@ -8,8 +8,10 @@ use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
+use crate::cache::Change;
 use crate::client::Resource;
 
 /// The annotation that stores the driver's node ID, for detaching after the CSINode is gone.
@@ -84,6 +86,12 @@ pub enum Trouble {
     TwoSources,
     #[error("there is no PersistentVolume {0}")]
     NoVolume(String),
+    /// The PV was deleted, and another one has its name.
+    #[error(
+        "PersistentVolume {volume} now has the volume {handle}, but the attachment was made for \
+         another one: its pod must be created again"
+    )]
+    Replaced { volume: String, handle: String },
     #[error("PersistentVolume {0} is marked for deletion")]
     Deleting(String),
     #[error("{0} is not a CSI volume")]
@@ -198,6 +206,14 @@ impl Rules {
         if csi.driver != self.driver {
             return Err(Trouble::OtherDriver { volume: name, driver: csi.driver.clone() });
         }
+        let (handle, node) = (&csi.volume_handle, &attachment.spec.node_name);
+        let own = attachment.name_any();
+        if let Some(volume) = volume
+            && is_expected_name(&own)
+            && own != expected_name(handle, &self.driver, node)
+        {
+            return Err(Trouble::Replaced { volume: volume.name_any(), handle: handle.clone() });
+        }
         Ok(Source { name, spec, csi })
     }
 
@@ -240,6 +256,19 @@ impl Rules {
             metadata["annotations"] = json!({ NODE_ID: node_id });
         }
         (metadata != json!({})).then(|| bound(attachment, metadata))
+    }
+
+    /// The name of a CSINode on which the driver has registered just now.
+    pub fn newly_registered(&self, change: &Change<CSINode>) -> Option<String> {
+        let is_registered = |node: &CSINode| registered(node, &self.driver).is_some();
+        match change {
+            Change::Applied { old: Some(old), new }
+                if is_registered(new) && !is_registered(old) =>
+            {
+                Some(new.name_any())
+            }
+            _ => None,
+        }
     }
 
     /// True if a PV is being deleted and has the finalizer.

@@ -9,14 +9,16 @@ use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
-use crate::api::attachment::expected_name;
+use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::pv;
 use crate::client::{ApiError, Resource, unless_gone};
 use crate::controller::finalizers;
-use crate::csi::Failure;
+use crate::csi::driver::ControllerCapability;
+use crate::csi::{Failure, Freed, ListError, list};
 use crate::secrets::{self, SecretError};
 
 /// Why an attachment could not be reconciled.
@@ -30,6 +32,8 @@ pub enum PublishError {
     Api(#[from] ApiError),
     #[error("{}", pv::rpc_error(&.0.status))]
     Call(#[from] Failure),
+    #[error(transparent)]
+    List(#[from] ListError),
     #[error("another process has taken over")]
     NotOurs,
 }
@@ -72,6 +76,12 @@ impl Attacher {
             Ok(Action::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
             Ok(Action::Attach(how)) => self.attach(attachment, seen.0, *how).await,
             Ok(Action::Detach(how)) => self.detach(attachment, *how).await,
+            // The PV was removed by force. The driver may still have the volume as published.
+            Err(Trouble::NoVolume(_) | Trouble::Replaced { .. })
+                if attachment.is_deleting() && self.knows_by_name(attachment) =>
+            {
+                self.detach_by_name(attachment, seen.1.as_deref()).await
+            }
             Err(trouble) => Err(trouble.into()),
         };
         if let Err(error) = &done
@@ -144,7 +154,13 @@ impl Attacher {
         self.ours()?;
         let request = ControllerPublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;
-        let answer = csi.controller_publish_volume(request, self.timeout).await?;
+        let name = attachment.name_any();
+        self.for_slot.enter(&name, Freed::Slot);
+        let published = csi.controller_publish_volume(request, self.timeout).await;
+        if !matches!(&published, Err(failure) if failure.code() == Code::ResourceExhausted) {
+            self.for_slot.leave(&name);
+        }
+        let answer = published?;
         self.mark_attached(attachment, &answer.publish_context).await?;
         tracing::info!(attachment = attachment.name_any(), "attached");
         Ok(())
@@ -180,14 +196,44 @@ impl Attacher {
     }
 
     async fn detach(&self, attachment: &VolumeAttachment, how: Detach) -> Result<(), PublishError> {
-        let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
+        let secrets = secrets::read(&self.kube, how.secret.as_ref()).await;
+        let secrets = secrets::unless_missing(secrets)?;
         self.ours()?;
         let request = ControllerUnpublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;
+        let volume = request.volume_id.clone();
         csi.controller_unpublish_volume(request, self.timeout).await?;
+        self.context.freed.announce(&Freed::Volume(volume));
+        self.context.freed.announce(&Freed::Slot);
         self.mark_detached(attachment).await?;
         tracing::info!(attachment = attachment.name_any(), "detached");
         Ok(())
+    }
+
+    /// True if the attachment's name shows which of the driver's volumes it is for.
+    fn knows_by_name(&self, attachment: &VolumeAttachment) -> bool {
+        self.context.driver.can(ControllerCapability::ListVolumes)
+            && is_expected_name(&attachment.name_any())
+    }
+
+    /// Detaches the volume that the attachment was made for, without its PV. A volume that the
+    /// driver does not have is attached nowhere.
+    async fn detach_by_name(
+        &self,
+        attachment: &VolumeAttachment,
+        csi_node: Option<&CSINode>,
+    ) -> Result<(), PublishError> {
+        let node_id = self.rules.node_id_of(attachment, csi_node)?.to_owned();
+        let listed = list::published(&self.context.driver.csi, 0, self.timeout).await?;
+        let (name, node) = (attachment.name_any(), &attachment.spec.node_name);
+        let is_its = |handle: &String| expected_name(handle, &self.rules.driver, node) == name;
+        let Some(volume_id) = listed.into_keys().find(is_its) else {
+            tracing::info!(attachment = name, "neither the volume nor its PersistentVolume exists");
+            return self.mark_detached(attachment).await;
+        };
+        let request =
+            ControllerUnpublishVolumeRequest { volume_id, node_id, secrets: Default::default() };
+        self.detach(attachment, Detach { request, secret: None }).await
     }
 
     /// Removes the finalizer first: an attachment that has it would be detached again, attached or

@@ -443,3 +443,28 @@ fn intervals_of_nodes_differ() {
     let range = Duration::from_secs(54)..=Duration::from_secs(66);
     assert!(times.iter().all(|time| range.contains(time)));
 }
+
+/// The poll finds room that others freed: a program on the same disk, or a driver that announces
+/// nothing.
+#[test]
+fn more_room_than_was_published() {
+    let object = |capacity: Value| -> Arc<CSIStorageCapacity> {
+        Arc::new(crate::testing::read(
+            json!({"metadata": {"name": "c"}, "storageClassName": "fast", "capacity": capacity}),
+        ))
+    };
+    for (old, new, more) in [
+        (json!("1Gi"), json!("2Gi"), true),
+        (json!("1Gi"), json!("1Gi"), false),
+        (json!("2Gi"), json!("1Gi"), false),
+        (json!("0"), json!("1"), true),
+        (Value::Null, json!("1Gi"), true),
+        (json!("1Gi"), Value::Null, false),
+    ] {
+        let what = format!("{old} {new}");
+        let change = Change::Applied { old: Some(object(old)), new: object(new) };
+        assert_eq!(is_more(&change), more, "{what}");
+    }
+    let first = Change::Applied { old: None, new: object(json!("1Gi")) };
+    assert!(!is_more(&first), "no claim waited for the first look");
+}

@@ -91,6 +91,28 @@ impl<T: Send + Sync + 'static> Controller<T> {
         })
     }
 
+    /// Wakes the keys that wait for an object: when `name` names a changed object, it is looked up
+    /// with `waiting` after `delay`, outside the watch. `label` is that of [`Controller::work`].
+    pub fn wake<O: Resource, K, I>(
+        self,
+        label: &'static str,
+        watch: &Store<O>,
+        delay: Duration,
+        name: impl Fn(&Change<O>) -> Option<String> + Send + Sync + 'static,
+        queue: &Queue<K>,
+        waiting: impl Fn(&T, &str) -> I + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: Clone + Eq + Hash + Send + 'static,
+        I: IntoIterator<Item = K>,
+    {
+        let (names, queue) = (self.context.queue(), queue.clone());
+        self.feed_after(delay, watch, &names, name).work(label, &names, 1, move |this, name| {
+            waiting(&this, &name).into_iter().for_each(|key| queue.wake(key));
+            std::future::ready(Outcome::Done)
+        })
+    }
+
     fn on_change<O: Resource>(
         mut self,
         watch: &Store<O>,

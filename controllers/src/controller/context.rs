@@ -10,7 +10,7 @@ use crate::api::scope::Scope;
 use crate::cache::Caches;
 use crate::cache::caches::Wide;
 use crate::client::{Events, Kube, Leadership};
-use crate::csi::{Driver, Pools, Room};
+use crate::csi::{Driver, Freed, FreedSignal, Pools, Room};
 use crate::metrics::Metrics;
 use crate::queue::{Backoff, Queue};
 
@@ -31,6 +31,8 @@ pub struct Context {
     pub leader: Leadership,
     /// The signal that the driver's free capacity may have changed.
     pub room: Arc<Room>,
+    /// The signal that something became free that others wait for.
+    pub freed: FreedSignal,
     /// Set when the controllers must end.
     pub stop: CancellationToken,
     /// Flags that all controllers share.
@@ -70,6 +72,12 @@ impl Context {
             Scope::Node { .. } => true,
             Scope::Cluster | Scope::Leader => self.leader.leads(),
         }
+    }
+
+    /// Announces that a call freed space in a pool.
+    pub fn room_freed(&self) {
+        self.room.change();
+        self.freed.announce(&Freed::Room);
     }
 
     /// Creates an empty queue with the backoff from the command line.

@@ -21,7 +21,8 @@ impl EventKey for (String, String) {
 /// The controller that works on a queue. Most names of queues are upstream's.
 pub(super) fn controller_of(queue: &'static str) -> &'static str {
     match queue {
-        "claims" | "volumes" | "unsaved" | "classes" | "clone" | "restored" => "provisioner",
+        "claims" | "volumes" | "unsaved" | "clone" | "restored" => "provisioner",
+        _ if queue.starts_with("claims-of-") => "provisioner",
         "modifier" => "resizer",
         _ if queue.starts_with("csi-attacher-") => "attacher",
         _ if queue.starts_with("placement-") => "placement",
@@ -39,6 +40,7 @@ mod tests {
         for (queue, controller) in [
             ("claims", "provisioner"),
             ("restored", "provisioner"),
+            ("claims-of-classes", "provisioner"),
             ("csi-attacher-va", "attacher"),
             ("modifier", "resizer"),
             ("resizer", "resizer"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
-use crate::csi::{Csi, Driver, Pools};
+use crate::csi::{Csi, Driver, FreedSignal, Pools};
 use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
 
@@ -22,6 +22,8 @@ pub struct Setup {
     pub registration_endpoint: Option<PathBuf>,
     /// The pools on this node; unknown if the driver runs in another process.
     pub pools: Pools,
+    /// What the driver in this process announces as free. The controllers announce it as well.
+    pub freed: FreedSignal,
     /// The driver's own list of its volumes; empty if the driver runs in another process.
     pub inventory: Inventory,
     /// Node labels that the driver needs.
@@ -100,6 +102,7 @@ mod tests {
             node_deployment: node,
             registration_endpoint: node.then(|| "/csi.sock".into()),
             pools: Pools::default(),
+            freed: FreedSignal::default(),
             inventory: Inventory::default(),
             labels: None,
         }

@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
-use crate::client::{ApiError, EventKind};
+use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::finalizers;
-use crate::csi::{Call, Class, Failure, class};
+use crate::csi::{Call, Class, Failure, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;
@@ -67,6 +67,7 @@ impl Provisioner {
         }
         let Some(claim) = self.claims.get(uid).pop() else {
             self.in_flight.forget(uid);
+            self.for_room.leave(uid);
             return Outcome::Done;
         };
         let (decision, source) = match self.decision(&claim, None).await {
@@ -161,10 +162,12 @@ impl Provisioner {
 
     /// Adds the finalizer that protects a source until the volume exists.
     async fn add_source_finalizer(&self, source: &SourceObjects) -> Result<(), ApiError> {
-        if let Some(snapshot) = &source.snapshot {
+        // The API server accepts no finalizer for what is being deleted. The snapshot-controller
+        // keeps such a snapshot by the claim alone, and a source claim has the finalizer already.
+        if let Some(snapshot) = source.snapshot.as_ref().filter(|it| !it.is_deleting()) {
             finalizers::add(&self.kube, None, &**snapshot, SNAPSHOT_FINALIZER).await?;
         }
-        if let Some(claim) = &source.claim {
+        if let Some(claim) = source.claim.as_ref().filter(|it| !it.is_deleting()) {
             let watch = self.context.caches.claims();
             finalizers::add(&self.kube, Some(&watch), &**claim, CLONE_FINALIZER).await?;
         }
@@ -203,7 +206,11 @@ impl Provisioner {
     async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
         let claim = plan.draft.claim.clone();
         let since = Instant::now();
+        self.for_room.enter(&plan.uid().to_owned(), Freed::Room);
         let made = self.call(&plan, again).await;
+        if !matches!(&made, Err(error) if error.lacks_room()) {
+            self.for_room.leave(plan.uid());
+        }
         let volume = match made {
             Ok(Some(volume)) => volume,
             Ok(None) => {

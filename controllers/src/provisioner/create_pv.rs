@@ -60,7 +60,7 @@ impl Provisioner {
                     Ok(()) => {
                         self.in_flight.remove_pending_pv(name);
                         self.remove_source_finalizer(&pending.plan.draft).await;
-                        self.context.room.change();
+                        self.context.room_freed();
                         Outcome::Done
                     }
                     Err(error) => {

@@ -13,6 +13,7 @@ use crate::attacher;
 use crate::client::{ApiError, EventKind, Resource};
 use crate::controller::finalizers;
 use crate::controller::owner::Ownership;
+use crate::csi::Freed;
 use crate::queue::Outcome;
 use crate::secrets::{Credentials, TemplateError};
 
@@ -89,6 +90,7 @@ impl Provisioner {
     pub(super) async fn volume(&self, name: &str) -> Outcome {
         let watch = self.context.caches.volumes();
         let Some(volume) = watch.get(name) else {
+            self.for_volume.leave(name);
             return Outcome::Done;
         };
         if !self.is_ours(&volume) {
@@ -121,11 +123,15 @@ impl Provisioner {
     async fn delete(&self, volume: &PersistentVolume) -> Outcome {
         let since = Instant::now();
         let class = class_name(volume);
-        match self.deleted(volume).await {
+        let deleted = self.deleted(volume).await;
+        if deleted.is_ok() {
+            self.for_volume.leave(&volume.name_any());
+        }
+        match deleted {
             Ok(true) => {
                 let took = since.elapsed();
                 self.metrics.deleted(class, Some(took));
-                self.context.room.change();
+                self.context.room_freed();
                 Outcome::Done
             }
             Ok(false) => Outcome::Done,
@@ -170,6 +176,8 @@ impl Provisioner {
         let Some(volume_id) = pv::handle(&volume, &driver.name).map(str::to_owned) else {
             return Ok(false);
         };
+        // From here on, the end of a use is a reason to try again.
+        self.for_volume.enter(&name, Freed::Volume(volume_id.clone()));
         if let Some(node) = self.attached_to(&volume).await? {
             return Err(Obstacle::Attached { volume: name, node });
         }

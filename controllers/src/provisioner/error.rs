@@ -101,6 +101,12 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// True if another attempt may succeed once a pool of the same node has more room.
+    pub(crate) fn lacks_room(&self) -> bool {
+        matches!(self, Error::Create { code: tonic::Code::ResourceExhausted, state, .. }
+            if *state != State::Reschedule)
+    }
+
     /// The state after a failed attempt with this error.
     pub(crate) fn state(&self) -> State {
         match self {

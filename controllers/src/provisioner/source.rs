@@ -14,7 +14,7 @@ use crate::controller::owner::{Ownership, owner};
 use crate::csi::Pools;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
-use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
+use crate::api::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::{boolean, pv, quantity};
 
@@ -46,6 +46,9 @@ impl SourceError {
         SourceError::Unfit { what: what.to_owned(), why: why.into() }
     }
 }
+
+/// Why a source that was deleted before its claim was created cannot be used.
+const TOO_LATE: &str = "it is being deleted: create the claim again with another source";
 
 /// The existing objects of a data source: a snapshot and its content, or a claim and its volume.
 #[derive(Clone, Debug, Default)]
@@ -114,9 +117,8 @@ fn from_snapshot(
     let what = format!("VolumeSnapshot {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let snapshot = snapshot.ok_or_else(|| SourceError::missing(what.clone()))?;
-    let in_use = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
-    if snapshot.is_deleting() && !in_use {
-        return Err(unfit("it is being deleted"));
+    if !pvc::precedes_deletion(target.claim, &snapshot.metadata) {
+        return Err(unfit(TOO_LATE));
     }
     let status = snapshot.status.clone().unwrap_or_default();
     let bound = snapshot.bound_content();
@@ -194,8 +196,11 @@ fn from_claim(
     let what = format!("PersistentVolumeClaim {namespace}/{name}");
     let unfit = |why: &str| SourceError::unfit(&what, why);
     let source = source.ok_or_else(|| SourceError::missing(what.clone()))?;
-    if source.is_deleting() {
-        return Err(unfit("it is being deleted"));
+    // Without the finalizer, the source may be gone at any moment.
+    let is_kept = source.has_finalizer(CLONE_FINALIZER)
+        && pvc::precedes_deletion(target.claim, &source.metadata);
+    if source.is_deleting() && !is_kept {
+        return Err(unfit(TOO_LATE));
     }
     if pvc::phase(source) != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));

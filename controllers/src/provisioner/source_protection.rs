@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::cache::{Change, Index};
@@ -77,6 +78,18 @@ fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     }
 }
 
+/// A snapshot (by namespace and name) that may wait for the finalizer alone to be deleted.
+fn in_deletion(change: &Change<VolumeSnapshot>) -> Option<Named> {
+    match change {
+        Change::Applied { new, .. }
+            if new.is_deleting() && new.has_finalizer(SNAPSHOT_FINALIZER) =>
+        {
+            Some((new.namespace().unwrap_or_default(), new.name_any()))
+        }
+        _ => None,
+    }
+}
+
 /// True if only the finalizer keeps a deleted claim, and no clone waits for the claim.
 fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
     claim.is_deleting() && claim.has_finalizer(CLONE_FINALIZER) && !awaited
@@ -117,7 +130,12 @@ impl Protection {
         let claims = self.context.caches.claims();
         let threads = self.options.cloning_protection_threads;
         let with_snapshots = self.has_snapshots();
-        Controller::new(&self.context, self.clone())
+        let mut controller = Controller::new(&self.context, self.clone());
+        if with_snapshots {
+            let snapshots = self.context.caches.snapshots();
+            controller = controller.feed_after(SETTLED, &snapshots, &self.snapshots, in_deletion);
+        }
+        controller
             .after(|this| async move {
                 this.context.caches.claims().synced().await;
                 this.context.caches.volumes().synced().await;
@@ -144,6 +162,20 @@ impl Protection {
         self.context.caches.volumes().get(&name).is_some()
     }
 
+    /// The metadata of a source, if the caches show it.
+    fn metadata_of(&self, namespace: &str, asked: &DataSource) -> Option<ObjectMeta> {
+        let caches = &self.context.caches;
+        match asked {
+            DataSource::Snapshot(name) if self.has_snapshots() => {
+                caches.snapshots().get_in(namespace, name).map(|it| it.metadata.clone())
+            }
+            DataSource::Claim(name) => {
+                caches.claims().get_in(namespace, name).map(|it| it.metadata.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// True if a claim, other than the one of this UID, waits for a volume from this source.
     pub(super) fn is_awaited(
         &self,
@@ -154,8 +186,11 @@ impl Protection {
         let Some(key) = key(namespace, asked) else {
             return false;
         };
+        let source = self.metadata_of(namespace, asked);
+        // Claims that came after the deletion of their source do not get it.
         let others = |claim: &&Arc<PersistentVolumeClaim>| {
-            but.is_none() || claim.metadata.uid.as_deref() != but
+            (but.is_none() || claim.metadata.uid.as_deref() != but)
+                && source.as_ref().is_none_or(|it| pvc::precedes_deletion(claim, it))
         };
         let waiting = self.awaited.get(&key);
         // A claim with a PersistentVolume may not be bound to it yet.

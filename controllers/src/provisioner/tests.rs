@@ -12,12 +12,14 @@ use crate::api::scope::SELECTED_NODE;
 use crate::client::Leadership;
 use crate::csi::Driver;
 use crate::csi::driver::Service;
+use crate::queue::Outcome;
 use crate::testing::{self, Fault, World, node_scope, options};
 
 mod deleting;
 mod driver;
 mod narrow;
 mod placing;
+mod waking;
 use driver::TestDriver;
 
 const PV: &str = "persistentvolumes/pvc-u-1";
@@ -37,8 +39,14 @@ fn rig(scope: Scope, topology: bool) -> Rig {
     use ControllerCapability::*;
     let mut services = vec![Service::ControllerService];
     services.extend(topology.then_some(Service::VolumeAccessibilityConstraints));
-    let can =
-        [CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume, PublishUnpublishVolume, GetVolume];
+    let can = [
+        CreateDeleteVolume,
+        CreateDeleteSnapshot,
+        CloneVolume,
+        PublishUnpublishVolume,
+        GetVolume,
+        ModifyVolume,
+    ];
     let (mut world, driver) = (World::new(&[]), TestDriver::default());
     let csi = driver.serve(&world.api);
     world.context.driver = Arc::new(Driver::with(csi, "d", &services, &can, &[]));

@@ -104,6 +104,27 @@ async fn news_bring_a_failed_key_forward_but_its_failures_count_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wake_brings_a_key_forward_and_forgets_its_failures() {
+    let queue = queue();
+    queue.add("a");
+    for seconds in [1, 2, 4, 8] {
+        now(&queue).await.unwrap().end(Outcome::Failed);
+        advance(Duration::from_secs(seconds)).await;
+    }
+    now(&queue).await.unwrap().end(Outcome::Failed);
+    queue.wake("a");
+    now(&queue).await.unwrap().end(Outcome::Failed);
+    assert_eq!(queue.failures(&"a"), 1);
+    advance(START).await;
+    // A wake during the work is not lost: the answer may be older than it.
+    let item = now(&queue).await.unwrap();
+    queue.wake("a");
+    item.end(Outcome::Failed);
+    assert_eq!(key_now(&queue).await, Some("a"));
+    assert_eq!(key_now(&queue).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn outcomes_say_when_to_come_back() {
     let queue = queue();
     queue.add("a");

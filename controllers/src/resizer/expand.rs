@@ -18,9 +18,9 @@ use super::claim::{
 use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
-use super::{Key, ResizeError, Resizer, Users, outcome_of, too_early};
+use super::{Key, ResizeError, Resizer, Users, may_lack_room, outcome_of, too_early};
 use crate::api::{pv, pvc, quantity};
-use crate::csi::{Call, Class, class};
+use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;
 
 /// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
@@ -49,6 +49,7 @@ impl Resizer {
     /// Reconciles the size of a claim's volume.
     pub(super) async fn expand_claim(&self, key: &Key) -> Outcome {
         let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
+            self.for_room.leave(key);
             return Outcome::Done;
         };
         match self.try_expand(key, claim).await {
@@ -85,7 +86,12 @@ impl Resizer {
         }
         let message = format!("Expanding volume {} to {}", volume.name_any(), target.0);
         self.context.events.normal(marked.as_ref(), "Resizing", message);
-        match self.call(&volume, target).await {
+        self.for_room.enter(key, Freed::Room);
+        let called = self.call(&volume, target).await;
+        if !may_lack_room(&called) {
+            self.for_room.leave(key);
+        }
+        match called {
             Ok(expanded) => {
                 self.remember(key, |memory| {
                     memory.final_error = false;

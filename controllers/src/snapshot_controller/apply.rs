@@ -276,6 +276,13 @@ impl Controller {
         };
         if let Some(finalizers) = self.watches.released(&claim, None) {
             self.set_finalizers(claims, &*claim, finalizers).await?;
+        } else if claim.is_deleting() && claim.has_finalizer(names::CLAIM_AS_SOURCE) {
+            let keeping = names::some_of(&self.watches.keeping(&claim, None));
+            let message = format!(
+                "The claim stays until these snapshots of it are taken: {keeping}. Delete those \
+                 that cannot be taken"
+            );
+            self.context.events.waits(&*claim, "ClaimDeletePending", message);
         }
         Ok(Outcome::Done)
     }

@@ -7,9 +7,10 @@ use kube::ResourceExt;
 
 use super::decide::Facts;
 use super::kind::Kind;
-use super::names;
-use crate::api::names::SNAPSHOT_GROUP;
-use crate::api::pvc;
+use super::names::{self, BindState};
+use super::snapshot::Snapshots;
+use crate::api::names::{SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
+use crate::api::{pv, pvc};
 use crate::cache::{Caches, Index, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{
@@ -32,7 +33,7 @@ pub(super) struct Watches {
     /// Nodes, if contents are labelled with their node.
     pub(super) nodes: Option<Store<Node>>,
     /// Claims that are being restored, by their source snapshot.
-    pub(super) restoring: Index<PersistentVolumeClaim>,
+    restoring: Index<PersistentVolumeClaim>,
     /// Claims with the snapshot source finalizer, all under one key.
     protected: Index<PersistentVolumeClaim>,
     /// Snapshots by their source claim.
@@ -119,10 +120,45 @@ impl Watches {
         but: Option<&VolumeSnapshot>,
     ) -> Option<Vec<String>> {
         let finalizers = names::without(claim, &[names::CLAIM_AS_SOURCE])?;
-        let snapshots = self.of_claim.get(&names::path(claim));
+        self.keeping(claim, but).is_empty().then_some(finalizers)
+    }
+
+    /// The claims that keep a snapshot, because they are, or may yet be, restored from it. Only a
+    /// ready snapshot can be a source, and a deleted one only for earlier claims. The finalizer
+    /// says that a provisioner reads the snapshot now.
+    pub(super) fn restoring_from(&self, snapshot: &VolumeSnapshot) -> Vec<String> {
+        let status = snapshot.status.as_ref();
+        let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
+        let is_read = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
+        let keeps = |claim: &Arc<PersistentVolumeClaim>| {
+            is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
+        };
+        let claims = self.restoring.get(&names::path(snapshot)).into_iter();
+        claims.filter(keeps).map(|claim| claim.name_any()).collect()
+    }
+
+    /// The content that a snapshot has, if the cache shows it.
+    fn content_of(&self, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeSnapshotContent>> {
+        let name = Snapshots::expected_content(snapshot)?;
+        self.contents.get(&name).filter(|content| {
+            names::bind_state(&content.spec.volume_snapshot_ref, snapshot) != BindState::Other
+        })
+    }
+
+    /// The names of the snapshots that keep a claim, but for one.
+    pub(super) fn keeping(
+        &self,
+        claim: &PersistentVolumeClaim,
+        but: Option<&VolumeSnapshot>,
+    ) -> Vec<String> {
+        let volume = self.volume_of(claim);
+        let handle = volume.as_deref().and_then(pv::csi).map(|csi| csi.volume_handle.clone());
         let is_other = |one: &VolumeSnapshot| but.is_none_or(|but| but.uid() != one.uid());
-        let is_needed = |one: &Arc<VolumeSnapshot>| is_other(one) && needs_claim(one);
-        (!snapshots.iter().any(is_needed)).then_some(finalizers)
+        let keeps = |one: &Arc<VolumeSnapshot>| {
+            is_other(one) && needs_claim(one, self.content_of(one).as_deref(), handle.as_deref())
+        };
+        let snapshots = self.of_claim.get(&names::path(claim)).into_iter();
+        snapshots.filter(keeps).map(|snapshot| snapshot.name_any()).collect()
     }
 
     /// The volume that a claim names, if it exists.
@@ -131,12 +167,26 @@ impl Watches {
     }
 }
 
-/// True if the snapshot may still be taken, so its claim must stay.
-pub(super) fn needs_claim(snapshot: &VolumeSnapshot) -> bool {
+/// True if the snapshot may still be taken of the volume with this handle, so its claim must stay.
+/// Without a content, the snapshotter takes nothing. Then a snapshot with an error is broken: it
+/// lacks a class, for example. If it is repaired, it asks for its claim again. A content of another
+/// volume was made for an earlier claim of the same name.
+pub(super) fn needs_claim(
+    snapshot: &VolumeSnapshot,
+    content: Option<&VolumeSnapshotContent>,
+    volume: Option<&str>,
+) -> bool {
     let status = snapshot.status.as_ref();
     let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
     let given_up = snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE);
-    !is_ready && !given_up
+    let may_be_taken = match content {
+        None => status.is_none_or(|status| status.error.is_none()),
+        Some(content) => {
+            let taken_of = content.spec.source.volume_handle.as_deref();
+            taken_of.is_none_or(|handle| volume.is_none_or(|volume| volume == handle))
+        }
+    };
+    !is_ready && !given_up && may_be_taken
 }
 
 /// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is

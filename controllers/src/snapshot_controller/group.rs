@@ -126,8 +126,7 @@ impl Kind for Groups {
         };
         let owned = all.of_group.get(&names::path(group)).into_iter();
         let owned: Vec<_> = owned.filter(is_owned).collect();
-        let is_wanted =
-            |one: &&Arc<VolumeSnapshot>| !all.restoring.get(&names::path(&***one)).is_empty();
+        let is_wanted = |one: &&Arc<VolumeSnapshot>| !all.restoring_from(one).is_empty();
         GroupFacts {
             claims: claims
                 .into_iter()

@@ -86,6 +86,16 @@ pub(super) fn bind_state<K: ResourceExt>(reference: &ObjectReference, object: &K
     }
 }
 
+/// The first of these names, for a message.
+pub(super) fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// The finalizers plus `more`; `None` if the object has them all.
 pub(super) fn with<K: ResourceExt>(object: &K, more: &[&str]) -> Option<Vec<String>> {
     let mut all = object.finalizers().to_vec();

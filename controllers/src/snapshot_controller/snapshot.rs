@@ -14,7 +14,7 @@ use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
-use crate::api::quantity;
+use crate::api::{pv, quantity};
 use crate::client::Resource;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
@@ -38,8 +38,8 @@ pub(super) struct SnapshotFacts {
     pub(super) released_claim: Option<Vec<String>>,
     /// The volume that the claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
-    /// The number of claims that are being restored from the snapshot.
-    pub(super) restoring: usize,
+    /// The names of the claims that are, or may yet be, restored from the snapshot.
+    pub(super) restoring: Vec<String>,
     /// The group that the snapshot names in its owner references or status, if it exists.
     pub(super) group: Option<Arc<VolumeGroupSnapshot>>,
     /// The group of the content, found by the CSI group snapshot's ID.
@@ -138,7 +138,7 @@ impl Kind for Snapshots {
             volume: its.and_then(|claim| all.volume_of(claim)),
             released_claim: its.and_then(|claim| all.released(claim, Some(snapshot))),
             claim,
-            restoring: all.restoring.get(&names::path(snapshot)).len(),
+            restoring: all.restoring_from(snapshot),
             group: group_of(all, snapshot),
             group_of_content: group_of_content(all, content),
         }
@@ -193,12 +193,23 @@ impl Kind for Snapshots {
     }
 
     fn before_status(
-        _: &Facts,
-        _: &Self::Content,
+        facts: &Facts,
+        content: &Self::Content,
         bind_state: BindState,
     ) -> Result<Option<Step<Self>>, Failure> {
-        let waits = bind_state == BindState::Free;
-        Ok(waits.then(|| Step::Wait("its content is not bound to it yet".to_owned())))
+        if bind_state == BindState::Free {
+            return Ok(Some(Step::Wait("its content is not bound to it yet".to_owned())));
+        }
+        // The claim was released while this snapshot had an error.
+        let claim = facts.own.claim.as_deref().filter(|claim| !claim.is_deleting());
+        let volume = facts.own.volume.as_deref().and_then(pv::csi);
+        let handle = volume.map(|csi| csi.volume_handle.as_str());
+        let claim = claim.filter(|_| {
+            !Self::is_member(&facts.snapshot)
+                && gather::needs_claim(&facts.snapshot, Some(content), handle)
+        });
+        let finalizers = claim.and_then(|it| names::with(it, &[names::CLAIM_AS_SOURCE]));
+        Ok(finalizers.map(|finalizers| Step::Own(SnapshotStep::ClaimFinalizers(finalizers))))
     }
 
     fn copy_status(facts: &Facts, content: &Self::Content) -> Step<Self> {
@@ -221,10 +232,12 @@ impl Kind for Snapshots {
             return Step::Done;
         }
         let content = decide::bound_content(facts);
-        let restoring = facts.own.restoring;
-        if content.is_some() && restoring > 0 {
+        let restoring = &facts.own.restoring;
+        if content.is_some() && !restoring.is_empty() {
             return Step::BlockDeletion(format!(
-                "{restoring} claims are being restored from this snapshot"
+                "{} claims are being restored from this snapshot: {}",
+                restoring.len(),
+                names::some_of(restoring)
             ));
         }
         if let Some(group) = &facts.own.group {

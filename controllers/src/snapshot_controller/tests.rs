@@ -204,3 +204,87 @@ async fn missing_classes_are_created_and_existing_ones_stay() {
         assert_eq!(made, [expected]);
     }
 }
+
+/// A claim that is restored from `snap`, created in this second.
+fn restored_claim(second: u8) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "copy", "namespace": "team",
+            "creationTimestamp": format!("2026-01-01T00:00:0{second}Z")},
+        "spec": {"dataSource":
+            {"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": "snap"}},
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// The snapshot is deleted in second 5. A claim that came later must not keep it: the provisioner
+/// does not restore from it, so neither would ever end.
+#[tokio::test]
+async fn a_deleted_snapshot_waits_only_for_claims_that_came_before() {
+    use crate::api::names::SNAPSHOT_FINALIZER;
+    let (ready, not) = (json!({"readyToUse": true}), json!({"readyToUse": false}));
+    for (created, status, is_read, kept) in [
+        (4, &ready, false, true),
+        (5, &ready, false, true),
+        (6, &ready, false, false),
+        // A provisioner reads it now.
+        (6, &ready, true, true),
+        (4, &not, true, true),
+        // No claim can be restored from it, and it does not become ready any more.
+        (4, &not, false, false),
+    ] {
+        let mut world = World::new(&[]);
+        let controller = controller(&world);
+        let mut snapshot = deleted_snapshot("snap");
+        snapshot["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:05Z");
+        snapshot["metadata"]["uid"] = json!("u");
+        snapshot["status"] = status.clone();
+        if is_read {
+            let finalizers = snapshot["metadata"]["finalizers"].as_array_mut().expect("a list");
+            finalizers.push(json!(SNAPSHOT_FINALIZER));
+        }
+        world.add(&controller.watches.snapshots, snapshot);
+        world.add(
+            &controller.watches.contents,
+            json!({
+                "apiVersion": format!("{SNAPSHOT_GROUP}/v1"), "kind": "VolumeSnapshotContent",
+                "metadata": {"name": "snapcontent-u"},
+                "spec": {
+                    "volumeSnapshotRef": {"namespace": "team", "name": "snap", "uid": "u"},
+                    "deletionPolicy": "Delete", "driver": "csi.example",
+                    "source": {"volumeHandle": "vol-1"},
+                },
+            }),
+        );
+        world.add(&controller.watches.claims, restored_claim(created));
+        let worked = controller.work(snapshot_of("snap")).await;
+        let what = format!("{created} {status} {is_read}: {worked:?}");
+        let event = world.events().pop().unwrap_or_default();
+        assert_eq!(event.contains("being restored from this snapshot: copy"), kept, "{what}");
+        let content = world.api.get("volumesnapshotcontents/snapcontent-u");
+        assert_eq!(content.is_some(), kept, "{what}");
+    }
+}
+
+/// A claim is deleted, and one of its snapshots names a class that does not exist.
+#[tokio::test]
+async fn a_broken_snapshot_keeps_no_claim() {
+    let broken = json!({"status": {"error": {"message": "there is no VolumeSnapshotClass x"}}});
+    for (change, kept) in [(json!({}), true), (broken, false)] {
+        let mut world = World::new(&[]);
+        let controller = controller(&world);
+        let mut claim = protected_claim();
+        claim["metadata"]["deletionTimestamp"] = json!(DELETED);
+        world.add(&controller.watches.claims, claim);
+        let mut other = deleted_snapshot("other");
+        other["metadata"]["deletionTimestamp"] = Value::Null;
+        world.add(&controller.watches.snapshots, crate::testing::with(other, change));
+        let key = Key::Release("team".to_owned(), "data".to_owned());
+        assert_eq!(controller.work(key).await, Outcome::Done);
+        let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
+        let finalizers = claim["metadata"]["finalizers"].as_array().expect("a list").len();
+        assert_eq!(finalizers == 2, kept, "{claim}");
+        let reported = world.events().iter().any(|event| event.contains("are taken: other."));
+        assert_eq!(reported, kept);
+    }
+}

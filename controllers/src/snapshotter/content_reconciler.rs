@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::Value;
+use tonic::Code;
 
 use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
@@ -12,12 +13,12 @@ use super::decide::{Step, next_step};
 use super::parameters::{self, DELETION_POLICY};
 use crate::api::names::RESERVED;
 use crate::api::secret_template::{self, SnapshotVariables};
-use crate::cache::{Caches, Store};
+use crate::cache::{Caches, Index, Store};
 use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
-use crate::csi::{Call, Class, Failure, class};
-use crate::queue::Outcome;
-use crate::secrets::{self, Credentials};
+use crate::csi::{Call, Class, Failure, Freed, Waiters, class};
+use crate::queue::{Outcome, Queue};
+use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::content::{Class as SnapshotClass, Content};
 
 /// A kind of contents, and the CSI calls for it.
@@ -31,8 +32,9 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// The request that deletes a snapshot.
     type Deletion: Send;
 
-    /// The names of the queues: one for this process's contents, one for those without an owner.
-    const QUEUES: (&'static str, &'static str);
+    /// The names of the queues: for this process's contents, for those without an owner, and for
+    /// classes.
+    const QUEUES: (&'static str, &'static str, &'static str);
     /// The CSI call that takes a snapshot.
     const CALL: &'static str;
     /// The class parameter for the secret of read calls.
@@ -102,18 +104,32 @@ pub(super) struct Reconciler<K: Kind> {
     pub(super) shared: Shared,
     contents: ContentClient<K::Content>,
     classes: Store<K::Class>,
+    /// Contents that wait for room in a pool.
+    pub(super) for_room: Waiters<String>,
+    /// Contents that are not ready, by class.
+    by_class: Index<K::Content>,
 }
 
 impl<K: Kind> Reconciler<K> {
-    pub(super) fn new(shared: Shared) -> Self {
+    /// Creates a reconciler of the keys in a queue.
+    pub(super) fn new(shared: Shared, queue: &Queue<String>) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
-        let kube = shared.kube.clone();
-        Reconciler { contents: ContentClient { kube, watch }, classes, shared }
+        let (kube, queue) = (shared.kube.clone(), queue.clone());
+        let for_room =
+            Waiters::new(&shared.context.freed, move |name: &String| queue.wake(name.clone()));
+        let by_class = watch.index(class_of_unready);
+        Reconciler { contents: ContentClient { kube, watch }, classes, for_room, by_class, shared }
+    }
+
+    /// The contents that may wait for a class.
+    pub(super) fn of_class(&self, class: &str) -> impl Iterator<Item = String> + use<K> {
+        self.by_class.get(class).into_iter().map(|content| content.name_any())
     }
 
     /// Takes the next step for one content.
     pub(super) async fn reconcile(&self, name: &str) -> Outcome {
         let Some(content) = self.contents.watch.get(name) else {
+            self.for_room.leave(name);
             return Outcome::Done;
         };
         if !self.serves(&content) {
@@ -222,7 +238,13 @@ impl<K: Kind> Reconciler<K> {
     async fn create(&self, content: &K::Content) -> Result<K::Content, WorkError> {
         let making = self.making(content).await?;
         let marked = self.contents.begin(content, self.label(content)).await?;
-        let reported = match K::make(&self.shared, making).await {
+        let name = content.name_any();
+        self.for_room.enter(&name, Freed::Room);
+        let made = K::make(&self.shared, making).await;
+        if !matches!(&made, Err(failure) if failure.code() == Code::ResourceExhausted) {
+            self.for_room.leave(&name);
+        }
+        let reported = match made {
             Ok(reported) => reported,
             Err(failure) => {
                 if class(Call::Snapshot, &failure) == Class::Final {
@@ -257,6 +279,10 @@ impl<K: Kind> Reconciler<K> {
         };
         let secrets = match self.secrets(content).await {
             Ok(secrets) => secrets,
+            Err(WorkError::Secret(error @ SecretError::Missing { .. })) => {
+                tracing::warn!(content = content.name_any(), %error, "deleting without the secret");
+                Credentials::new()
+            }
             Err(error) => return report("Failed to get snapshot credentials", error),
         };
         let deletion = match K::deletion(content, handle, secrets) {
@@ -270,7 +296,7 @@ impl<K: Kind> Reconciler<K> {
         if let Err(failure) = K::delete(&self.shared, deletion).await {
             return report(K::DELETE.message, failure.into());
         }
-        self.shared.context.room.change();
+        self.shared.context.room_freed();
         // Once the status is cleared, the snapshot is not deleted again.
         match self.contents.record(adopted, |_| Some(K::cleared())).await {
             Ok(cleared) => quiet(content, self.contents.release(&cleared).await),
@@ -350,4 +376,11 @@ impl<K: Kind> Reconciler<K> {
         let secret = secret_template::of_snapshot_class(parameters, K::ASKING, variables)?;
         Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
     }
+}
+
+/// The index key of a content that is not ready: its class.
+fn class_of_unready<K: Content>(content: &K) -> Vec<String> {
+    let view = content.view();
+    let class = view.class.filter(|_| !view.is_ready());
+    class.map(str::to_owned).into_iter().collect()
 }

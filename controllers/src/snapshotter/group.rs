@@ -25,8 +25,8 @@ impl Kind for Groups {
     type Snapshot = csi::VolumeGroupSnapshot;
     type Deletion = csi::DeleteVolumeGroupSnapshotRequest;
 
-    const QUEUES: (&'static str, &'static str) =
-        ("snapshotter-groupcontent", "snapshotter-stray-groupcontent");
+    const QUEUES: (&'static str, &'static str, &'static str) =
+        ("snapshotter-groupcontent", "snapshotter-stray-groupcontent", "snapshotter-groupclass");
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
     const CREATE: EventTemplate = EventTemplate {

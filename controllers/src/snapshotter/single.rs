@@ -27,8 +27,8 @@ impl Kind for Singles {
     type Snapshot = csi::Snapshot;
     type Deletion = csi::DeleteSnapshotRequest;
 
-    const QUEUES: (&'static str, &'static str) =
-        ("snapshotter-content", "snapshotter-stray-content");
+    const QUEUES: (&'static str, &'static str, &'static str) =
+        ("snapshotter-content", "snapshotter-stray-content", "snapshotter-class");
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
     const CREATE: EventTemplate =

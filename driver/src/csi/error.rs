@@ -66,10 +66,12 @@ impl Error {
     /// succeeds, and a user could not ask for less.
     pub(crate) fn of_expansion(error: storage::Error) -> Error {
         match error {
-            storage::Error::NoRoom { .. } => Error::OutOfRange(format!(
-                "capacity_range: {error}; the volume keeps its size: request less, or free some \
+            storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. } => {
+                Error::OutOfRange(format!(
+                    "capacity_range: {error}; the volume keeps its size: request less, or free some \
                  space in the pool"
-            )),
+                ))
+            }
             error => error.into(),
         }
     }
@@ -78,7 +80,7 @@ impl Error {
     /// INVALID_ARGUMENT for final.
     pub(crate) fn of_modification(error: storage::Error) -> Error {
         match error {
-            storage::Error::NoRoom { .. } => invalid(
+            storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. } => invalid(
                 "mutable_parameters",
                 format!(
                     "{error}; the volume keeps its parameters: choose others, or free some space \

@@ -7,6 +7,7 @@ use super::dispatch::service;
 use super::lanes::Lane;
 use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
+use crate::storage::Freed;
 
 service! {
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
@@ -16,14 +17,16 @@ service! {
         in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(|s| s.key.text())),
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets],
+        freeing |_| Freed::Room;
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
         -> ControllerPublishVolumeResponse
         about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id),
         but for [secrets, volume_context];
     "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
         -> ControllerUnpublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets],
+        freeing |r| Freed::Volume(r.volume_id.clone());
     "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse
         about |r| &r.volume_id;
@@ -45,7 +48,8 @@ service! {
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id,
-        holding |r| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets];
+        holding |r| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets],
+        freeing |_| Freed::Room;
     "ListSnapshots" list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse
         about |r| if r.snapshot_id.is_empty() { &r.source_volume_id } else { &r.snapshot_id };
     "GetSnapshot" get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse
@@ -58,7 +62,8 @@ service! {
         about |r| &r.volume_id;
     "ControllerModifyVolume" controller_modify_volume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets],
+        freeing |_| Freed::Room;
 }
 
 /// The snapshot or volume that a new volume is copied from.

@@ -2,8 +2,8 @@
 //!
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
 //! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It also names the
-//! lock keys (see [operation_locks](super::operation_locks)) and the fields that do not affect the
-//! answer.
+//! lock keys (see [operation_locks](super::operation_locks)), the fields that do not affect the
+//! answer, and what the RPC frees.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::deadline::patience;
 use super::event_fields::EventFields;
 use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
-use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks};
-use crate::storage::{GroupId, Pools, SnapshotId, VolumeHandle};
+use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
+use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
 /// A request as the dispatcher sees it.
 pub(crate) trait Call: EventFields + Send + Sized + 'static {
@@ -32,6 +32,9 @@ pub(crate) trait Call: EventFields + Send + Sized + 'static {
     fn lane(&self, pools: &Pools) -> Lane {
         Lane::of_ids(pools, [self.about()])
     }
+
+    /// What a success frees for others that wait.
+    fn frees(&self) -> Option<Freed>;
 
     /// A digest of all fields that affect the answer.
     fn fingerprint(&self) -> Fingerprint;
@@ -87,7 +90,8 @@ impl Dispatcher {
         } else {
             let threads = self.lanes.threads(&lane, Work::Change);
             let fingerprint = request.fingerprint();
-            let operation = Operation { method: C::METHOD, holds, fingerprint, patience };
+            let then = request.frees().map(|freed| announcing(&self.pools, freed));
+            let operation = Operation { method: C::METHOD, holds, fingerprint, patience, then };
             let event = report.event();
             let work = move || match event {
                 Some(event) => event.run(|| work(&service, request)),
@@ -98,6 +102,11 @@ impl Dispatcher {
         report.end_with(answer.as_ref().map(EventFields::event_fields));
         answer.map(Response::new)
     }
+}
+
+fn announcing(pools: &Arc<Pools>, freed: Freed) -> Then {
+    let pools = pools.clone();
+    Box::new(move || pools.freed().announce(freed))
 }
 
 /// The name that a volume, snapshot or group was created with.
@@ -120,7 +129,8 @@ macro_rules! service {
             $rpc:literal $method:ident($request:ident) -> $response:ident
             about $about:expr
             $(, in $lane:expr)?
-            $(, holding $holds:expr, but for [$($ignored:ident),*])?;
+            $(, holding $holds:expr, but for [$($ignored:ident),*])?
+            $(, freeing $freed:expr)?;
         )+
     ) => {
         pub(crate) struct $name {
@@ -132,6 +142,7 @@ macro_rules! service {
             $request, concat!("/", $full, "/", $rpc), $about
             $(, in $lane)?
             $(, $holds, [$($ignored),*])?
+            $(, freeing $freed)?
         })+
 
         #[tonic::async_trait]
@@ -154,6 +165,7 @@ macro_rules! call {
         $request:ident, $method:expr, $about:expr
         $(, in $lane:expr)?
         $(, $holds:expr, [$($ignored:ident),*])?
+        $(, freeing $freed:expr)?
     ) => {
         impl $crate::grpc::dispatch::Call for hostloop_proto::csi::$request {
             const METHOD: &'static str = $method;
@@ -179,6 +191,15 @@ macro_rules! call {
                     lane(self, pools)
                 }
             )?
+
+            fn frees(&self) -> Option<$crate::storage::Freed> {
+                $(
+                    let freed: fn(&Self) -> $crate::storage::Freed = $freed;
+                    return Some(freed(self));
+                )?
+                #[allow(unreachable_code, reason = "of a row that frees something")]
+                None
+            }
 
             fn fingerprint(&self) -> $crate::grpc::operation_locks::Fingerprint {
                 #[allow(unused_mut, reason = "of a row that has no fields to leave out")]

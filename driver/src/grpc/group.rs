@@ -6,6 +6,7 @@ use super::dispatch::service;
 use super::lanes::Lane;
 use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
+use crate::storage::Freed;
 
 service! {
     GroupService: "csi.v1.GroupController", group_controller_server::GroupController,
@@ -27,7 +28,8 @@ service! {
             let members = r.snapshot_ids.iter().map(String::as_str);
             Lane::of_ids(pools, members.chain([r.group_snapshot_id.as_str()]))
         },
-        holding old_group, but for [secrets];
+        holding old_group, but for [secrets],
+        freeing |_| Freed::Room;
     "GetVolumeGroupSnapshot" get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
         -> GetVolumeGroupSnapshotResponse
         about |r| &r.group_snapshot_id;

@@ -4,6 +4,8 @@ use super::dispatch::service;
 use super::lanes::Lane;
 use super::operation_locks::Key;
 use crate::node::Node;
+use crate::storage::{Freed, VolumeHandle};
+use hostloop_proto::csi;
 
 service! {
     NodeService: "csi.v1.Node", node_server::Node, done by Node;
@@ -13,7 +15,8 @@ service! {
         but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [],
+        freeing |r| Freed::Volume(r.volume_id.clone());
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
         about |r| &r.volume_id,
@@ -22,7 +25,8 @@ service! {
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [];
+        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [],
+        freeing unpublished;
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
         -> NodeGetVolumeStatsResponse
         about |r| &r.volume_id;
@@ -39,4 +43,12 @@ service! {
         about |_| "";
     "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
         about |_| "";
+}
+
+/// An inline volume is deleted when it is unpublished.
+fn unpublished(request: &csi::NodeUnpublishVolumeRequest) -> Freed {
+    match request.volume_id.parse() {
+        Ok(VolumeHandle::Inline(_)) => Freed::Room,
+        _ => Freed::Volume(request.volume_id.clone()),
+    }
 }

@@ -151,7 +151,12 @@ pub struct Operation {
     pub fingerprint: Fingerprint,
     /// How long the caller waits for earlier requests.
     pub patience: Duration,
+    /// Called after a success, once the objects are released and before the answer.
+    pub then: Option<Then>,
 }
+
+/// What follows a success. It must not block.
+pub type Then = Box<dyn FnOnce() + Send>;
 
 /// The answer of the work, shared by all callers that joined it.
 type Answer = Result<Arc<dyn Any + Send + Sync>, Status>;
@@ -299,7 +304,7 @@ impl OperationLocks {
     pub async fn run<R, E>(
         &self,
         threads: Arc<Semaphore>,
-        operation: Operation,
+        mut operation: Operation,
         work: impl FnOnce() -> Result<R, E> + Send + 'static,
     ) -> Result<R, Status>
     where
@@ -307,6 +312,7 @@ impl OperationLocks {
         E: Into<Status> + 'static,
     {
         let (method, patience) = (operation.method, operation.patience);
+        let then = operation.then.take();
         let (job, mut answer) = match self.take(operation)? {
             // The job's end must end its channel, so a caller can't keep the job.
             Ticket::Joined(job) => (Arc::downgrade(&job), job.answer.subscribe()),
@@ -318,7 +324,7 @@ impl OperationLocks {
                     }
                     // The semaphore is never closed.
                     let _thread = threads.acquire_owned().await;
-                    let done = tokio::task::spawn_blocking(move || perform(turn, work));
+                    let done = tokio::task::spawn_blocking(move || perform(turn, work, then));
                     // `perform` has already answered after a panic.
                     let _ = done.await;
                 });
@@ -414,7 +420,7 @@ impl OperationLocks {
 
 /// Runs the work, ends the job, then answers. In this order, a caller's next RPC on the same volume
 /// is not aborted because of the RPC that was just answered.
-fn perform<R, E>(turn: Turn, work: impl FnOnce() -> Result<R, E>)
+fn perform<R, E>(turn: Turn, work: impl FnOnce() -> Result<R, E>, then: Option<Then>)
 where
     R: Send + Sync + 'static,
     E: Into<Status>,
@@ -424,6 +430,9 @@ where
     let code = answer.as_ref().map_or_else(|s| s.code(), |_| Code::Ok);
     let job = turn.job.clone();
     drop(turn);
+    if let Some(then) = then.filter(|_| answer.is_ok()) {
+        then();
+    }
     if job.answer.send(Some(answer)).is_err()
         && let Some(subject) = job.holds.first()
     {

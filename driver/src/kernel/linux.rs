@@ -32,6 +32,7 @@ mod uevents;
 mod unmount;
 
 pub use known::MountQueries;
+pub use uevents::LoopNotices;
 
 /// The kernel of this machine, as seen from this process's mount namespace.
 #[derive(Debug, Default)]

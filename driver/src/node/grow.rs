@@ -194,7 +194,9 @@ impl Node {
         // ext4 zeroes its new inode tables, which punches holes into the image.
         self.pools.refill_thick(record, image).map_err(|error| match error {
             // The filesystem has grown: this is no refusal.
-            error @ storage::Error::NoRoom { .. } => Error::ResourceExhausted(error.to_string()),
+            error @ (storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. }) => {
+                Error::ResourceExhausted(error.to_string())
+            }
             error => error.into(),
         })
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hostloop_controllers::cli::Args;
-use hostloop_controllers::csi::{Csi, Driver, Pools as OwnPools};
+use hostloop_controllers::csi::{Csi, Driver, Freed, FreedSignal, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
 use hostloop_controllers::tasks::{Ended, Tasks};
@@ -22,7 +22,7 @@ use crate::csi::identity;
 use crate::csi::topology::Topology;
 use crate::grpc::Server;
 use crate::grpc::http::Shown;
-use crate::storage::{Pools, VolumeRecord};
+use crate::storage::{self, Pools, VolumeRecord};
 
 /// The controllers, ready to start.
 pub(super) struct Loops {
@@ -39,6 +39,11 @@ impl Loops {
         endpoint: &Path,
         labels: Option<NodeLabels>,
     ) -> Self {
+        let freed = FreedSignal::default();
+        pools.freed().listen({
+            let freed = freed.clone();
+            move |announced| freed.announce(&announced.into())
+        });
         let setup = Setup {
             args,
             // The driver in this process chooses the default.
@@ -46,6 +51,7 @@ impl Loops {
             driver: Source::Asked(Csi::within(server.routes())),
             node_deployment: true,
             registration_endpoint: Some(endpoint.to_owned()),
+            freed,
             inventory: inventory(pools.clone()),
             pools: OwnPools::reported(move || identities(&pools)),
             labels,
@@ -121,6 +127,15 @@ fn identities(pools: &Pools) -> Vec<String> {
     slots.filter_map(|slot| slot.id).map(|id| id.to_string()).collect()
 }
 
+impl From<storage::Freed> for Freed {
+    fn from(freed: storage::Freed) -> Self {
+        match freed {
+            storage::Freed::Volume(handle) => Freed::Volume(handle),
+            storage::Freed::Room => Freed::Room,
+        }
+    }
+}
+
 /// Volume facts that CSI does not report. All of them are in memory.
 fn inventory(pools: Arc<Pools>) -> Inventory {
     Inventory::reported(move || {
@@ -166,6 +181,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         node_deployment: false,
         registration_endpoint: None,
         pools: OwnPools::default(),
+        freed: FreedSignal::default(),
         inventory: Inventory::default(),
         labels: None,
     };

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::copy_rate::CopyRates;
+use super::freed::Announcements;
 use super::growths::Growths;
 use super::open::registry::Known;
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
@@ -120,6 +121,7 @@ impl Pools {
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
             growths: Growths::default(),
+            freed: Announcements::default(),
             kernel,
             options,
         });

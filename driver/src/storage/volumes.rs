@@ -15,7 +15,7 @@ use super::image_file::Image;
 use super::load;
 use super::scratch_mount;
 use super::trial_mount;
-use super::{About, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
+use super::{About, Error, Format, Freed, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{
     FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize,
 };
@@ -152,6 +152,8 @@ impl Pools {
                 users.push(format!("staged at {}", stage.path.display()));
             }
             if !users.is_empty() {
+                let freed = Freed::Volume(id.to_string());
+                self.announce_at_detach(device, freed);
                 return Err(in_use(format!("/dev/loop{} is {}", device.minor, users.join(", "))));
             }
         }
@@ -162,6 +164,7 @@ impl Pools {
                     volume = %id, device = %kernel::loop_path(device.minor).display(),
                     "the volume's device is held elsewhere: its space is free when that ends"
                 );
+                self.announce_at_detach(device, Freed::Room);
             }
         }
         Ok(())

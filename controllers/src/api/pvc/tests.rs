@@ -58,6 +58,26 @@ fn due_claims() {
     }
 }
 
+#[test]
+fn claims_older_than_the_deletion_of_their_source() {
+    let at = |second: u8| format!("2026-01-01T00:00:0{second}Z");
+    let claim = |created: Option<String>| {
+        claim(json!({"metadata": {"name": "c", "creationTimestamp": created}}))
+    };
+    for (created, deleted, precedes) in [
+        (Some(at(1)), None, true),
+        (Some(at(1)), Some(at(2)), true),
+        (Some(at(2)), Some(at(2)), true),
+        (Some(at(3)), Some(at(2)), false),
+        (None, Some(at(2)), true),
+    ] {
+        let source: ObjectMeta =
+            crate::testing::read(json!({"name": "s", "deletionTimestamp": deleted}));
+        let found = precedes_deletion(&claim(created.clone()), &source);
+        assert_eq!(found, precedes, "{created:?} {deleted:?}");
+    }
+}
+
 /// The beta provisioner annotation counts only without the current one. The beta class annotation
 /// always wins over the field, even if it is empty.
 #[test]

@@ -226,3 +226,21 @@ fn changes_that_need_work() {
         assert_eq!(seen, asks, "{old} -> {new}");
     }
 }
+
+#[test]
+fn a_node_wakes_its_attachments_when_the_driver_registers() {
+    let node = |driver: &str| std::sync::Arc::new(csi_node(driver));
+    let (ours, other) = (node("csi.example"), node("other"));
+    let applied = |old: &std::sync::Arc<CSINode>, new: &std::sync::Arc<CSINode>| Change::Applied {
+        old: Some(old.clone()),
+        new: new.clone(),
+    };
+    for (change, expected) in [
+        (applied(&other, &ours), Some("n1")),
+        (applied(&ours, &ours), None),
+        (applied(&ours, &other), None),
+        (Change::Deleted(ours.clone()), None),
+    ] {
+        assert_eq!(rules().newly_registered(&change).as_deref(), expected, "{change:?}");
+    }
+}

@@ -7,7 +7,9 @@ use crate::api::scope::{NODE_LABEL, Scope};
 use crate::cache::store::Selector;
 use crate::csi::driver::ControllerCapability::{self, *};
 use crate::queue::Outcome;
-use crate::testing::{Call, DRIVER, World, attachment, csi_node, node_scope, secret, volume, with};
+use crate::testing::{
+    Call, DRIVER, World, attachment, csi_node, entry, node_scope, secret, volume, with,
+};
 
 const FINALIZER: &str = "external-attacher/csi-example";
 
@@ -254,4 +256,81 @@ async fn the_attacher_starts_if_there_can_be_attachments() {
         drivers.apply_write(driver(2, Some(true)));
         crate::attacher::needed(&world.context).await;
     }
+}
+
+/// The name of an attachment of the volume `h` to the node n1.
+fn own_name() -> String {
+    expected_name("h", DRIVER, "n1")
+}
+
+/// The PV was removed by force, and perhaps made again with another volume. The attachment's name
+/// shows which of the driver's volumes it is for.
+#[tokio::test]
+async fn an_attachment_ends_without_its_volume() {
+    let other = || volume("gone", DRIVER, "another");
+    // Columns: the PV now, the driver's volumes, the volume that is detached.
+    for (now, listed, detached) in [
+        (None, &["x", "h"][..], Some("h")),
+        (Some(other()), &["another", "h"], Some("h")),
+        // The volume is gone as well.
+        (None, &["x"], None),
+        (Some(other()), &["another"], None),
+    ] {
+        let setup = setup(&[PublishUnpublishVolume, ListVolumes]);
+        let what = format!("{now:?} {listed:?}");
+        if let Some(now) = now {
+            setup.world.add(&setup.attacher.volumes, now);
+        }
+        let change = json!({"metadata": {"name": own_name()},
+            "spec": {"source": {"persistentVolumeName": "gone"}}});
+        setup.add(with(deleting(), change));
+        setup.world.script.page(listed.iter().map(|id| entry(id, &[])).collect(), "");
+        assert_eq!(setup.attacher.attachment(&own_name()).await, Outcome::Done, "{what}");
+        let path = format!("volumeattachments/{}", own_name());
+        assert!(setup.world.api.get(&path).is_none(), "{what}: it keeps its finalizer");
+        let calls = setup.world.script.calls().into_iter();
+        let calls: Vec<_> = calls
+            .filter_map(|call| match call {
+                Call::Unpublish(call) => Some((call.volume_id, call.node_id)),
+                _ => None,
+            })
+            .collect();
+        let expected = detached.map(|id| (id.to_owned(), "n1".to_owned()));
+        assert_eq!(calls, Vec::from_iter(expected), "{what}");
+    }
+}
+
+/// Another volume came back under the name of the PV. The attachment is not for that one.
+#[tokio::test]
+async fn an_attachment_of_an_earlier_volume_attaches_no_other() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    let name = expected_name("earlier", DRIVER, "n1");
+    setup.add(json!({"metadata": {"name": name}}));
+    assert_eq!(setup.attacher.attachment(&name).await, Outcome::Failed);
+    assert_eq!(setup.world.script.calls(), []);
+    let stored = setup.world.api.get(&format!("volumeattachments/{name}")).expect("it stays");
+    let message = stored["status"]["attachError"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("made for another one"), "{stored}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attachment_without_a_slot_is_tried_again_after_another_ends() {
+    let setup = attaching();
+    setup.world.script.fail(tonic::Status::resource_exhausted("no more than 1 may be"));
+    assert_eq!(setup.work().await, Outcome::Failed);
+    assert_eq!(setup.attacher.queue.depth(), 0);
+    let more = with(deleting(), json!({"metadata": {"name": "other"}}));
+    setup.add(more);
+    assert_eq!(setup.attacher.attachment("other").await, Outcome::Done);
+    assert_eq!(setup.attacher.queue.depth(), 1);
+}
+
+/// The secret may be gone with its namespace.
+#[tokio::test]
+async fn detaching_needs_no_secret() {
+    let setup = attaching();
+    setup.world.api.take("ns/secrets/s");
+    setup.add(deleting());
+    assert_eq!(setup.work().await, Outcome::Done);
+    assert!(setup.stored().is_none());
 }

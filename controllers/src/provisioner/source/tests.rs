@@ -2,13 +2,14 @@ use serde_json::{Value, json};
 
 use super::super::decide::tests::changed;
 use super::*;
+use crate::api::names::SNAPSHOT_FINALIZER;
 use crate::api::scope::MANAGED_BY;
 use crate::testing::{affinity, check_result, node_scope, read};
 
 /// A claim that needs a volume.
 fn copy() -> PersistentVolumeClaim {
     read(json!({
-        "metadata": {"name": "copy", "namespace": "ns"},
+        "metadata": {"name": "copy", "namespace": "ns", "creationTimestamp": "2026-01-02T00:00:00Z"},
         "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "2Gi"}}},
     }))
 }
@@ -50,13 +51,10 @@ fn content() -> Value {
 
 #[test]
 fn snapshots() {
-    let time = || json!("2026-01-01T00:00:00Z");
+    let deleted =
+        |day: u8| ("/metadata/deletionTimestamp", json!(format!("2026-01-0{day}T00:00:00Z")));
     let restore_size = |size: Value| vec![("/status/restoreSize", size)];
-    let deleting = || vec![("/metadata/deletionTimestamp", time())];
-    let in_use = || {
-        let finalizers = json!([SNAPSHOT_FINALIZER]);
-        [deleting(), vec![("/metadata/finalizers", finalizers)]].concat()
-    };
+    let in_use = ("/metadata/finalizers", json!([SNAPSHOT_FINALIZER]));
     let mode = |mode: &str| vec![("/spec/sourceVolumeMode", json!(mode))];
     let allowed = || {
         let annotations = json!({ALLOW_MODE_CHANGE: "True"});
@@ -76,8 +74,11 @@ fn snapshots() {
         (restore_size(json!(null)), vec![], None),
         (not_ready, vec![], Some("not ready to use")),
         (no_status(), vec![], Some("not bound to a VolumeSnapshot")),
-        (deleting(), vec![], Some("being deleted")),
-        (in_use(), vec![], None),
+        // Whatever keeps a snapshot for claims keeps it for the earlier ones only.
+        (vec![deleted(1)], vec![], Some("being deleted")),
+        (vec![deleted(1), in_use.clone()], vec![], Some("being deleted")),
+        (vec![deleted(3)], vec![], None),
+        (vec![deleted(3), in_use], vec![], None),
         (vec![], other_driver, Some("taken by the driver e")),
         (vec![], bound_to("v"), Some("content is not bound to it")),
         (vec![], no_status(), Some("no status.snapshotHandle")),
@@ -126,8 +127,9 @@ fn source_volume() -> Value {
 fn claims() {
     let phase = |phase: &str| vec![("/status/phase", json!(phase))];
     let class = |name: Value| vec![("/spec/storageClassName", name)];
-    let time = json!("2026-01-01T00:00:00Z");
-    let deleting = vec![("/metadata/deletionTimestamp", time)];
+    let deleted =
+        |day: u8| ("/metadata/deletionTimestamp", json!(format!("2026-01-0{day}T00:00:00Z")));
+    let kept = ("/metadata/finalizers", json!([CLONE_FINALIZER]));
     let large = vec![("/spec/resources/requests/storage", json!("3Gi"))];
     let other_driver = vec![("/spec/csi/driver", json!("e"))];
     let no_csi = vec![("/spec/csi", json!(null))];
@@ -141,7 +143,10 @@ fn claims() {
         (vec![], vec![], None),
         (phase("Pending"), vec![], Some("not bound to a volume yet")),
         (phase("Lost"), vec![], Some("not bound to a volume yet")),
-        (deleting, vec![], Some("being deleted")),
+        (vec![deleted(1)], vec![], Some("being deleted")),
+        (vec![deleted(1), kept.clone()], vec![], Some("being deleted")),
+        (vec![deleted(3)], vec![], Some("being deleted")),
+        (vec![deleted(3), kept], vec![], None),
         (class(json!(null)), vec![], Some("must name a StorageClass")),
         // This claim is bound to a volume that an administrator created.
         (class(json!("")), vec![], None),

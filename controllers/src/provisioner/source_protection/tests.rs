@@ -66,3 +66,41 @@ fn a_snapshot_is_checked_when_a_claim_stops_waiting() {
         assert_eq!(left(&change), expected, "{change:?}");
     }
 }
+
+/// A source is deleted in second 5. A claim that came later does not get it, so it must not keep
+/// it either.
+#[tokio::test]
+async fn a_deleted_source_waits_only_for_claims_that_came_before() {
+    use ControllerCapability::{CloneVolume, CreateDeleteSnapshot};
+    for (created, kept) in [(4, true), (5, true), (6, false)] {
+        let world = crate::testing::World::new(&[CreateDeleteSnapshot, CloneVolume]);
+        let context = world.context.clone();
+        let protection = Protection::new(context.clone(), crate::testing::options());
+        let caches = &context.caches;
+        let deleted = |object, finalizer: &str| {
+            let change = json!({"metadata": {"name": "source", "namespace": "ns",
+                "deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["x/y", finalizer]}});
+            crate::testing::with(object, change)
+        };
+        let snapshot = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": SNAPSHOT,
+            "spec": {"source": {}}, "status": {"readyToUse": true}});
+        world.add(&caches.snapshots(), deleted(snapshot, SNAPSHOT_FINALIZER));
+        let claim = json!({"apiVersion": "v1", "kind": CLAIM, "status": {"phase": "Bound"}});
+        world.add(&caches.claims(), deleted(claim, CLONE_FINALIZER));
+        for kind in [SNAPSHOT, CLAIM] {
+            let mut copy = (*copy(kind, "Pending")).clone();
+            copy.metadata.name = Some(format!("of-{kind}"));
+            let created = json!(format!("2026-01-01T00:00:0{created}Z"));
+            copy.metadata.creation_timestamp = Some(read(created));
+            caches.claims().apply_write(copy);
+        }
+        let source = ("ns".to_owned(), "source".to_owned());
+        assert_eq!(protection.restored(&source).await, Outcome::Done);
+        assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
+        for path in ["volumesnapshots/source", "persistentvolumeclaims/source"] {
+            let source = world.api.get(path).expect("it has another finalizer");
+            let finalizers = source["metadata"]["finalizers"].as_array().expect("a list").len();
+            assert_eq!(finalizers == 2, kept, "{path} {created}");
+        }
+    }
+}

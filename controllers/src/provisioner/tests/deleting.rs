@@ -8,7 +8,7 @@ use crate::cache::store::Selector;
 use crate::csi::Pools;
 
 /// A released PersistentVolume, in the cache and on the server.
-fn release(rig: &Rig, handle: &str, affinity: Value) -> Value {
+pub(super) fn release(rig: &Rig, handle: &str, affinity: Value) -> Value {
     let more = json!({
         "metadata": {"finalizers": ["kubernetes.io/pv-protection", VOLUME_FINALIZER]},
         "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity},
@@ -115,4 +115,17 @@ async fn nodes_delete_only_their_own() {
         assert_eq!(found, deleted, "{handle} {affinity} {pools} {known}");
         assert!(rig.reasons().is_empty());
     }
+}
+
+/// The PersistentVolume was deleted, and another one has its name and a volume of its own.
+#[tokio::test]
+async fn a_volume_that_came_back_under_its_name_is_kept() {
+    let rig = central();
+    let mut volume = release(&rig, "handle", Value::Null);
+    volume["metadata"]["uid"] = json!("another");
+    rig.world.api.take(PV);
+    rig.world.api.put(volume);
+    assert_eq!(rig.delete().await, Outcome::Done);
+    assert!(!rig.log().contains(&DELETE.to_owned()));
+    assert!(rig.world.api.get(PV).is_some());
 }

@@ -16,6 +16,8 @@ use crate::testing::{FakeApi, connect};
 pub(super) struct State {
     /// The errors of the next CreateVolume calls; without one, the call succeeds.
     pub(super) failures: VecDeque<Status>,
+    /// The errors of the next DeleteVolume calls.
+    pub(super) undeletable: VecDeque<Status>,
     /// The requests of CreateVolume calls.
     pub(super) created: Vec<csi::CreateVolumeRequest>,
     /// IDs of volumes that ControllerGetVolume finds.
@@ -38,10 +40,11 @@ impl TestDriver {
             log.note(format!("CreateVolume {}", request.name));
             driver.state().create_volume(request)
         });
-        let log = api.clone();
+        let (driver, log) = (self.clone(), api.clone());
         handlers.on(move |request: csi::DeleteVolumeRequest| {
             log.note(format!("DeleteVolume {}", request.volume_id));
-            Ok(csi::DeleteVolumeResponse {})
+            let refused = driver.state().undeletable.pop_front();
+            refused.map_or(Ok(csi::DeleteVolumeResponse {}), Err)
         });
         let driver = self.clone();
         handlers.on(move |request: csi::ControllerGetVolumeRequest| {

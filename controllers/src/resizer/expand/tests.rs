@@ -296,3 +296,28 @@ fn changes_that_need_work() {
         assert_eq!(asks(&claim(&old), &claim(&new)), expected, "{old} -> {new}");
     }
 }
+
+/// The driver says at once that an expansion does not fit. Its next attempt is far away.
+#[tokio::test(start_paused = true)]
+async fn an_expansion_without_room_is_tried_again_when_there_is_room() {
+    let slow = Duration::from_secs(300);
+    for (status, outcome, woken) in [
+        (Status::out_of_range("no room"), Outcome::RetryAfter(slow), true),
+        (Status::resource_exhausted("no room"), Outcome::Failed, true),
+        (Status::internal("broken"), Outcome::Failed, false),
+    ] {
+        let rig = rig(4);
+        let context = &rig.world.context;
+        tokio::spawn(context.freed.clone().pace(context.stop.clone()));
+        rig.expand_failing(status, outcome).await;
+        assert_eq!(rig.calls(), ["4"]);
+        context.room_freed();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(rig.resizer.queue.depth(), usize::from(woken), "{outcome:?}");
+        if woken {
+            assert_eq!(rig.expand().await, Outcome::Done);
+            assert_eq!(rig.calls(), ["4"]);
+            assert_eq!(rig.resizer.for_room.len(), 0);
+        }
+    }
+}

@@ -10,7 +10,9 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::super::{Classes, Key, ModifyKey, ResizeError, Resizer, key_of, outcome_of, too_early};
+use super::super::{
+    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, may_lack_room, outcome_of, too_early,
+};
 use super::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
@@ -18,7 +20,7 @@ use super::{
 use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
-use crate::csi::{Class, Failure};
+use crate::csi::{Class, Failure, Freed};
 use crate::queue::Outcome;
 
 /// A VolumeAttributesClass that a claim names.
@@ -55,7 +57,7 @@ impl Resizer {
                 }
                 Change::Deleted(old) => {
                     memory.lock().remove(&key_of(old));
-                    None
+                    Some(ModifyKey::Claim(key_of(old)))
                 }
             })
             .feed(&self.classes().watch, queue, |change| match change {
@@ -103,6 +105,7 @@ impl Resizer {
             }
         };
         let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
+            self.modify_for_room.leave(&key);
             return Outcome::Done;
         };
         match self.try_modify(&key, claim).await {
@@ -156,7 +159,12 @@ impl Resizer {
             true => claim,
             false => self.begin(claim, &volume, &target).await?,
         };
-        match self.modify(&claim, &volume, &class).await {
+        self.modify_for_room.enter(key, Freed::Room);
+        let modified = self.modify(&claim, &volume, &class).await;
+        if !may_lack_room(&modified) {
+            self.modify_for_room.leave(key);
+        }
+        match modified {
             Ok(()) => self.completed(key, claim, &volume, &target).await,
             Err(ResizeError::Call(failure)) => {
                 self.modify_failed(key, claim, &target, &failure).await
@@ -228,8 +236,8 @@ impl Resizer {
         let timeout = timeout.unwrap_or(self.options.modify_timeout);
         let csi = &self.context.driver.csi;
         csi.controller_modify_volume(request, timeout).await?;
-        // The modification may have made the volume thick.
-        self.context.room.change();
+        // The modification may have made the volume thick or thin.
+        self.context.room_freed();
         Ok(())
     }
 

@@ -71,7 +71,7 @@ pub(crate) fn facts(it: Value) -> Facts {
             claim: Some(of(claim(json!({})))),
             released_claim: None,
             volume: Some(of(volume(json!({})))),
-            restoring: 0,
+            restoring: Vec::new(),
             group: None,
             group_of_content: GroupOfContent::None,
         },
@@ -226,4 +226,25 @@ fn members_of_groups() {
     let mut facts = facts(snapshot(ready));
     facts.content = Some(of(content(json!({}))));
     expect(&facts, "done");
+}
+
+/// A snapshot that had an error may have lost the protection of its claim.
+#[test]
+fn a_claim_is_protected_again() {
+    let unheld = json!({"metadata": {"finalizers": ["x"]}});
+    let deleting = json!({"metadata": {"deletionTimestamp": DELETED, "finalizers": ["x"]}});
+    let bound = "status {\"boundVolumeSnapshotContentName\"";
+    for (claim_is, taken_of, expected) in [
+        (&unheld, "vol-1", "claim finalizers 2"),
+        // The claim is another one of the same name.
+        (&unheld, "vol-0", bound),
+        (&deleting, "vol-1", bound),
+        (&json!({}), "vol-1", bound),
+    ] {
+        let mut facts = facts(snapshot(json!({"status": {"error": {"message": "no class"}}})));
+        facts.own.claim = Some(of(claim(claim_is.clone())));
+        let source = json!({"spec": {"source": {"volumeHandle": taken_of}}});
+        facts.content = Some(of(content(source)));
+        expect(&facts, expected);
+    }
 }

@@ -17,7 +17,7 @@ use crate::api::scope::{MANAGED_BY, Scope};
 use crate::client::Leadership;
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Driver, Pools};
-use crate::queue::Outcome;
+use crate::queue::{self, Outcome};
 use crate::snapshots::content::Content;
 use crate::testing::{self, DRIVER, FakeApi, World, connect};
 
@@ -104,7 +104,8 @@ pub(super) fn all() -> Vec<ControllerCapability> {
 pub(super) struct Rig<K: Kind> {
     pub(super) world: World,
     pub(super) answers: Answers,
-    reconciler: Reconciler<K>,
+    pub(super) reconciler: Reconciler<K>,
+    pub(super) queue: queue::Queue<String>,
 }
 
 impl<K: Sample> Rig<K> {
@@ -139,11 +140,9 @@ impl<K: Sample> Rig<K> {
         class["driver"] = json!(setup.driver);
         classes.apply_write(read(class));
         world.add(&contents, content::<K>(&more));
-        Rig {
-            reconciler: Reconciler::new(Shared::new(context, options(), setup.part)),
-            answers,
-            world,
-        }
+        let queue = context.queue();
+        let shared = Shared::new(context, options(), setup.part);
+        Rig { reconciler: Reconciler::new(shared, &queue), queue, answers, world }
     }
 
     pub(super) async fn reconcile(&self) -> Outcome {

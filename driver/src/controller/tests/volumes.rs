@@ -4,7 +4,7 @@ use hostloop_proto::csi;
 
 use super::bench::*;
 use crate::kernel::{Error, FsType, Kernel};
-use crate::storage::{Format, Provisioning};
+use crate::storage::{Format, Freed, Provisioning};
 
 #[test]
 fn class_parameters_choose_the_pool_and_the_settings() {
@@ -168,6 +168,31 @@ fn a_volume_is_deleted_only_if_it_is_not_in_use() {
     bench.kernel.reboot();
     bench.delete(&id).unwrap();
     assert!(!bench.entry(&id).exists());
+}
+
+/// The device's last user may detach it without a call of the driver.
+#[test]
+fn the_end_of_a_device_in_the_way_of_a_deletion_is_announced() {
+    let bench = Bench::new();
+    let pools = &bench.node.pools;
+    let (free, freed) = std::sync::mpsc::channel();
+    pools.freed().listen(move |what| free.send(what).unwrap());
+    let (id, other) = (bench.create("a"), bench.create("b"));
+    bench.stage(&id);
+    bench.stage(&other);
+    let minor = bench.device(&id).minor;
+    assert_answer(bench.delete(&id), "FailedPrecondition");
+    pools.announce_detached(Some(&[minor]));
+    assert!(freed.try_recv().is_err(), "the device still holds the image");
+    // Devices may change together, and the minor may have another image by then.
+    bench.unstage(&id, &id).unwrap();
+    pools.announce_detached(Some(&[minor + 1]));
+    assert!(freed.try_recv().is_err(), "another device changed");
+    pools.announce_detached(None);
+    assert_eq!(freed.try_recv(), Ok(Freed::Volume(id.clone())));
+    pools.announce_detached(None);
+    assert!(freed.try_recv().is_err(), "it is announced once");
+    bench.delete(&id).unwrap();
 }
 
 #[test]

@@ -44,6 +44,32 @@ fn calls_on_a_volume_hold_it() {
 }
 
 #[test]
+fn calls_that_free_something() {
+    macro_rules! freed {
+        ($request:ident $id:expr) => {
+            csi::$request { volume_id: $id.into(), ..Default::default() }.frees()
+        };
+    }
+    let volume = || Some(Freed::Volume("v".to_owned()));
+    let inline = format!("csi-{}", "0".repeat(64));
+    for (what, found, expected) in [
+        ("delete", freed!(DeleteVolumeRequest "v"), Some(Freed::Room)),
+        ("snapshot", csi::DeleteSnapshotRequest::default().frees(), Some(Freed::Room)),
+        ("group", csi::DeleteVolumeGroupSnapshotRequest::default().frees(), Some(Freed::Room)),
+        ("modify", freed!(ControllerModifyVolumeRequest "v"), Some(Freed::Room)),
+        ("detach", freed!(ControllerUnpublishVolumeRequest "v"), volume()),
+        ("unpublish", freed!(NodeUnpublishVolumeRequest "v"), volume()),
+        ("inline", freed!(NodeUnpublishVolumeRequest inline), Some(Freed::Room)),
+        ("unstage", freed!(NodeUnstageVolumeRequest "v"), volume()),
+        ("stage", freed!(NodeStageVolumeRequest "v"), None),
+        ("create", csi::CreateVolumeRequest::default().frees(), None),
+        ("question", csi::GetCapacityRequest::default().frees(), None),
+    ] {
+        assert_eq!(found, expected, "{what}");
+    }
+}
+
+#[test]
 fn questions_hold_nothing() {
     macro_rules! questions {
         ($($request:ident)+) => {

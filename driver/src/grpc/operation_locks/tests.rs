@@ -34,7 +34,7 @@ fn copied(id: &str) -> Vec<Hold> {
 }
 
 fn operation(method: &'static str, holds: Vec<Hold>, number: u8, patience: Duration) -> Operation {
-    Operation { method, holds, fingerprint: Fingerprint::of(&[number]), patience }
+    Operation { method, holds, fingerprint: Fingerprint::of(&[number]), patience, then: None }
 }
 
 /// Runs work on volumes.
@@ -485,4 +485,20 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
         locks.table.lock().queues.is_empty()
     });
     assert!(emptied);
+}
+
+/// A caller that hears of the end may ask for the same objects at once.
+#[tokio::test]
+async fn what_follows_a_success_finds_the_objects_free() {
+    let locks = OperationLocks::new();
+    let (hears, free) = std::sync::mpsc::channel();
+    for (number, answer) in [(1, Ok(1)), (2, Err(Status::internal("failed")))] {
+        let (table, hears) = (locks.table.clone(), hears.clone());
+        let then: Then = Box::new(move || hears.send(table.lock().queues.is_empty()).unwrap());
+        let operation = operation("Unstage", copied("a"), number, PATIENT);
+        let operation = Operation { then: Some(then), ..operation };
+        let ended = locks.run(many(), operation, move || answer).await;
+        assert_eq!(ended.is_ok(), number == 1);
+    }
+    assert_eq!(free.try_iter().collect::<Vec<_>>(), [true]);
 }

@@ -4,9 +4,10 @@
 //! process that has read all messages knows which devices changed.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, setsockopt,
     socket, sockopt,
@@ -71,6 +72,29 @@ impl Uevents {
             true => Ok(Changes::Unknown),
             false => Ok(Changes::Loops(minors)),
         }
+    }
+}
+
+/// Notices of changed loop devices, for those who wait for a device to be detached.
+#[derive(Debug)]
+pub struct LoopNotices(Uevents);
+
+impl LoopNotices {
+    /// Opens the notices, of changes from now on.
+    pub fn open() -> io::Result<LoopNotices> {
+        Uevents::open().map(LoopNotices)
+    }
+
+    /// Waits until devices may have changed. Returns their minors; `None` if any device may have.
+    pub fn changed(&self) -> io::Result<Option<Vec<u32>>> {
+        match poll(&mut [PollFd::new(self.0.0.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(match self.0.drain()? {
+            Changes::Loops(minors) => Some(minors),
+            Changes::Unknown => None,
+        })
     }
 }
 

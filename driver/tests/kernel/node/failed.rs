@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::linux::{Linux, LoopNotices};
 use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{self, Source};
@@ -138,6 +138,9 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
         }
         taken => drop(taken.unwrap()),
     }
+    let notices = LoopNotices::open().unwrap();
+    let (free, freed) = std::sync::mpsc::channel();
+    pools.freed().listen(move |what| free.send(what).unwrap());
     pools.delete_volume(&id).unwrap();
     let same = || {
         let loops = rig.kernel.loops().unwrap();
@@ -150,6 +153,10 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
         same().is_none()
     });
     assert!(gone);
+    // No call tells that the space is free, but the kernel does.
+    pools.announce_detached(notices.changed().unwrap().as_deref());
+    assert_eq!(freed.try_iter().collect::<Vec<_>>(), [storage::Freed::Room]);
+    assert!(!pools.freed().awaits_devices());
 }
 
 /// An unmount writes nothing back while a container has a copy of the mount.

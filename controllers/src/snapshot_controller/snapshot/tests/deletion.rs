@@ -43,7 +43,12 @@ fn deletion() {
         (own.clone(), none.clone(), 0, "finalizers 0"),
         (in_group, none.clone(), 0, "finalizers 0"),
         (own.clone(), none, 1, "finalizers 0"),
-        (own.clone(), doomed(json!({})), 1, "block deletion: 1 claims are being restored"),
+        (
+            own.clone(),
+            doomed(json!({})),
+            1,
+            "block deletion: 1 claims are being restored from this snapshot: copy",
+        ),
         (own.clone(), doomed(json!({})), 0, "mark"),
         (own.clone(), doomed(marked()), 0, "delete content"),
         // The snapshot stays until the content is gone.
@@ -60,7 +65,7 @@ fn deletion() {
         }
         let mut facts = facts(snapshot(changes));
         facts.content = content_is.map(|changes| of(content(changes)));
-        facts.own.restoring = restoring;
+        facts.own.restoring = vec!["copy".to_owned(); restoring];
         expect(&facts, expected);
     }
 }
@@ -94,18 +99,33 @@ fn deletion_of_members() {
 #[test]
 fn claims_held() {
     let deleting = DELETED;
-    for (changes, expected) in [
-        (json!({}), true),
-        (json!({"status": {"readyToUse": false}}), true),
-        (json!({"status": {"readyToUse": true}}), false),
-        (json!({"metadata": {"deletionTimestamp": deleting}}), true),
+    let broken = || json!({"status": {"error": {"message": "there is no class"}}});
+    let of_volume = |handle: &str| Some(json!({"spec": {"source": {"volumeHandle": handle}}}));
+    for (changes, content_is, expected) in [
+        (json!({}), None, true),
+        (json!({"status": {"readyToUse": false}}), None, true),
+        (json!({"status": {"readyToUse": true}}), None, false),
+        (json!({"metadata": {"deletionTimestamp": deleting}}), None, true),
         (
             json!({"metadata": {"deletionTimestamp": deleting,
                 "finalizers": [names::SNAPSHOT_BOUND]}}),
+            None,
             false,
         ),
+        // It has no content: the snapshotter never tried.
+        (broken(), None, false),
+        // The driver tries again. Without the volume, the snapshot would be lost.
+        (broken(), of_volume("vol-1"), true),
+        (json!({}), of_volume("vol-1"), true),
+        // Another claim had the same name when the content was made.
+        (json!({}), of_volume("vol-0"), false),
+        (broken(), of_volume("vol-0"), false),
     ] {
+        let what = format!("{changes} {content_is:?}");
         let snapshot: Arc<VolumeSnapshot> = of(snapshot(changes));
-        assert_eq!(gather::needs_claim(&snapshot), expected);
+        let content = content_is.map(|changes| of(content(changes)));
+        let content: Option<Arc<VolumeSnapshotContent>> = content;
+        let needs = gather::needs_claim(&snapshot, content.as_deref(), Some("vol-1"));
+        assert_eq!(needs, expected, "{what}");
     }
 }

@@ -1,0 +1,160 @@
+//! Signals that something became free that others wait for. The driver in this process announces
+//! it, and so do controllers after their own calls. Without an announcement, as from a driver in
+//! another process, whatever waits is tried again after its backoff.
+//!
+//! A key begins to wait before its attempt. So an announcement during the attempt counts, and
+//! nothing is lost between the driver's answer and the wait.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The time between two wakes of keys that wait for room.
+const PACE: Duration = Duration::from_millis(50);
+
+/// What became free.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Freed {
+    /// The volume with this handle has one user less.
+    Volume(String),
+    /// A pool has more room.
+    Room,
+    /// One volume less is published to the node.
+    Slot,
+}
+
+type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Those who wait, by number. The numbers grow, so the first one has waited longest.
+#[derive(Default)]
+struct Waiting {
+    count: u64,
+    by_freed: HashMap<Freed, BTreeMap<u64, Wake>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    waiting: Mutex<Waiting>,
+    more_room: Notify,
+}
+
+/// Connects those who free something with those who wait for it. Clones share it.
+#[derive(Clone, Default)]
+pub struct FreedSignal(Arc<Inner>);
+
+impl FreedSignal {
+    /// Announces that something became free. Never blocks, and may be called from any thread.
+    pub fn announce(&self, freed: &Freed) {
+        match freed {
+            Freed::Room => self.0.more_room.notify_one(),
+            Freed::Volume(_) | Freed::Slot => {
+                let woken = self.0.waiting.lock().by_freed.remove(freed);
+                woken.into_iter().flatten().for_each(|(_, wake)| wake());
+            }
+        }
+    }
+
+    /// Wakes those who wait for room, one after another, in the order in which they began to wait.
+    /// Runs until `stop`. Others may wait for more than was freed, so each gets its try. After a
+    /// vain try, it waits behind the others for the next announcement.
+    pub(crate) async fn pace(self, stop: CancellationToken) {
+        let paced = async {
+            loop {
+                self.0.more_room.notified().await;
+                let last = self.0.waiting.lock().count;
+                while let Some(wake) = self.first_for_room(last) {
+                    wake();
+                    tokio::time::sleep(PACE).await;
+                }
+            }
+        };
+        stop.run_until_cancelled(paced).await;
+    }
+
+    /// Takes the one who has waited longest for room, up to this number.
+    fn first_for_room(&self, last: u64) -> Option<Wake> {
+        let mut waiting = self.0.waiting.lock();
+        let first = waiting.by_freed.get_mut(&Freed::Room)?.first_entry()?;
+        (*first.key() <= last).then(|| first.remove())
+    }
+
+    fn wait(&self, freed: Freed, wake: Wake) -> Wait {
+        let mut waiting = self.0.waiting.lock();
+        waiting.count += 1;
+        let number = waiting.count;
+        waiting.by_freed.entry(freed.clone()).or_default().insert(number, wake);
+        Wait { signal: self.clone(), freed, number }
+    }
+}
+
+/// A place among those who wait. Dropping it ends the wait.
+struct Wait {
+    signal: FreedSignal,
+    freed: Freed,
+    number: u64,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let mut waiting = self.signal.0.waiting.lock();
+        let Some(others) = waiting.by_freed.get_mut(&self.freed) else {
+            return;
+        };
+        others.remove(&self.number);
+        if others.is_empty() {
+            waiting.by_freed.remove(&self.freed);
+        }
+    }
+}
+
+/// The keys of one controller that wait.
+pub(crate) struct Waiters<K> {
+    signal: FreedSignal,
+    wake: Arc<dyn Fn(&K) + Send + Sync>,
+    waiting: Arc<Mutex<HashMap<K, Wait>>>,
+}
+
+impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
+    /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
+    pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
+        Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
+    }
+
+    /// Lets a key wait from now on. It keeps its place if it waits for this already.
+    pub(crate) fn enter(&self, key: &K, freed: Freed) {
+        let mut waiting = self.waiting.lock();
+        if waiting.get(key).is_some_and(|wait| wait.freed == freed) {
+            return;
+        }
+        let (of, wake, entries) = (key.clone(), self.wake.clone(), self.waiting.clone());
+        let woken = move || {
+            entries.lock().remove(&of);
+            wake(&of);
+        };
+        let wait = self.signal.wait(freed, Arc::new(woken));
+        waiting.insert(key.clone(), wait);
+    }
+
+    /// Ends the wait of a key.
+    pub(crate) fn leave<Q: Hash + Eq + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.waiting.lock().remove(key);
+    }
+
+    /// The number of keys that wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests;
