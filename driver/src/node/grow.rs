@@ -42,7 +42,7 @@ impl Mounting<'_> {
         Ok(growth == Some(Ext4Growth::Unmounted))
     }
 
-    /// Grows an unmounted ext4 whose journal the kernel has replayed.
+    /// Grows an unmounted ext4. The kernel has replayed its journal.
     pub(super) fn grow_unmounted(&self, device: &LoopDevice) -> Result<()> {
         let Some(ext4) = self.node.pools.kernel().ext4(&device.path())? else {
             return Ok(());
