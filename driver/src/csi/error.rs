@@ -65,30 +65,24 @@ impl Error {
     /// know that: after RESOURCE_EXHAUSTED they would repeat the call for this size until it
     /// succeeds, and a user could not ask for less.
     pub(crate) fn of_expansion(error: storage::Error) -> Error {
-        match error {
-            storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. } => {
-                Error::OutOfRange(format!(
-                    "capacity_range: {error}; the volume keeps its size: request less, or free some \
-                 space in the pool"
-                ))
-            }
-            error => error.into(),
+        if !error.is_no_room() {
+            return error.into();
         }
+        Error::OutOfRange(format!(
+            "capacity_range: {error}; the volume keeps its size: request less, or free some space \
+             in the pool"
+        ))
     }
 
     /// The error of a modification, as [`Error::of_expansion`]. Orchestrators take only
     /// INVALID_ARGUMENT for final.
     pub(crate) fn of_modification(error: storage::Error) -> Error {
-        match error {
-            storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. } => invalid(
-                "mutable_parameters",
-                format!(
-                    "{error}; the volume keeps its parameters: choose others, or free some space \
-                     in the pool"
-                ),
-            )
-            .into(),
-            error => error.into(),
+        if !error.is_no_room() {
+            return error.into();
         }
+        let why = format!(
+            "{error}; the volume keeps its parameters: choose others, or free some space in the pool"
+        );
+        invalid("mutable_parameters", why).into()
     }
 }

@@ -37,7 +37,7 @@ impl From<Invalid> for Status {
 
 /// True if the error proves that the RPC had no effect, although its code does not.
 fn is_refused(error: &Error) -> bool {
-    matches!(error, Error::Pool(storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. }))
+    matches!(error, Error::Pool(error) if error.is_no_room())
 }
 
 fn of_call(error: &Error) -> Code {

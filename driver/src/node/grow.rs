@@ -2,7 +2,7 @@
 //!
 //! A mounted filesystem grows. Only an ext4 may have to grow before it is mounted: the kernel grows
 //! a mounted one for processes with CAP_SYS_RESOURCE alone. Whatever prevents its growth, a volume
-//! that mounts is mounted, and health reports what it lacks.
+//! that can be mounted is mounted, and health reports that its filesystem is smaller.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::mount_stage::Mounting;
 use super::{Error, Node, Result};
 use crate::kernel::{self, Ext4Growth, FsType, LoopDevice};
-use crate::storage::{self, GrowthIntent, VolumeHandle, VolumeRecord};
+use crate::storage::{GrowthIntent, VolumeHandle, VolumeRecord};
 
 impl Mounting<'_> {
     /// Repairs an ext4 after an interrupted growth. Call it before anything reads the filesystem.
@@ -42,7 +42,7 @@ impl Mounting<'_> {
         Ok(growth == Some(Ext4Growth::Unmounted))
     }
 
-    /// Grows an unmounted ext4 whose journal the kernel has replayed.
+    /// Grows an unmounted ext4. The kernel has replayed its journal.
     pub(super) fn grow_unmounted(&self, device: &LoopDevice) -> Result<()> {
         let Some(ext4) = self.node.pools.kernel().ext4(&device.path())? else {
             return Ok(());
@@ -62,8 +62,8 @@ impl Mounting<'_> {
         }
     }
 
-    /// Checks and grows the filesystem. The record says so meanwhile: once resize2fs has begun, only
-    /// its end or [`kernel::Kernel::mend_growth`] makes the filesystem sound.
+    /// Checks and grows the filesystem. Meanwhile the record has an intent: once resize2fs has begun,
+    /// only its end or [`kernel::Kernel::mend_growth`] makes the filesystem sound.
     fn grow_recorded(&self, device: &LoopDevice, superblock: Box<[u8]>) -> Result<()> {
         let pools = &self.node.pools;
         let (kernel, path) = (pools.kernel(), device.path());
@@ -192,12 +192,14 @@ impl Node {
     fn grown(&self, record: &VolumeRecord, image: &File) -> Result<()> {
         self.pools.growths().ended(record.id, None);
         // ext4 zeroes its new inode tables, which punches holes into the image.
-        self.pools.refill_thick(record, image).map_err(|error| match error {
-            // The filesystem has grown: this is no refusal.
-            error @ (storage::Error::NoRoom { .. } | storage::Error::NoRoomBelow { .. }) => {
+        let refilled = self.pools.refill_thick(record, image);
+        refilled.map_err(|error| {
+            if error.is_no_room() {
+                // Not a refusal: the filesystem has grown.
                 Error::ResourceExhausted(error.to_string())
+            } else {
+                error.into()
             }
-            error => error.into(),
         })
     }
 

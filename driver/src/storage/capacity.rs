@@ -86,11 +86,11 @@ pub(super) fn capacity(
     let thin = promisable(books, limits);
     let available = match (provisioning, books) {
         (Provisioning::Thin, _) => thin,
-        (Provisioning::Thick, [own, ..]) if lacks > 0 => match fits_below(books, limits, lacks) {
-            // Then the image needs no further space below.
-            true => thin.min(takeable(&[*own], limits)),
-            false => 0,
-        },
+        // With all its blocks, the image needs no further space below.
+        (Provisioning::Thick, [own, ..]) if lacks > 0 && fits_below(books, limits, lacks) => {
+            thin.min(takeable(&[*own], limits))
+        }
+        (Provisioning::Thick, [_, ..]) if lacks > 0 => 0,
         (Provisioning::Thick, _) => thin.min(takeable(books, limits)),
     };
     let available = whole_blocks(available);

@@ -419,9 +419,11 @@ impl Incoming<'_> {
         let (layout, entry) = (self.layout, &self.entry);
         let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry)
             .and_then(|()| layout.shelves[shelf as usize].sync())
-            .and_then(|()| match layout.renames_whole {
-                true => Ok(()),
-                false => file::sync(&layout.incoming, &layout.path.join(INCOMING)),
+            .and_then(|()| {
+                if layout.renames_whole {
+                    return Ok(());
+                }
+                file::sync(&layout.incoming, &layout.path.join(INCOMING))
             });
         self.at = match moved {
             Ok(()) => None,

@@ -81,3 +81,10 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
 }
+
+impl Error {
+    /// True if a pool, or the disk below it, has no room for the request. Nothing has changed then.
+    pub fn is_no_room(&self) -> bool {
+        matches!(self, Error::NoRoom { .. } | Error::NoRoomBelow { .. })
+    }
+}

@@ -128,9 +128,10 @@ fn add(options: &MountOptions, flags: BindFlags) -> MountOptions {
         ("noexec", flags.noexec),
     ];
     let first = added.iter().filter(|(word, on)| *on || options.has(word)).map(|(word, _)| *word);
-    let first: Vec<&str> = match flags.read_only || options.has("ro") {
-        true => first.collect(),
-        false => ["rw"].into_iter().chain(first).collect(),
+    let first: Vec<&str> = if flags.read_only || options.has("ro") {
+        first.collect()
+    } else {
+        ["rw"].into_iter().chain(first).collect()
     };
     let rest = options.iter().filter(|word| *word != "rw" && !first.contains(word));
     let all: Vec<&str> = first.iter().copied().chain(rest).collect();

@@ -125,10 +125,9 @@ fn without_fast_commit(spec: &MkfsSpec<'_>) -> Result<()> {
         return Ok(());
     }
     let mut superblock = [0; ext4::BYTES];
-    let read = |file: &File, to: &mut [u8]| file.read_exact_at(to, ext4::START);
     match spec.image {
-        Some(image) => read(image, &mut superblock),
-        None => read(&open(spec.device)?, &mut superblock),
+        Some(image) => image.read_exact_at(&mut superblock, ext4::START),
+        None => open(spec.device)?.read_exact_at(&mut superblock, ext4::START),
     }
     .map_err(|e| Error::io("read", spec.device, e))?;
     if !ext4::has_fast_commit(&superblock) {
@@ -279,12 +278,12 @@ pub(super) fn mend_growth(device: &Path, superblock: &[u8], whole: bool) -> Resu
     effect("mend").map_err(|e| Error::io("e2fsck", device, e))?;
     // The earlier superblock only describes what was there before, which is intact.
     superblock::restore_ext4(device, superblock, !whole)?;
-    match whole {
-        // resize2fs damages what only a person may tell e2fsck to repair: copies of tables, and the
-        // inode of the reserved blocks. It began with a sound filesystem, so files are not damaged.
-        true => e2fsck(device, &["-f", "-y"]),
-        false => Ok(()),
+    if !whole {
+        return Ok(());
     }
+    // resize2fs damages what only a person may tell e2fsck to repair: copies of tables, and the
+    // inode of the reserved blocks. It began with a sound filesystem, so files are not damaged.
+    e2fsck(device, &["-f", "-y"])
 }
 
 /// True if this process may grow a mounted filesystem. Many sandboxes take CAP_SYS_RESOURCE away

@@ -95,7 +95,8 @@ pub(in crate::storage) fn recipe(id: Option<PoolId>) -> String {
         return format!("restore {IDENTITY} from a backup");
     };
     format!(
-        "restore {IDENTITY} from a backup, or write {{\"schema\":{SCHEMA},\"id\":\"{id}\",\"name\":\"pool\"}} into it"
+        "restore {IDENTITY} from a backup, or write \
+         {{\"schema\":{SCHEMA},\"id\":\"{id}\",\"name\":\"pool\"}} into it"
     )
 }
 
@@ -157,13 +158,10 @@ pub(super) fn open_ground(
         }
         Verdict::Missing => {
             let is_here = entry.id.is_some() && pool_of_entries(root.as_fd()) == entry.id;
-            let why = match is_here {
-                true => {
-                    format!("{shown} holds no {IDENTITY}, but its entries: {}", recipe(entry.id))
-                }
-                false => {
-                    format!("{shown} holds no {IDENTITY}, though a pool was here: is it mounted?")
-                }
+            let why = if is_here {
+                format!("{shown} holds no {IDENTITY}, but its entries: {}", recipe(entry.id))
+            } else {
+                format!("{shown} holds no {IDENTITY}, though a pool was here: is it mounted?")
             };
             return Err(unavailable(spec, why));
         }

@@ -93,8 +93,8 @@ fn decide<'a>(left: &Leftover, holds: Holding, in_place: &'a [InPlace]) -> Step<
     let kind = kind_of(&left.name);
     let same = in_place.iter().find(|entry| entry.inode == left.inode);
     // Two images have one ID, and only a person knows which one is needed.
-    let named = || in_place.iter().find(|entry| holds.image && entry.name == left.name);
-    match (same.or_else(named), kind) {
+    let named = in_place.iter().find(|entry| holds.image && entry.name == left.name);
+    match (same.or(named), kind) {
         (Some(entry), _) => Step::Keep(entry),
         (None, Some(kind)) if holds.mark => Step::PutBack(kind),
         (None, _) => Step::Remove,
@@ -102,10 +102,13 @@ fn decide<'a>(left: &Leftover, holds: Holding, in_place: &'a [InPlace]) -> Step<
 }
 
 fn kind_of(name: &str) -> Option<EntryKind> {
-    let volume = name.parse::<VolumeId>().map(|_| EntryKind::Volumes);
-    let snapshot = || name.parse::<SnapshotId>().map(|_| EntryKind::Snapshots);
-    let group = || name.parse::<GroupId>().map(|_| EntryKind::Groups);
-    volume.or_else(|_| snapshot()).or_else(|_| group()).ok()
+    if name.parse::<VolumeId>().is_ok() {
+        Some(EntryKind::Volumes)
+    } else if name.parse::<SnapshotId>().is_ok() {
+        Some(EntryKind::Snapshots)
+    } else {
+        name.parse::<GroupId>().is_ok().then_some(EntryKind::Groups)
+    }
 }
 
 fn sweep_one(pool: &Pool, left: Leftover) {
@@ -140,22 +143,15 @@ fn keep(pool: &Pool, left: &Leftover, entry: &InPlace) {
     let here = Path::new(left.from.name()).join(&left.name);
     let there = Path::new(entry.kind.name()).join(&entry.name);
     let is_same = entry.inode == left.inode;
-    let advice = match is_same {
-        true => {
-            "a power cut left both names of one directory, on a filesystem without a journal. \
-                 Both stay, and it can't be deleted: stop the driver, unmount the pool's \
-                 filesystem, and run e2fsck -f on its device"
-        }
-        false => {
-            "another directory has its ID. Both stay, and it can't be deleted: move the one \
-                  that is not needed out of the pool"
-        }
+    let advice = if is_same {
+        "a power cut left both names of one directory, on a filesystem without a journal. Both stay, \
+         and it can't be deleted: stop the driver, unmount the pool's filesystem, and run e2fsck -f \
+         on its device"
+    } else {
+        "another directory has its ID. Both stay, and it can't be deleted: move the one that is not \
+         needed out of the pool"
     };
-    let marked = match is_same {
-        true => pool.layout.mark(entry.kind, &entry.name),
-        false => Ok(()),
-    };
-    if let Err(error) = marked {
+    if is_same && let Err(error) = pool.layout.mark(entry.kind, &entry.name) {
         tracing::warn!(pool = %pool.name(), entry = %entry.name, %error, "can't mark an entry");
     }
     let what = format!("{} is {} as well: {advice}", there.display(), here.display());

@@ -75,9 +75,10 @@ pub(super) fn layout(block: &Block) -> Option<Ext4Layout> {
         blocks_per_group: block.le32(BLOCKS_PER_GROUP).into(),
         inodes_per_group: block.le32(INODES_PER_GROUP).into(),
         inode_bytes: block.le16(INODE_SIZE).into(),
-        descriptor_bytes: match is_wide {
-            true => block.le16(DESCRIPTOR_SIZE).into(),
-            false => NARROW_DESCRIPTOR,
+        descriptor_bytes: if is_wide {
+            block.le16(DESCRIPTOR_SIZE).into()
+        } else {
+            NARROW_DESCRIPTOR
         },
         reserved_blocks: block.le16(RESERVED_BLOCKS).into(),
         cluster_blocks,

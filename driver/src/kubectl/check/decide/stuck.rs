@@ -67,10 +67,10 @@ fn claims(rows: &[VolumeRow]) -> Vec<Line> {
     let look = "kubectl hostloop status. Its volume may still be in the pool";
     let lost = stuck(Line::failed, "Claims have lost their PersistentVolume", of_state(true), look);
     let lines: Vec<Line> = waiting.into_iter().chain(lost).collect();
-    match lines.is_empty() {
-        true => vec![Line::ok(format!("No claim is stuck ({} of the driver)", ours.len()))],
-        false => lines,
+    if lines.is_empty() {
+        return vec![Line::ok(format!("No claim is stuck ({} of the driver)", ours.len()))];
     }
+    lines
 }
 
 /// PersistentVolumes without a claim, and inline volumes.
@@ -97,8 +97,10 @@ fn attachments(facts: &Facts, objects: &Objects, now_ns: u64) -> Option<Line> {
     let found = judged.iter().map(|(name, stuck)| (name.clone(), stuck));
     let look = "kubectl describe volumeattachment NAME, and the log of the node's pod";
     let line = stuck(Line::failed, "VolumeAttachments are stuck", found, look);
-    let none = || Line::ok(format!("No VolumeAttachment is stuck ({count} of the driver)"));
-    line.or_else(|| (count > 0).then(none))
+    if line.is_some() || count == 0 {
+        return line;
+    }
+    Some(Line::ok(format!("No VolumeAttachment is stuck ({count} of the driver)")))
 }
 
 /// Claims with ReadWriteMany work, but only on one node.
