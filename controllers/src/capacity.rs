@@ -216,11 +216,12 @@ async fn follow_room(context: &Context, queue: &Queue<Precision>) {
 
 /// True if there is more room than was published before. Others free space on the same disk, too.
 fn is_more(change: &Change<CSIStorageCapacity>) -> bool {
-    let bytes = |object: &CSIStorageCapacity| {
-        let capacity = object.capacity.as_ref();
-        capacity.and_then(|capacity| quantity::bytes(&capacity.0)).unwrap_or(0)
-    };
     matches!(change, Change::Applied { old: Some(old), new } if bytes(new) > bytes(old))
+}
+
+fn bytes(object: &CSIStorageCapacity) -> i64 {
+    let capacity = object.capacity.as_ref();
+    capacity.and_then(|capacity| quantity::bytes(&capacity.0)).unwrap_or(0)
 }
 
 /// When to run a pass for a change of room. `last` is the time of the last or the next such pass.

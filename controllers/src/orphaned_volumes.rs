@@ -212,11 +212,11 @@ impl Scanner {
             self.report(BTreeSet::new());
             return Ok(());
         }
-        let empty = |id: &String| {
+        let has_empty = due.iter().any(|id| {
             let volume = inventory.and_then(|inventory| inventory.get(id));
             volume.is_some_and(|one| decide::claim_of_empty(one, &self.part.naming).is_some())
-        };
-        let cluster = self.cluster(due.iter().any(empty)).await?;
+        });
+        let cluster = self.cluster(has_empty).await?;
         let mut orphans = BTreeSet::new();
         for id in due {
             if cluster.handles.contains(&id) {

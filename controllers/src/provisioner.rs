@@ -22,7 +22,7 @@ use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Index};
-use crate::client::{Kube, Resource};
+use crate::client::Kube;
 use crate::controller::{Context, Controller, pause};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
@@ -192,8 +192,8 @@ impl Provisioner {
             by_attributes: claims.index(pvc::pending_attributes_class),
             by_source: claims.index(source_protection::awaited),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
-            for_room: waking(&context, &claim_queue),
-            for_volume: waking(&context, &volume_queue),
+            for_room: Waiters::of(&context.freed, &claim_queue),
+            for_volume: Waiters::of(&context.freed, &volume_queue),
             claim_queue,
             volume_queue,
             pending_pvs: context.queue(),
@@ -275,9 +275,14 @@ impl Provisioner {
             (&self.context.caches, &self.context.driver, &self.claim_queue);
         let now = Duration::ZERO;
         let mut controller = controller
-            .wake("claims-of-classes", &caches.classes(), now, name_of, queue, |this, name| {
-                uids(this.by_class.get(name))
-            })
+            .wake(
+                "claims-of-classes",
+                &caches.classes(),
+                now,
+                Change::name_applied,
+                queue,
+                |this, name| uids(this.by_class.get(name)),
+            )
             .wake(
                 "claims-of-sources",
                 &caches.claims(),
@@ -289,9 +294,10 @@ impl Provisioner {
         if driver.can(ControllerCapability::ModifyVolume) {
             let watch = caches.attributes_classes();
             let label = "claims-of-attributes-classes";
-            controller = controller.wake(label, &watch, now, name_of, queue, |this, name| {
-                uids(this.by_attributes.get(name))
-            });
+            controller =
+                controller.wake(label, &watch, now, Change::name_applied, queue, |this, name| {
+                    uids(this.by_attributes.get(name))
+                });
         }
         if driver.can(ControllerCapability::CreateDeleteSnapshot) {
             let (label, watch) = ("claims-of-snapshots", caches.contents());
@@ -347,29 +353,14 @@ fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<String> {
     claim.uid().filter(|_| pvc::is_for(claim, driver))
 }
 
-/// Keys that are queued again when what they wait for is free.
-fn waking(context: &Context, queue: &Queue<String>) -> Waiters<String> {
-    let queue = queue.clone();
-    Waiters::new(&context.freed, move |key: &String| queue.wake(key.clone()))
-}
-
 fn uids(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = String> {
     claims.into_iter().filter_map(|claim| claim.uid())
 }
 
-/// The name of an object that exists. A deleted one wakes no claim.
-fn name_of<K: Resource>(change: &Change<K>) -> Option<String> {
-    match change {
-        Change::Applied { new, .. } => Some(new.name_any()),
-        Change::Deleted(_) => None,
-    }
-}
-
 /// The key of a claim that may be a source now: it was bound.
 fn newly_bound(change: &Change<PersistentVolumeClaim>) -> Option<String> {
-    let is_bound = |claim: &PersistentVolumeClaim| pvc::phase(claim) == Some("Bound");
     match change {
-        Change::Applied { old: Some(old), new } if is_bound(new) && !is_bound(old) => {
+        Change::Applied { old: Some(old), new } if pvc::is_bound(new) && !pvc::is_bound(old) => {
             let source = DataSource::Claim(new.name_any());
             source_protection::key(&new.namespace().unwrap_or_default(), &source)
         }
@@ -379,9 +370,10 @@ fn newly_bound(change: &Change<PersistentVolumeClaim>) -> Option<String> {
 
 /// The key of a content's snapshot that may be a source now: its content became ready.
 fn newly_ready(change: &Change<VolumeSnapshotContent>) -> Option<String> {
-    let is_ready = |content: &VolumeSnapshotContent| content.view().is_ready();
     match change {
-        Change::Applied { old: Some(old), new } if is_ready(new) && !is_ready(old) => {
+        Change::Applied { old: Some(old), new }
+            if new.view().is_ready() && !old.view().is_ready() =>
+        {
             let user = &new.spec.volume_snapshot_ref;
             let source = DataSource::Snapshot(user.name.clone()?);
             source_protection::key(user.namespace.as_deref()?, &source)

@@ -456,9 +456,10 @@ fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
 
 /// True if a claim is bound and was not bound before, according to the cache.
 fn is_newly_bound(change: &Change<PersistentVolumeClaim>) -> bool {
-    let bound = |claim: &PersistentVolumeClaim| pvc::phase(claim) == Some("Bound");
     match change {
-        Change::Applied { old, new } => bound(new) && !old.as_deref().is_some_and(bound),
+        Change::Applied { old, new } => {
+            pvc::is_bound(new) && !old.as_deref().is_some_and(pvc::is_bound)
+        }
         Change::Deleted(_) => false,
     }
 }

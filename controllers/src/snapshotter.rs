@@ -163,17 +163,9 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
         .after(|_| async move {
             tokio::join!(seen.synced(), listed.synced(), volumes_synced(&with_volumes));
         })
-        .wake(
-            of_classes,
-            &classes,
-            Duration::ZERO,
-            |change| match change {
-                Change::Applied { new, .. } => Some(new.name_any()),
-                Change::Deleted(_) => None,
-            },
-            &queue,
-            |this, class| this.of_class(class),
-        )
+        .wake(of_classes, &classes, Duration::ZERO, Change::name_applied, &queue, |this, class| {
+            this.of_class(class)
+        })
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
                 let matters = old.as_ref().is_none_or(|old| decide::matters(&**old, &**new));

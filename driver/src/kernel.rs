@@ -512,6 +512,16 @@ pub trait Kernel: Send + Sync + 'static {
 /// How often a look is repeated because something changed meanwhile, before it reads everything.
 pub(crate) const LOOKS: usize = 3;
 
+/// What makes the ext4 on a device or in an image this large; `None` if it holds no ext4.
+pub(crate) fn ext4_growth(
+    kernel: &dyn Kernel,
+    device: &Path,
+    bytes: u64,
+) -> Result<Option<Ext4Growth>> {
+    let ext4 = kernel.ext4(device)?;
+    Ok(ext4.map(|ext4| ext4.layout.growth(bytes, kernel.grows_mounted(FsType::Ext4))))
+}
+
 /// The topmost mount at exactly this path.
 pub(crate) fn topmost_mount<K: Kernel + ?Sized>(
     kernel: &K,

@@ -11,7 +11,7 @@
 //! process either way.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::net::UnixListener;
@@ -225,28 +225,32 @@ fn unfinished(server: &Server, why: &'static str) {
 }
 
 /// Announces what a detached loop device frees, on a thread that ends with the process. The last
-/// user of a device may be a container with a private copy of a mount, and then no call shows its end. Without the kernel's notices, whatever waits is tried again after its backoff.
+/// user of a device may be a container with a private copy of a mount, and then no call shows its
+/// end. Without the kernel's notices, whatever waits is tried again after its backoff.
 fn follow_detached(pools: &Arc<Pools>) -> io::Result<()> {
     let (notices, pools) = (LoopNotices::open()?, Arc::downgrade(pools));
-    let follow = move || {
-        loop {
-            let changed = match notices.changed() {
-                Ok(changed) => changed,
-                Err(error) => {
-                    tracing::warn!(%error, "the kernel's notices of loop devices can't be read");
-                    return;
-                }
-            };
-            let Some(pools) = pools.upgrade() else {
-                return;
-            };
-            if pools.freed().awaits_devices() {
-                pools.announce_detached(changed.as_deref());
-            }
-        }
-    };
-    std::thread::Builder::new().name("hostloop-notices".to_owned()).spawn(follow)?;
+    let thread = std::thread::Builder::new().name("hostloop-notices".to_owned());
+    thread.spawn(move || announce_each(&notices, &pools))?;
     Ok(())
+}
+
+/// Announces what each notice is about, until the pools are gone or the notices can't be read.
+fn announce_each(notices: &LoopNotices, pools: &Weak<Pools>) {
+    loop {
+        let changed = match notices.changed() {
+            Ok(changed) => changed,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel's notices of loop devices can't be read");
+                return;
+            }
+        };
+        let Some(pools) = pools.upgrade() else {
+            return;
+        };
+        if pools.freed().awaits_devices() {
+            pools.announce_detached(changed.as_deref());
+        }
+    }
 }
 
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has

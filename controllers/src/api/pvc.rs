@@ -112,6 +112,11 @@ pub(crate) fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.status.as_ref()?.phase.as_deref()
 }
 
+/// True if the claim is bound to a volume, according to its phase.
+pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    phase(claim) == Some("Bound")
+}
+
 /// True if the claim is not bound to a volume yet, according to its phase.
 pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     phase(claim).is_none_or(|phase| phase == "Pending")

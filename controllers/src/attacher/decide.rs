@@ -258,12 +258,15 @@ impl Rules {
         (metadata != json!({})).then(|| bound(attachment, metadata))
     }
 
+    fn is_registered(&self, node: &CSINode) -> bool {
+        registered(node, &self.driver).is_some()
+    }
+
     /// The name of a CSINode on which the driver has registered just now.
     pub fn newly_registered(&self, change: &Change<CSINode>) -> Option<String> {
-        let is_registered = |node: &CSINode| registered(node, &self.driver).is_some();
         match change {
             Change::Applied { old: Some(old), new }
-                if is_registered(new) && !is_registered(old) =>
+                if self.is_registered(new) && !self.is_registered(old) =>
             {
                 Some(new.name_any())
             }

@@ -226,8 +226,10 @@ impl Attacher {
         let node_id = self.rules.node_id_of(attachment, csi_node)?.to_owned();
         let listed = list::published(&self.context.driver.csi, 0, self.timeout).await?;
         let (name, node) = (attachment.name_any(), &attachment.spec.node_name);
-        let is_its = |handle: &String| expected_name(handle, &self.rules.driver, node) == name;
-        let Some(volume_id) = listed.into_keys().find(is_its) else {
+        let driver = &self.rules.driver;
+        let mut handles = listed.into_keys();
+        let volume = handles.find(|handle| expected_name(handle, driver, node) == name);
+        let Some(volume_id) = volume else {
             tracing::info!(attachment = name, "neither the volume nor its PersistentVolume exists");
             return self.mark_detached(attachment).await;
         };

@@ -65,6 +65,16 @@ impl<K> Change<K> {
     }
 }
 
+impl<K: kube::Resource> Change<K> {
+    /// The name of an object that exists; `None` if it was deleted.
+    pub fn name_applied(&self) -> Option<String> {
+        match self {
+            Change::Applied { new, .. } => Some(new.name_any()),
+            Change::Deleted(_) => None,
+        }
+    }
+}
+
 type Handler<K> = Arc<dyn Fn(&Change<K>) + Send + Sync>;
 
 /// Identifies a subscriber. [`Store::leave`] removes its handlers.

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::queue::Queue;
+
 /// The time between two wakes of keys that wait for room.
 const PACE: Duration = Duration::from_millis(50);
 
@@ -62,7 +64,7 @@ impl FreedSignal {
 
     /// Wakes those who wait for room, one after another, in the order in which they began to wait.
     /// Runs until `stop`. Others may wait for more than was freed, so each gets its try. After a
-    /// vain try, it waits behind the others for the next announcement.
+    /// try without success, it waits behind the others for the next announcement.
     pub(crate) async fn pace(self, stop: CancellationToken) {
         let paced = async {
             loop {
@@ -126,19 +128,24 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
         Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
     }
 
-    /// Lets a key wait from now on. It keeps its place if it waits for this already.
+    /// Creates an empty set. At the end of its wait, a key is queued without its backoff.
+    pub(crate) fn of(signal: &FreedSignal, queue: &Queue<K>) -> Self {
+        let queue = queue.clone();
+        Waiters::new(signal, move |key: &K| queue.wake(key.clone()))
+    }
+
+    /// The key waits from now on. It keeps its place if it waits for this already.
     pub(crate) fn enter(&self, key: &K, freed: Freed) {
         let mut waiting = self.waiting.lock();
         if waiting.get(key).is_some_and(|wait| wait.freed == freed) {
             return;
         }
         let (of, wake, entries) = (key.clone(), self.wake.clone(), self.waiting.clone());
-        let woken = move || {
+        let woken = Arc::new(move || {
             entries.lock().remove(&of);
             wake(&of);
-        };
-        let wait = self.signal.wait(freed, Arc::new(woken));
-        waiting.insert(key.clone(), wait);
+        });
+        waiting.insert(key.clone(), self.signal.wait(freed, woken));
     }
 
     /// Ends the wait of a key.

@@ -202,7 +202,7 @@ fn from_claim(
     if source.is_deleting() && !is_kept {
         return Err(unfit(TOO_LATE));
     }
-    if pvc::phase(source) != Some("Bound") {
+    if !pvc::is_bound(source) {
         return Err(unfit("it is not bound to a volume yet"));
     }
     if pvc::written_class(source).is_none() || pvc::written_class(target.claim).is_none() {

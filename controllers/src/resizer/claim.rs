@@ -59,7 +59,7 @@ fn known<'a>(
 
 /// True if the claim is bound to a volume.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    pvc::phase(claim) == Some("Bound") && pvc::volume_name(claim).is_some()
+    pvc::is_bound(claim) && pvc::volume_name(claim).is_some()
 }
 
 /// True if the PV references this claim (same namespace and UID).

@@ -192,7 +192,7 @@ pub(super) fn volume_of<'a>(
     volume: Option<&'a PersistentVolume>,
 ) -> Result<&'a PersistentVolume, String> {
     let name = claim.name_any();
-    if pvc::phase(claim) != Some("Bound") {
+    if !pvc::is_bound(claim) {
         return Err(format!("claim {name} is not bound to a volume yet"));
     }
     let volume = volume.ok_or_else(|| format!("the volume of claim {name} does not exist"))?;

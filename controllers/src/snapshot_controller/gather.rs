@@ -130,11 +130,13 @@ impl Watches {
         let status = snapshot.status.as_ref();
         let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
         let is_read = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
-        let keeps = |claim: &Arc<PersistentVolumeClaim>| {
-            is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
-        };
         let claims = self.restoring.get(&names::path(snapshot)).into_iter();
-        claims.filter(keeps).map(|claim| claim.name_any()).collect()
+        claims
+            .filter(|claim| {
+                is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
+            })
+            .map(|claim| claim.name_any())
+            .collect()
     }
 
     /// The content that a snapshot has, if the cache shows it.
@@ -153,12 +155,12 @@ impl Watches {
     ) -> Vec<String> {
         let volume = self.volume_of(claim);
         let handle = volume.as_deref().and_then(pv::csi).map(|csi| csi.volume_handle.clone());
-        let is_other = |one: &VolumeSnapshot| but.is_none_or(|but| but.uid() != one.uid());
-        let keeps = |one: &Arc<VolumeSnapshot>| {
-            is_other(one) && needs_claim(one, self.content_of(one).as_deref(), handle.as_deref())
-        };
         let snapshots = self.of_claim.get(&names::path(claim)).into_iter();
-        snapshots.filter(keeps).map(|snapshot| snapshot.name_any()).collect()
+        snapshots
+            .filter(|one| but.is_none_or(|but| but.uid() != one.uid()))
+            .filter(|one| needs_claim(one, self.content_of(one).as_deref(), handle.as_deref()))
+            .map(|one| one.name_any())
+            .collect()
     }
 
     /// The volume that a claim names, if it exists.

@@ -126,14 +126,14 @@ impl Kind for Groups {
         };
         let owned = all.of_group.get(&names::path(group)).into_iter();
         let owned: Vec<_> = owned.filter(is_owned).collect();
-        let is_wanted = |one: &&Arc<VolumeSnapshot>| !all.restoring_from(one).is_empty();
+        let restoring = owned.iter().filter(|one| !all.restoring_from(one).is_empty());
         GroupFacts {
             claims: claims
                 .into_iter()
                 .map(|claim| (claim.clone(), all.volume_of(&claim)))
                 .collect(),
             members: members::listed(all, group, content),
-            restoring: owned.iter().filter(is_wanted).map(|one| one.name_any()).collect(),
+            restoring: restoring.map(|one| one.name_any()).collect(),
             owned,
         }
     }

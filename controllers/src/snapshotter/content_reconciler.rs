@@ -18,7 +18,7 @@ use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
 use crate::csi::{Call, Class, Failure, Freed, Waiters, class};
 use crate::queue::{Outcome, Queue};
-use crate::secrets::{self, Credentials, SecretError};
+use crate::secrets::{self, Credentials};
 use crate::snapshots::content::{Class as SnapshotClass, Content};
 
 /// A kind of contents, and the CSI calls for it.
@@ -114,9 +114,8 @@ impl<K: Kind> Reconciler<K> {
     /// Creates a reconciler of the keys in a queue.
     pub(super) fn new(shared: Shared, queue: &Queue<String>) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
-        let (kube, queue) = (shared.kube.clone(), queue.clone());
-        let for_room =
-            Waiters::new(&shared.context.freed, move |name: &String| queue.wake(name.clone()));
+        let kube = shared.kube.clone();
+        let for_room = Waiters::of(&shared.context.freed, queue);
         let by_class = watch.index(class_of_unready);
         Reconciler { contents: ContentClient { kube, watch }, classes, for_room, by_class, shared }
     }
@@ -278,11 +277,13 @@ impl<K: Kind> Reconciler<K> {
             self.shared.report_deletion(content, K::DELETE.reason, message, &error)
         };
         let secrets = match self.secrets(content).await {
-            Ok(secrets) => secrets,
-            Err(WorkError::Secret(error @ SecretError::Missing { .. })) => {
-                tracing::warn!(content = content.name_any(), %error, "deleting without the secret");
-                Credentials::new()
+            Err(WorkError::Secret(error)) => {
+                secrets::unless_missing(Err(error)).map_err(WorkError::from)
             }
+            read => read,
+        };
+        let secrets = match secrets {
+            Ok(secrets) => secrets,
             Err(error) => return report("Failed to get snapshot credentials", error),
         };
         let deletion = match K::deletion(content, handle, secrets) {

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use super::{Controller, Error, Result};
-use crate::kernel::{Ext4Growth, FsType};
+use crate::kernel::{Ext4Growth, ext4_growth};
 use crate::storage::{Source, VolumeHandle};
 
 impl Controller {
@@ -13,16 +13,12 @@ impl Controller {
     /// mounted or before. XFS and btrfs always can. An image without an ext4 passes: staging
     /// says what it holds.
     pub(super) fn check_growth(&self, image: &File, bytes: u64) -> Result<()> {
-        let kernel = self.pools.kernel();
         let path = PathBuf::from(format!("/proc/self/fd/{}", image.as_raw_fd()));
-        let Some(ext4) = kernel.ext4(&path)? else {
-            return Ok(());
-        };
-        match ext4.layout.growth(bytes, kernel.grows_mounted(FsType::Ext4)) {
-            Ext4Growth::Not(why) => Err(Error::OutOfRange(format!(
+        match ext4_growth(self.pools.kernel(), &path, bytes)? {
+            Some(Ext4Growth::Not(why)) => Err(Error::OutOfRange(format!(
                 "capacity_range.required_bytes: the volume would have {bytes} bytes, and {why}"
             ))),
-            Ext4Growth::Done | Ext4Growth::Mounted | Ext4Growth::Unmounted => Ok(()),
+            Some(Ext4Growth::Done | Ext4Growth::Mounted | Ext4Growth::Unmounted) | None => Ok(()),
         }
     }
 

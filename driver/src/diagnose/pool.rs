@@ -41,8 +41,9 @@ impl Lost {
 }
 
 /// What to do about a pool on a read-only filesystem.
-pub(crate) const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) says why: a full or failing disk makes filesystems read-only. Mend \
-     that, then check the filesystem and mount it again";
+pub(crate) const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) has the cause: a full or \
+     failing disk makes filesystems read-only. Mend that, then check the filesystem and mount it \
+     again";
 
 /// Facts about a pool.
 #[derive(Clone, Debug, Default)]

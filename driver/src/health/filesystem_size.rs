@@ -2,7 +2,7 @@
 //! this driver or this filesystem lacks.
 
 use crate::diagnose::VolumeState;
-use crate::kernel::{Ext4Growth, FsType, Kernel, loop_path};
+use crate::kernel::{Ext4Growth, FsType, ext4_growth, loop_path};
 use crate::storage::{Pools, VolumeRecord};
 
 /// The sizes of a filesystem that could be larger, in bytes.
@@ -31,15 +31,10 @@ pub(super) fn smaller(pools: &Pools, state: &VolumeState, record: &VolumeRecord)
         return None;
     }
     let growth = match fs {
-        FsType::Ext4 => Some(growth(kernel, &path, sizes.device)?),
+        FsType::Ext4 => Some(ext4_growth(kernel, &path, sizes.device).ok()??),
         FsType::Xfs | FsType::Btrfs => None,
     };
     explain(fs, sizes, growth, pools.growths().failure(record.id))
-}
-
-fn growth(kernel: &dyn Kernel, device: &std::path::Path, bytes: u64) -> Option<Ext4Growth> {
-    let ext4 = kernel.ext4(device).ok()??;
-    Some(ext4.layout.growth(bytes, kernel.grows_mounted(FsType::Ext4)))
 }
 
 /// True if the filesystem could be larger. XFS leaves out a last group of less than 64 blocks.

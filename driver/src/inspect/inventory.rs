@@ -68,9 +68,9 @@ impl PoolSurvey {
         let root = pool_root::root(spec, state_dir, image.as_ref(), loops, mounts);
         let mount = root.as_ref().ok().and_then(|r| pool_root::enclosing(mounts, r));
         let lost = pool_root::lost_image(spec, state_dir, loops, mounts);
-        let why = |error| lost.as_ref().map_or(error, Lost::message);
         let contents = root.as_ref().map_err(String::clone);
-        let contents = contents.and_then(|root| contents_of(kernel, root)).map_err(why);
+        let contents = contents.and_then(|root| contents_of(kernel, root));
+        let contents = contents.map_err(|error| lost.as_ref().map_or(error, Lost::message));
         PoolSurvey {
             name: spec.name.clone(),
             kind: pool_root::kind(spec),
@@ -125,8 +125,8 @@ impl Survey {
         // Read the kernel first. An image that is created and attached in between then only looks
         // unused, which is harmless. In the other order its device would look foreign.
         let state = KernelState::read(kernel)?;
-        let take = |spec| PoolSurvey::take(spec, state_dir, &state, kernel);
-        let pools = specs.iter().map(take).collect();
+        let pools = specs.iter().map(|spec| PoolSurvey::take(spec, state_dir, &state, kernel));
+        let pools = pools.collect();
         Ok(Survey { pools, kernel: state })
     }
 

@@ -214,14 +214,15 @@ impl Ext4Layout {
 
 /// True if a group has a copy of the superblock with `sparse_super`: 0, 1, and powers of 3, 5 and 7.
 fn has_sparse_copy(group: u64) -> bool {
-    let is_power = |of: u64| {
-        let mut power = of;
-        while power < group {
-            power *= of;
-        }
-        power == group
-    };
-    group <= 1 || [3, 5, 7].into_iter().any(is_power)
+    group <= 1 || [3, 5, 7].into_iter().any(|base| is_power(group, base))
+}
+
+fn is_power(number: u64, base: u64) -> bool {
+    let mut power = base;
+    while power < number {
+        power *= base;
+    }
+    power == number
 }
 
 #[cfg(test)]

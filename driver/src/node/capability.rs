@@ -32,8 +32,7 @@ pub(crate) struct Published {
 /// True if a publication is read-only: as `readonly` says, by its own mount flags, or because the
 /// filesystem is mounted so.
 pub(crate) fn read_only(staged: &Capability, asked: &Capability, readonly: bool) -> bool {
-    let by_flags = |capability: &Capability| mounts_read_only(capability.access.flags());
-    readonly || by_flags(staged) || by_flags(asked)
+    readonly || [staged, asked].into_iter().any(|it| mounts_read_only(it.access.flags()))
 }
 
 /// Decides by volume, capability and `readonly` alone. `volume_context` changes with every token that

@@ -36,9 +36,8 @@ impl Mounting<'_> {
             return Ok(false);
         }
         let kernel = self.node.pools.kernel();
-        let (size, mounted) = (kernel.loop_size(device)?, kernel.grows_mounted(self.fs));
-        let ext4 = kernel.ext4(&device.path())?;
-        let growth = ext4.map(|ext4| ext4.layout.growth(size, mounted));
+        let size = kernel.loop_size(device)?;
+        let growth = kernel::ext4_growth(kernel, &device.path(), size)?;
         Ok(growth == Some(Ext4Growth::Unmounted))
     }
 
@@ -97,10 +96,8 @@ pub(super) fn obstacle(
     if fs != FsType::Ext4 {
         return Ok(None);
     }
-    let ext4 = kernel.ext4(device)?;
-    let grows_mounted = kernel.grows_mounted(fs);
-    Ok(match ext4.map(|ext4| ext4.layout.growth(bytes, grows_mounted)) {
-        Some(Ext4Growth::Unmounted) if grows_mounted => Some(
+    Ok(match kernel::ext4_growth(kernel, device, bytes)? {
+        Some(Ext4Growth::Unmounted) if kernel.grows_mounted(fs) => Some(
             "this ext4 can't grow while it is mounted (sparse_super2): it grows when the volume is \
              staged next"
                 .to_owned(),

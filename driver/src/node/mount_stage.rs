@@ -95,8 +95,11 @@ impl Mounting<'_> {
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner)?;
         let mount = self.view.mount_at(path);
-        let of_volume = |minor: &u32| self.view.own().any(|own| own.minor == *minor);
-        let found = mount.and_then(|e| Some((e, e.loop_minors().find(of_volume)?)));
+        let found = mount.and_then(|entry| {
+            let mut minors = entry.loop_minors();
+            let minor = minors.find(|minor| self.view.own().any(|own| own.minor == *minor))?;
+            Some((entry, minor))
+        });
         let Some((entry, minor)) = found else {
             let why = "something else is mounted over the staged volume";
             return Err(target_path::wrong(path, why));

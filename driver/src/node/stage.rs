@@ -56,13 +56,14 @@ fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAc
         )))
     };
     if let Some(stage) = stage.filter(in_place) {
-        return match stage.path == wanted.path {
-            false => elsewhere(&stage.path),
-            true if !compatible(&stage.capability, &wanted.capability) => {
-                Err(Error::AlreadyExists("staged at this path already, for another use".to_owned()))
-            }
-            true => Ok(StageAction::Finish),
-        };
+        if stage.path != wanted.path {
+            return elsewhere(&stage.path);
+        }
+        if !compatible(&stage.capability, &wanted.capability) {
+            let why = "staged at this path already, for another use";
+            return Err(Error::AlreadyExists(why.to_owned()));
+        }
+        return Ok(StageAction::Finish);
     }
     match (&wanted.capability.access, seen.mounted_at.first()) {
         (Access::Mount { .. }, Some(_)) if mounted(&wanted.path) => Ok(StageAction::Finish),
@@ -185,14 +186,11 @@ impl Node {
         blank: bool,
     ) -> Result<Arc<VolumeRecord>> {
         let raw = wanted.capability.access == Access::Block;
-        let same = |stage: &&Stage| match action {
-            StageAction::Begin => {
-                stage.path == wanted.path && stage.capability == wanted.capability
-            }
-            // It was mounted for that capability.
-            StageAction::Finish => stage.path == wanted.path,
-        };
-        let known = record.stage.as_deref().filter(same);
+        // To finish, the capability does not count: it was mounted for that of the record.
+        let known = record.stage.as_deref().filter(|stage| {
+            stage.path == wanted.path
+                && (action == StageAction::Finish || stage.capability == wanted.capability)
+        });
         let mut stage = known.cloned().unwrap_or_else(|| Stage {
             path: wanted.path.clone(),
             capability: wanted.capability.clone(),

@@ -39,8 +39,8 @@ pub enum Source {
 }
 
 /// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty, and gets the source's
-/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true. Fails with [`Error::CannotFreeze`] if
-/// the source is live and this pair of files can't be cloned.
+/// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true. Fails with
+/// [`Error::CannotFreeze`] if the source is live and this pair of files can't be cloned.
 pub fn copy(
     from: &File,
     to: &File,
@@ -49,12 +49,12 @@ pub fn copy(
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
     if may_share(want, to) {
-        // Only one call clones a source that changes at one point in time.
-        let clone = || match source {
+        let cloned = phase("clone", || match source {
             Source::Still => clone_in_steps(from, to, stop),
+            // The source changes meanwhile, and only one call clones it at one point in time.
             Source::Live(_) => file::clone(from, to),
-        };
-        match phase("clone", clone) {
+        });
+        match cloned {
             Ok(()) => return Ok(Copied::Shared),
             Err(e) if cannot_clone(&e) => {}
             Err(e) => return Err(e.into()),

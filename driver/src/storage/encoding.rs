@@ -36,10 +36,13 @@ pub(super) fn read_versioned<T: DeserializeOwned>(
         Err(kernel::Error::NotFound { .. }) => return Ok(None),
         Err(e) => return Err(e.into()),
     }
-    let is_newer = |bytes| peek(bytes, "schema").is_some_and(|v| v.as_u64() > Some(SCHEMA.into()));
-    let decoded = decode_versioned(&bytes).map_err(|why| Error::Corrupt {
-        path: file::name_of(dir).join(file),
-        why: if is_newer(&bytes) { why } else { format!("{why}; {}", advice()) },
+    let decoded = decode_versioned(&bytes).map_err(|why| {
+        let schema = peek(&bytes, "schema").and_then(|schema| schema.as_u64());
+        let is_newer = schema > Some(SCHEMA.into());
+        Error::Corrupt {
+            path: file::name_of(dir).join(file),
+            why: if is_newer { why } else { format!("{why}; {}", advice()) },
+        }
     });
     decoded.map(Some)
 }

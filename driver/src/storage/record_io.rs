@@ -172,8 +172,8 @@ impl Broken {
 
     /// Fails if the entry must not be deleted.
     pub(super) fn check_deletable(&self) -> Result<(), Error> {
-        let refused = |why| Error::Refused(format!("{}: {why}", self.path.display()));
-        self.why.check_deletable().map_err(refused)
+        let checked = self.why.check_deletable();
+        checked.map_err(|why| Error::Refused(format!("{}: {why}", self.path.display())))
     }
 }
 

@@ -187,8 +187,8 @@ impl Pools {
             return Ok(());
         }
         let pool = self.with_id(volume.id.pool())?;
-        // Earlier versions made thick volumes in images without all their blocks. Such a volume is
-        // still good to use, and its health says what it lacks.
+        // Earlier versions made thick volumes in images without all their blocks. Such a volume
+        // can still be used, and its health reports a full disk below.
         if let Err(error) = pool.back_thick(SpaceRequest::default()) {
             tracing::warn!(volume = %volume.id, %error, "a thick volume has no certain space below");
         }

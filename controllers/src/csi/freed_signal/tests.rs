@@ -65,7 +65,7 @@ async fn room_wakes_one_after_another_in_order() {
         fixture.signal.announce(&Freed::Room);
     }
     assert_eq!(fixture.after(MOMENT).await, [3]);
-    // After a vain attempt, a key has its next turn after the others.
+    // After an attempt without success, a key has its next turn after the others.
     fixture.waiters.enter(&3, Freed::Room);
     assert_eq!(fixture.after(PACE).await, [1]);
     assert_eq!(fixture.after(PACE).await, [2]);

@@ -10,9 +10,6 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::super::{
-    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, may_lack_room, outcome_of, too_early,
-};
 use super::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
@@ -22,6 +19,9 @@ use crate::cache::Change;
 use crate::controller::Controller;
 use crate::csi::{Class, Failure, Freed};
 use crate::queue::Outcome;
+use crate::resizer::{
+    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, may_lack_room, outcome_of, too_early,
+};
 
 /// A VolumeAttributesClass that a claim names.
 enum Target {

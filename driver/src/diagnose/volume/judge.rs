@@ -74,8 +74,9 @@ pub(crate) enum Issue {
 }
 
 /// What to do about a filesystem that stopped by itself.
-pub(crate) const TO_MOUNT_AGAIN: &str = "The kernel's log (dmesg) says why: often the disk below is full or failing. Mend that, then \
-     delete the pods that use the volume: it is checked and mounted again for the next one";
+pub(crate) const TO_MOUNT_AGAIN: &str = "The kernel's log (dmesg) has the cause: often the disk \
+     below is full or failing. Mend that, then delete the pods that use the volume: it is checked \
+     and mounted again for the next one";
 
 /// Result of comparing an image's length with its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,8 +43,8 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
     let reached: BTreeMap<u32, Vec<(PathBuf, u64)>> = mounts
         .iter()
         .map(|(number, at)| {
-            let place = |at: &usize| (entries[*at].mount_point.to_path_buf(), entries[*at].id);
-            (*number, at.iter().map(place).collect())
+            let mounts = at.iter().map(|at| &entries[*at]);
+            (*number, mounts.map(|mount| (mount.mount_point.to_path_buf(), mount.id)).collect())
         })
         .collect();
     let numbers: Vec<u32> = mounts.keys().copied().collect();

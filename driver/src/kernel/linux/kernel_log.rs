@@ -12,15 +12,7 @@ pub(super) struct KernelLog(Option<File>);
 
 impl KernelLog {
     pub(super) fn from_now() -> KernelLog {
-        let open = || -> io::Result<File> {
-            let mut log = File::options()
-                .read(true)
-                .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-                .open("/dev/kmsg")?;
-            log.seek(SeekFrom::End(0))?;
-            Ok(log)
-        };
-        KernelLog(open().ok())
+        KernelLog(open_at_end().ok())
     }
 
     /// The first messages about a device ("loop7"), in one line.
@@ -40,6 +32,15 @@ impl KernelLog {
         }
         (!lines.is_empty()).then(|| lines.join("; "))
     }
+}
+
+fn open_at_end() -> io::Result<File> {
+    let mut log = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/kmsg")?;
+    log.seek(SeekFrom::End(0))?;
+    Ok(log)
 }
 
 /// The text of a record ("priority,number,time,flags;text", then lines of properties), if it is

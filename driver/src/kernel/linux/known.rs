@@ -262,8 +262,9 @@ impl Mounts {
             return;
         }
         let unasked = std::mem::take(&mut self.unasked);
-        let entry = |id: u64| Some((id, (**self.table.entries.get(id)?).clone()));
-        let entries: Vec<_> = unasked.into_iter().filter_map(entry).collect();
+        let entries = unasked.into_iter();
+        let entries: Vec<_> =
+            entries.filter_map(|id| Some((id, (**self.table.entries.get(id)?).clone()))).collect();
         self.unasked = add(&mut self.table, [], entries).into_iter().collect();
     }
 

@@ -42,13 +42,14 @@ pub(super) fn ext4(device: &Path) -> Result<Option<Ext4>> {
 /// With `only_damaged`, an intact one stays.
 pub(super) fn restore_ext4(device: &Path, earlier: &[u8], only_damaged: bool) -> Result<()> {
     let mut block = Block([0; 4096]);
-    let is_intact = |block: &Block| ext4::parse(block).is_some();
     let Some(start) = block.0.get_mut(..earlier.len()) else {
         return Ok(());
     };
     start.copy_from_slice(earlier);
-    if !is_intact(&block)
-        || (only_damaged && block_at(device, ext4::START)?.is_none_or(|now| is_intact(&now)))
+    if ext4::parse(&block).is_none() {
+        return Ok(());
+    }
+    if only_damaged && block_at(device, ext4::START)?.is_none_or(|now| ext4::parse(&now).is_some())
     {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Decides how far a volume or a snapshot is, and why it does not go on. What `status` and `describe` call
-//! stuck, `check` does as well.
+//! Decides how far a volume or a snapshot is, and why it does not go on. `status`, `describe` and
+//! `check` call the same things stuck.
 
 use hostloop_controllers::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};

@@ -93,9 +93,10 @@ fn a_growth_that_fails_is_mended_and_the_volume_is_mounted() {
         let what = format!("{op}, afterwards: {afterwards}");
         let (rig, id) = enlarged(GI);
         let cap = mount("ext4");
-        match afterwards {
-            true => rig.kernel.fail_afterwards(op, 1, libc::EIO),
-            false => rig.kernel.fail(op, 1, libc::EIO),
+        if afterwards {
+            rig.kernel.fail_afterwards(op, 1, libc::EIO);
+        } else {
+            rig.kernel.fail(op, 1, libc::EIO);
         }
         rig.stage(id, "a", &cap).unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(rig.record(id).growth, None, "{what}");

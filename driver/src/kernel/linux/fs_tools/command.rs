@@ -235,15 +235,16 @@ impl Output {
 /// The lines of an output that say why a program failed. After a wrong option, most programs
 /// describe their usage, which is longer than the cause.
 fn causes(output: &str) -> Vec<&str> {
-    let is_usage = |line: &&str| {
-        let start = line.get(.."usage".len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case("usage"))
-    };
     let mut lines: Vec<&str> =
         output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let causes = lines.iter().take_while(|line| !is_usage(line)).count();
+    let causes = lines.iter().take_while(|line| !begins_usage(line)).count();
     if causes > 0 {
         lines.truncate(causes);
     }
     lines
+}
+
+fn begins_usage(line: &str) -> bool {
+    let start = line.get(.."usage".len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case("usage"))
 }

@@ -112,21 +112,23 @@ fn multi_node(facts: &Facts, objects: &Objects) -> Vec<Line> {
     if flags.any(|value| value == "true") {
         return Vec::new();
     }
-    let many = |claim: &&PersistentVolumeClaim| {
-        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
-        modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"))
-    };
     let ours =
         objects.claims.iter().filter(|claim| provisioner(claim) == Some(facts.driver.as_str()));
-    let many: Vec<String> = ours.filter(many).map(|claim| title(&claim.metadata)).collect();
-    match many.is_empty() {
-        true => Vec::new(),
-        false => vec![Line::warning(
-            format!("Claims are ReadWriteMany: {}", names(&many)),
-            "All pods of such a claim run on one node. To reject such claims, run the driver with \
-             --reject-multi-node.",
-        )],
+    let many = ours.filter(|claim| is_for_many_nodes(claim));
+    let many: Vec<String> = many.map(|claim| title(&claim.metadata)).collect();
+    if many.is_empty() {
+        return Vec::new();
     }
+    vec![Line::warning(
+        format!("Claims are ReadWriteMany: {}", names(&many)),
+        "All pods of such a claim run on one node. To reject such claims, run the driver with \
+         --reject-multi-node.",
+    )]
+}
+
+fn is_for_many_nodes(claim: &PersistentVolumeClaim) -> bool {
+    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+    modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"))
 }
 
 #[cfg(test)]

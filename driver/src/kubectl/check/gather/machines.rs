@@ -23,8 +23,9 @@ impl From<NodeError> for Unknown {
     }
 }
 
-/// Asks all node pods, also for their reports of volumes. `ahead` is how far this machine's clock is ahead of the API server's.
-/// Without the right to list pods there is no answer; another fact says so.
+/// Asks all node pods, also for their reports of volumes. `ahead` is how far this machine's clock is
+/// ahead of the API server's. Without the right to list pods there is no answer; another fact
+/// reports that.
 pub(super) async fn machines(
     cluster: &Cluster,
     ahead: SignedDuration,
