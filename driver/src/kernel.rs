@@ -447,7 +447,9 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Repairs an unmounted ext4 after its growth was interrupted, and keeps all files.
     /// `superblock` is the one from before, for a process that was killed while it wrote that.
-    /// `whole` is false if the growth had not begun: then nothing else can be damaged.
+    /// `whole` is false if the growth had not begun: then nothing else can be damaged. Changes
+    /// nothing if the filesystem was mounted after that superblock: a restored record then has an
+    /// intent that is long over, and the filesystem may hold data beyond its earlier end.
     fn mend_growth(&self, device: &Path, superblock: &[u8], whole: bool) -> Result<()>;
 
     /// True if this process may grow a mounted filesystem: for ext4 the kernel requires

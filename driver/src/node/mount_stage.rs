@@ -80,7 +80,7 @@ impl Mounting<'_> {
             return Ok(FsState::default());
         }
         let state = kernel.fs_state(spec.device, self.fs)?;
-        let grows = self.grows_unmounted(device)?;
+        let grows = !spec.read_only && self.grows_unmounted(device)?;
         replay::before_tools(kernel, spec, state, grows)?;
         if grows {
             self.grow_unmounted(device)?;

@@ -33,13 +33,13 @@ pub(super) fn unmount(
     let Ok(at) = directory_of(state_dir, volume).canonicalize() else {
         return Ok(());
     };
-    while let Some(minor) = kernel::topmost_mount(kernel, &at)?.and_then(|e| e.loop_minor()) {
+    while let Some(mount) = kernel::topmost_mount(kernel, &at)? {
         let own = kernel.loops_holding(image, &volume.to_string())?;
-        if !own.iter().any(|device| device.minor == minor) {
+        if !own.iter().any(|device| mount.is_on_loop(device.minor)) {
             return Ok(());
         }
         tracing::info!(%volume, path = %at.display(), "unmounting what an interrupted thaw left");
-        kernel.unmount(&at)?;
+        kernel.unmount_exactly(&mount)?;
     }
     // It is not empty if something else was put there.
     let _ = std::fs::remove_dir(&at);

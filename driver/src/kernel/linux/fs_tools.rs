@@ -275,6 +275,10 @@ pub(super) fn grow_unmounted(device: &Path) -> Result<()> {
 }
 
 pub(super) fn mend_growth(device: &Path, superblock: &[u8], whole: bool) -> Result<()> {
+    // The record is older than the filesystem, which has grown or shows what it lacks.
+    if superblock::was_used_since(device, superblock)? {
+        return Ok(());
+    }
     effect("mend").map_err(|e| Error::io("e2fsck", device, e))?;
     // The earlier superblock only describes what was there before, which is intact.
     superblock::restore_ext4(device, superblock, !whole)?;

@@ -2,7 +2,7 @@
 //! everything unusual is left to blkid and e2fsck.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use uuid::Uuid;
@@ -38,6 +38,18 @@ pub(super) fn ext4(device: &Path) -> Result<Option<Ext4>> {
     }))
 }
 
+/// True if an ext4 was made or mounted after its superblock was this earlier one. Tools that check
+/// or grow it change neither its UUID nor the time of its last mount.
+pub(super) fn was_used_since(device: &Path, earlier: &[u8]) -> Result<bool> {
+    let mut before = Block([0; 4096]);
+    let Some(start) = before.0.get_mut(..earlier.len()) else {
+        return Ok(false);
+    };
+    start.copy_from_slice(earlier);
+    let now = block_at(device, ext4::START)?.filter(ext4::is_intact);
+    Ok(ext4::is_intact(&before) && now.is_some_and(|now| ext4::is_later_use(&now, &before)))
+}
+
 /// Writes an earlier superblock of an ext4 back, unless that was damaged or without a checksum.
 /// With `only_damaged`, an intact one stays.
 pub(super) fn restore_ext4(device: &Path, earlier: &[u8], only_damaged: bool) -> Result<()> {
@@ -53,7 +65,9 @@ pub(super) fn restore_ext4(device: &Path, earlier: &[u8], only_damaged: bool) ->
     {
         return Ok(());
     }
-    let written = File::options().write(true).open(device).and_then(|file| {
+    // Exclusively: no mount in any namespace may have the device.
+    let exclusive = File::options().write(true).custom_flags(libc::O_EXCL).open(device);
+    let written = exclusive.and_then(|file| {
         file.write_all_at(earlier, ext4::START)?;
         file.sync_all()
     });

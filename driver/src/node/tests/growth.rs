@@ -84,6 +84,19 @@ fn an_ext4_within_its_limit_grows_before_it_is_mounted() {
     assert_eq!(filesystem_bytes(&rig, id), 9 * GI);
 }
 
+/// With these options, not even a mount changes anything.
+#[test]
+fn an_ext4_that_is_mounted_read_only_is_not_grown() {
+    let (rig, id) = enlarged(GI);
+    rig.stage(id, "a", &with_flags(mount("ext4"), &["ro", "noload"])).unwrap();
+    let effects = rig.kernel.take_effects();
+    assert!(!effects.contains(&"grow") && !effects.contains(&"check-whole"), "{effects:?}");
+    assert_eq!(filesystem_bytes(&rig, id), 8 * MI);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert_eq!(filesystem_bytes(&rig, id), GI);
+}
+
 /// A failed growth leaves a filesystem that only the driver can repair.
 #[test]
 fn a_growth_that_fails_is_mended_and_the_volume_is_mounted() {

@@ -249,3 +249,26 @@ fn an_interrupted_check_is_undone() {
     mend_growth(&image.path, &saved, false).unwrap();
     assert_eq!(image.ext4(), checked);
 }
+
+/// A restored backup of the record brings the intent back.
+#[test]
+fn a_filesystem_that_was_mounted_since_is_left_as_it_is() {
+    let image = Image::new(16 * MI, &[]);
+    let saved = image.ext4().superblock;
+    image.set_len(200 * MI);
+    check_whole(&image.path).unwrap();
+    grow_unmounted(&image.path).unwrap();
+    // Beyond the earlier end.
+    let large = image.dir.path().join("files/large");
+    std::fs::write(&large, vec![7; 40 << 20]).unwrap();
+    let write = format!("write {} large", large.display());
+    for request in [&write, "set_super_value mtime now"] {
+        assert!(run("debugfs", &["-w", "-R", request, image.arg()]), "{request}");
+    }
+    let used = image.ext4();
+    for whole in [false, true] {
+        mend_growth(&image.path, &saved, whole).unwrap();
+        assert!(image.ext4() == used, "{whole}");
+        image.assert_sound("in use since");
+    }
+}

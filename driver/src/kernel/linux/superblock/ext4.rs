@@ -15,6 +15,7 @@ const LOG_BLOCK_SIZE: usize = 0x18;
 const LOG_CLUSTER_SIZE: usize = 0x1c;
 const BLOCKS_PER_GROUP: usize = 0x20;
 const INODES_PER_GROUP: usize = 0x28;
+const MOUNTED: usize = 0x2c;
 pub(in crate::kernel::linux) const WRITTEN: usize = 0x30;
 pub(in crate::kernel::linux) const MAGIC: usize = 0x38;
 const STATE: usize = 0x3a;
@@ -31,10 +32,13 @@ pub(in crate::kernel::linux) const MADE: usize = 0x108;
 const BLOCKS_HIGH: usize = 0x150;
 const ERROR_COUNT: usize = 0x194;
 const SPARSE_COPIES: usize = 0x24c;
+const MOUNTED_HIGH: usize = 0x274;
 pub(in crate::kernel::linux) const CHECKSUM: usize = 0x3fc;
 
 /// Block numbers have 64 bits.
 const INCOMPAT_64BIT: u32 = 0x80;
+/// The superblock has a checksum.
+const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
 
 fn is_ext4(block: &Block) -> bool {
     i64::from(block.le16(MAGIC)) == magic::EXT4
@@ -96,11 +100,23 @@ pub(super) fn layout(block: &Block) -> Option<Ext4Layout> {
 
 /// The superblock, if its checksum matches.
 pub(super) fn parse(block: &Block) -> Option<Superblock> {
-    const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
-    let intact = is_ext4(block)
-        && block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM != 0
-        && block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]);
+    let intact = block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM != 0 && is_intact(block);
     intact.then(|| Superblock { uuid: block.uuid(UUID) })
+}
+
+/// True for an ext4 whose checksum, if it has one, matches.
+pub(super) fn is_intact(block: &Block) -> bool {
+    is_ext4(block)
+        && (block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM == 0
+            || block.le32(CHECKSUM) == crc32c(!0, &block.0[..CHECKSUM]))
+}
+
+/// True if the superblock is of another filesystem than this earlier one, or of a later mount.
+/// e2fsck corrects a time in the future, so an earlier time says nothing.
+pub(super) fn is_later_use(now: &Block, before: &Block) -> bool {
+    let mounted =
+        |block: &Block| u64::from(block.0[MOUNTED_HIGH]) << 32 | u64::from(block.le32(MOUNTED));
+    now.uuid(UUID) != before.uuid(UUID) || mounted(now) > mounted(before)
 }
 
 /// What the superblock says about the last use, with a checksum or without. A mount leaves orphans
