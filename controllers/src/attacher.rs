@@ -229,7 +229,6 @@ impl Attacher {
         };
         let attachments = context.caches.attachments();
         let queue: Queue<String> = context.queue();
-        let woken = queue.clone();
         let of_volume = attachments.index(|attachment| {
             let volume = &attachment.spec.source.persistent_volume_name;
             volume.iter().cloned().collect()
@@ -239,7 +238,7 @@ impl Attacher {
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             volumes: context.caches.volumes(),
             csi_nodes: context.caches.csi_nodes(),
-            for_slot: Waiters::new(&context.freed, move |name: &String| woken.wake(name.clone())),
+            for_slot: Waiters::queued(&context.freed, &queue),
             queue,
             volume_queue: context.queue(),
             forced: Mutex::default(),

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::queue::Queue;
+
 /// The time between two wakes of keys that wait for room.
 const PACE: Duration = Duration::from_millis(50);
 
@@ -124,6 +126,13 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
     /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
     pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
         Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
+    }
+
+    /// Creates an empty set whose keys go to a queue. A key keeps its failures there: others may have
+    /// taken what was freed, and after a vain attempt its backoff goes on.
+    pub(crate) fn queued(signal: &FreedSignal, queue: &Queue<K>) -> Self {
+        let queue = queue.clone();
+        Waiters::new(signal, move |key: &K| queue.add(key.clone()))
     }
 
     /// Lets a key wait from now on. It keeps its place if it waits for this already.

@@ -114,9 +114,8 @@ impl<K: Kind> Reconciler<K> {
     /// Creates a reconciler of the keys in a queue.
     pub(super) fn new(shared: Shared, queue: &Queue<String>) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
-        let (kube, queue) = (shared.kube.clone(), queue.clone());
-        let for_room =
-            Waiters::new(&shared.context.freed, move |name: &String| queue.wake(name.clone()));
+        let kube = shared.kube.clone();
+        let for_room = Waiters::queued(&shared.context.freed, queue);
         let by_class = watch.index(class_of_unready);
         Reconciler { contents: ContentClient { kube, watch }, classes, for_room, by_class, shared }
     }
