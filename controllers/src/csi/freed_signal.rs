@@ -128,8 +128,8 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
         Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
     }
 
-    /// Creates an empty set whose keys go to a queue. A key keeps its failures there: others may have
-    /// taken what was freed, and after a vain attempt its backoff goes on.
+    /// Creates an empty set that queues its keys. A key keeps its failures, because others may
+    /// take what is free first, and after a vain attempt the backoff goes on.
     pub(crate) fn queued(signal: &FreedSignal, queue: &Queue<K>) -> Self {
         let queue = queue.clone();
         Waiters::new(signal, move |key: &K| queue.add(key.clone()))
