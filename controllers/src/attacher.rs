@@ -238,7 +238,7 @@ impl Attacher {
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             volumes: context.caches.volumes(),
             csi_nodes: context.caches.csi_nodes(),
-            for_slot: Waiters::of(&context.freed, &queue),
+            for_slot: Waiters::queued(&context.freed, &queue),
             queue,
             volume_queue: context.queue(),
             forced: Mutex::default(),

@@ -192,7 +192,7 @@ impl Provisioner {
             by_attributes: claims.index(pvc::pending_attributes_class),
             by_source: claims.index(source_protection::awaited),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
-            for_room: Waiters::of(&context.freed, &claim_queue),
+            for_room: Waiters::queued(&context.freed, &claim_queue),
             for_volume: Waiters::of(&context.freed, &volume_queue),
             claim_queue,
             volume_queue,

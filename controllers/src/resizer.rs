@@ -316,6 +316,7 @@ impl Resizer {
 }
 
 /// Claims that are tried again, without the wait after an infeasible attempt, when there is room.
+/// They keep their failures, as in [`Waiters::queued`].
 fn awake<K: Clone + Eq + Hash + Send + 'static>(
     context: &Context,
     memory: &Arc<Mutex<BTreeMap<Key, Memory>>>,
@@ -328,7 +329,7 @@ fn awake<K: Clone + Eq + Hash + Send + 'static>(
         if let Some(memory) = memory.lock().get_mut(key) {
             forget(memory);
         }
-        queue.wake(of(key));
+        queue.add(of(key));
     })
 }
 

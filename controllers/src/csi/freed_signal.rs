@@ -134,6 +134,13 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
         Waiters::new(signal, move |key: &K| queue.wake(key.clone()))
     }
 
+    /// Creates an empty set that queues its keys. A key keeps its failures, because others may
+    /// take what is free first, and after a vain attempt the backoff goes on.
+    pub(crate) fn queued(signal: &FreedSignal, queue: &Queue<K>) -> Self {
+        let queue = queue.clone();
+        Waiters::new(signal, move |key: &K| queue.add(key.clone()))
+    }
+
     /// The key waits from now on. It keeps its place if it waits for this already.
     pub(crate) fn enter(&self, key: &K, freed: Freed) {
         let mut waiting = self.waiting.lock();

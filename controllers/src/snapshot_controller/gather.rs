@@ -120,7 +120,7 @@ impl Watches {
         but: Option<&VolumeSnapshot>,
     ) -> Option<Vec<String>> {
         let finalizers = names::without(claim, &[names::CLAIM_AS_SOURCE])?;
-        self.keeping(claim, but).is_empty().then_some(finalizers)
+        self.keepers(claim, but).next().is_none().then_some(finalizers)
     }
 
     /// The claims that keep a snapshot, because they are, or may yet be, restored from it. Only a
@@ -153,14 +153,24 @@ impl Watches {
         claim: &PersistentVolumeClaim,
         but: Option<&VolumeSnapshot>,
     ) -> Vec<String> {
+        self.keepers(claim, but).map(|snapshot| snapshot.name_any()).collect()
+    }
+
+    /// The snapshots that keep a claim, but for one. A claim may have thousands of snapshots, and each
+    /// of them asks, so contents are only looked up for those that are not taken yet.
+    fn keepers(
+        &self,
+        claim: &PersistentVolumeClaim,
+        but: Option<&VolumeSnapshot>,
+    ) -> impl Iterator<Item = Arc<VolumeSnapshot>> {
         let volume = self.volume_of(claim);
         let handle = volume.as_deref().and_then(pv::csi).map(|csi| csi.volume_handle.clone());
+        let but = but.and_then(|but| but.uid());
         let snapshots = self.of_claim.get(&names::path(claim)).into_iter();
         snapshots
-            .filter(|one| but.is_none_or(|but| but.uid() != one.uid()))
-            .filter(|one| needs_claim(one, self.content_of(one).as_deref(), handle.as_deref()))
-            .map(|one| one.name_any())
-            .collect()
+            .filter(move |one| but.is_none() || one.uid() != but)
+            .filter(|one| !is_settled(one))
+            .filter(move |one| needs_claim(one, self.content_of(one).as_deref(), handle.as_deref()))
     }
 
     /// The volume that a claim names, if it exists.
@@ -178,17 +188,21 @@ pub(super) fn needs_claim(
     content: Option<&VolumeSnapshotContent>,
     volume: Option<&str>,
 ) -> bool {
-    let status = snapshot.status.as_ref();
-    let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
-    let given_up = snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE);
     let may_be_taken = match content {
-        None => status.is_none_or(|status| status.error.is_none()),
+        None => snapshot.status.as_ref().is_none_or(|status| status.error.is_none()),
         Some(content) => {
             let taken_of = content.spec.source.volume_handle.as_deref();
             taken_of.is_none_or(|handle| volume.is_none_or(|volume| volume == handle))
         }
     };
-    !is_ready && !given_up && may_be_taken
+    !is_settled(snapshot) && may_be_taken
+}
+
+/// True if the snapshot was taken, or was deleted before that.
+fn is_settled(snapshot: &VolumeSnapshot) -> bool {
+    let status = snapshot.status.as_ref();
+    let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
+    is_ready || snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE)
 }
 
 /// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is

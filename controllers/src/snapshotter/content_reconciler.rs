@@ -115,7 +115,7 @@ impl<K: Kind> Reconciler<K> {
     pub(super) fn new(shared: Shared, queue: &Queue<String>) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
         let kube = shared.kube.clone();
-        let for_room = Waiters::of(&shared.context.freed, queue);
+        let for_room = Waiters::queued(&shared.context.freed, queue);
         let by_class = watch.index(class_of_unready);
         Reconciler { contents: ContentClient { kube, watch }, classes, for_room, by_class, shared }
     }

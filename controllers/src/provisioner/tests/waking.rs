@@ -63,12 +63,24 @@ async fn a_claim_without_room_is_tried_again_when_there_is_room() {
     running.expect(None).await;
     running.freed().announce(&Freed::Room);
     running.expect(Some(CREATE)).await;
-    // It failed again, and waits for the next announcement. Now its backoff is a short one.
+    // It failed again, and waits for the next announcement.
     running.driver.state().failures.clear();
     running.freed().announce(&Freed::Room);
     running.expect(Some(CREATE)).await;
     assert!(running.world.api.get(PV).is_some());
     running.freed().announce(&Freed::Room);
+    running.expect(None).await;
+}
+
+/// Otherwise many claims without room would repeat their calls far more often than they are woken.
+#[tokio::test(start_paused = true)]
+async fn a_vain_attempt_does_not_shorten_the_backoff() {
+    let rig = with_claim();
+    rig.fail(std::iter::repeat_n(full(), 100));
+    let running = Running::of(rig).await;
+    running.freed().announce(&Freed::Room);
+    running.expect(Some(CREATE)).await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
     running.expect(None).await;
 }
 
