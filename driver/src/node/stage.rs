@@ -136,7 +136,9 @@ impl Node {
             note_new_flags(record, &stage.capability, &wanted.capability);
         }
         if action == StageAction::Begin {
-            if wanted.capability.access != Access::Block {
+            if wanted.capability.access == Access::Block {
+                refuse_interrupted_growth(record)?;
+            } else {
                 // Checked before the record changes: an unusable path has no effect.
                 if let Found::Foreign(what) = view.at(&wanted.path) {
                     return Err(foreign(&wanted.path, &what));
@@ -259,6 +261,18 @@ impl Node {
             tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");
         }
     }
+}
+
+/// A user of the device could change the filesystem before the growth is mended.
+fn refuse_interrupted_growth(record: &VolumeRecord) -> Result<()> {
+    if record.growth.is_none() {
+        return Ok(());
+    }
+    Err(Error::FailedPrecondition(format!(
+        "the growth of the filesystem of volume {} was interrupted: stage it as a filesystem, which \
+         completes the growth, before it is staged as a device",
+        record.id
+    )))
 }
 
 #[cfg(test)]

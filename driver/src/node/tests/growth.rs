@@ -3,7 +3,7 @@
 use super::Rig;
 use crate::kernel::{Error as KernelError, FsType, Kernel, loop_path};
 use crate::node::Error;
-use crate::storage::{NewVolume, Source, VolumeId};
+use crate::storage::{Access, Capability, NewVolume, Source, VolumeId};
 use crate::testkit::*;
 
 const GI: u64 = 1 << 30;
@@ -154,6 +154,30 @@ fn an_interrupted_growth_is_completed_by_the_next_staging() {
         rig.unstage(id, "a").unwrap();
         rig.assert_clean_after(id, killed);
     }
+}
+
+/// Its user could change the filesystem before the growth is mended.
+#[test]
+fn a_device_is_not_staged_while_a_growth_is_interrupted() {
+    let rig = Rig::new();
+    rig.kernel.withhold_growth(true);
+    let mut new = new_volume(ext4(), 8 * MI);
+    let mode = new.capabilities[0].mode;
+    new.capabilities.push(Capability { access: Access::Block, mode });
+    let id = rig.create(new);
+    rig.node.pools.expand_volume(&id, GI).unwrap();
+    rig.kernel.fail_afterwards("grow", 1, libc::EIO);
+    rig.kernel.fail("mend", 1, libc::EIO);
+    rig.stage(id, "a", &mount("ext4")).unwrap_err();
+    let rig = rig.restarted();
+    let Err(Error::FailedPrecondition(why)) = rig.stage(id, "b", &block()) else {
+        panic!("the filesystem is in between");
+    };
+    assert!(why.contains("was interrupted"), "{why}");
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert_eq!(filesystem_bytes(&rig, id), GI);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "b", &block()).unwrap();
 }
 
 /// A growth that fails after the mount keeps no filesystem from its users.

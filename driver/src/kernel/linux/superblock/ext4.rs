@@ -104,7 +104,7 @@ pub(super) fn parse(block: &Block) -> Option<Superblock> {
     intact.then(|| Superblock { uuid: block.uuid(UUID) })
 }
 
-/// True for an ext4 whose checksum, if it has one, matches.
+/// True for an ext4 whose checksum matches, or that has none.
 pub(super) fn is_intact(block: &Block) -> bool {
     is_ext4(block)
         && (block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM == 0
