@@ -155,7 +155,14 @@ impl World {
         let answer = csi.call(request).await?;
         if answer.node_expansion_required && volume.staged {
             match self.expand_on_node(csi, name, mib).await {
-                Err(status) if must_be_unmounted(&status) => self.stage_again(csi, name).await?,
+                Err(status) if must_be_unmounted(&status) => {
+                    self.stage_again(csi, name).await?;
+                    // If the growth failed, the volume is mounted all the same. It grows at the next
+                    // staging.
+                    if self.expand_on_node(csi, name, mib).await.is_err() {
+                        self.stage_again(csi, name).await?;
+                    }
+                }
                 expanded => expanded?,
             }
         }
