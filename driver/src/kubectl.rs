@@ -99,6 +99,12 @@ pub enum Error {
     /// The cluster can't be used.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
+    /// The cluster can't be used for `status`, which one node also has without a cluster.
+    #[error(
+        "{0}. (The status of one node needs no cluster but its pools: hostloop status --pool \
+         NAME=PATH)"
+    )]
+    NodeStatus(#[source] cluster::Error),
     #[error("install: {0}")]
     Install(#[from] install::Error),
     #[error("uninstall: {0}")]
@@ -152,7 +158,10 @@ async fn perform(cli: &Cli, program: Program) -> Result<ExitCode, Error> {
         Command::Uninstall(args) => uninstall::run(args, &connected().await?).await?,
         Command::Load(args) => load::run(args, &connected().await?).await?,
         Command::Check(args) => check::run(args, &connected().await?).await?,
-        Command::Status(args) => status::run(args, &connected().await?).await?,
+        Command::Status(args) => {
+            let cluster = connected().await.map_err(Error::NodeStatus)?;
+            status::run(args, &cluster).await?
+        }
         Command::Describe(args) => describe::run(args, &connected().await?).await?,
         Command::Logs(args) => logs::run(args, &connected().await?).await?,
         Command::Ui(args) => ui::run(args, &cli.cluster).await?,

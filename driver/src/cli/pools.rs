@@ -25,6 +25,8 @@ pub struct PoolArgs {
     /// A pool for volumes; repeat the flag for several pools (in the environment, separate them by
     /// ';'). PATH is a directory or an empty block device.
     ///
+    /// A directory that is missing is made, unless the pool was there before.
+    ///
     /// The driver formats an empty block device once, with XFS, and mounts it. It rejects a device
     /// that holds any data. Options: image=SIZE keeps the pool in one image file of that size in
     /// the directory, which gives instant snapshots on a filesystem without reflinks, and a hard

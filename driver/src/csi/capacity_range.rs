@@ -61,7 +61,19 @@ fn unsatisfiable(range: Range, bounds: Bounds) -> String {
             let least = bounds.filesystem;
             format!("{limit} less than the {least} bytes its filesystem needs")
         }
-        _ => format!("{limit} less than required_bytes rounded up to a multiple of {BLOCK_SIZE}"),
+        _ if bounds.grown > range.limit.unwrap_or(0) => {
+            let least = bounds.grown;
+            format!("{limit} less than the {least} bytes to which its filesystem grows at least")
+        }
+        _ => {
+            let block = u64::from(BLOCK_SIZE);
+            let required = range.required;
+            let least = required.max(1).next_multiple_of(block);
+            format!(
+                "{limit} less than {least}: a size is a multiple of {block}, and required_bytes \
+                 is {required}"
+            )
+        }
     }
 }
 
@@ -218,7 +230,7 @@ mod tests {
         let table = [
             (range(0, 400 * MIB), "the source"),
             (range(3 * GIB, 0), "a volume may have"),
-            (range(GIB + 1, GIB + 2), "rounded up"),
+            (range(GIB + 1, GIB + 2), "less than 1073745920: a size is a multiple of 4096"),
             (range(MAX, 0), "too large"),
         ];
         for (range, expected) in table {

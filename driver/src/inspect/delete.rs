@@ -38,12 +38,17 @@ pub enum Error {
 pub fn run(args: &DeleteArgs) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Error::Threads)?;
+    runtime.block_on(delete_all(args))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn delete_all(args: &DeleteArgs) -> Result<(), Error> {
     let csi = Csi::at_socket(&args.endpoint);
     for id in &args.ids {
-        runtime.block_on(delete(&csi, id))?;
+        delete(&csi, id).await?;
         writeln!(io::stdout(), "{id} deleted")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 async fn delete(csi: &Csi, id: &str) -> Result<(), Error> {
@@ -88,6 +93,9 @@ fn failed(id: &str, why: Failure) -> Error {
 mod tests {
     use std::sync::Arc;
 
+    use tokio::net::UnixListener;
+    use tokio_stream::wrappers::UnixListenerStream;
+
     use super::*;
     use crate::controller::Controller;
     use crate::csi::identity::Identity;
@@ -96,7 +104,7 @@ mod tests {
     use crate::storage::PoolId;
     use crate::testkit::{Configs, Site};
 
-    fn client(site: &Site) -> Csi {
+    fn server(site: &Site) -> Server {
         let (pools, configs) = (site.pools(), Configs::default());
         let controller = Controller::new(pools.clone(), configs.controller);
         let node = Node::new(pools.clone(), configs.node);
@@ -107,7 +115,23 @@ mod tests {
             expansion: true,
             snapshot_metadata: true,
         };
-        Csi::within(Server::new(identity, Arc::new(controller), Arc::new(node)).routes())
+        Server::new(identity, Arc::new(controller), Arc::new(node))
+    }
+
+    #[tokio::test]
+    async fn deletes_over_a_socket() {
+        let site = Site::fake(&["a"]);
+        let volume = site.make("free");
+        let endpoint = site.root().join("csi.sock");
+        let connections = UnixListenerStream::new(UnixListener::bind(&endpoint).unwrap());
+        let server = server(&site);
+        tokio::spawn(async move { server.serve(connections, std::future::pending()).await });
+        let args = DeleteArgs { endpoint, ids: vec![volume.id.to_string()] };
+        // On a thread without a runtime, like the program's.
+        let (ended, end) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || ended.send(run(&args)));
+        assert_eq!(end.await.unwrap().unwrap(), ExitCode::SUCCESS);
+        assert_eq!(site.pools().volumes().len(), 0);
     }
 
     #[tokio::test]
@@ -119,7 +143,7 @@ mod tests {
         std::fs::write(site.path(format!("volumes/{}/volume.json", broken.id)), "{").unwrap();
         site.open();
         let (device, _) = site.mounted(&used, "at");
-        let csi = client(&site);
+        let csi = Csi::within(server(&site).routes());
         for id in [free.id.to_string(), broken.id.to_string(), snapshot] {
             delete(&csi, &id).await.unwrap();
             let again = delete(&csi, &id).await;

@@ -49,10 +49,7 @@ pub struct ClusterArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubeconfig can't be used.
-    #[error(
-        "no cluster: {0}; set --kubeconfig or KUBECONFIG, and --context. (The status of one node \
-         needs no cluster but its pools: hostloop status --pool NAME=PATH)"
-    )]
+    #[error("no cluster: {0}; set --kubeconfig or KUBECONFIG, and --context")]
     Kubeconfig(#[from] KubeconfigError),
     /// The kubeconfig makes no client.
     #[error("the kubeconfig makes no client: {0}")]

@@ -113,7 +113,8 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
         Ok(metadata) => metadata,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if entry.id.is_some() || path.starts_with("/dev") {
-                return Err(unavailable(spec, format!("{shown} is not there")));
+                let before = entry.path_before(spec);
+                return Err(unavailable(spec, format!("{shown} is not there{before}")));
             }
             make_dirs(path)?;
             std::fs::metadata(path).map_err(|e| kernel::Error::io("stat", path, e))?

@@ -16,7 +16,7 @@ pub(crate) fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
         (words("FS"), |row, _| or_dash(row.as_ref().fs.clone())),
         (words("REFLINKS"), |row, _| or_dash(row.as_ref().reflinks.map(yes_no))),
         (numbers("SIZE"), |row, _| size(row.as_ref().size_bytes)),
-        (numbers("FREE"), |row, _| size(row.as_ref().free_bytes)),
+        (numbers("AVAILABLE"), |row, _| size(available(row.as_ref()))),
         (numbers("PROMISED"), |row, _| size(row.as_ref().promised_bytes)),
         (numbers("VOLUMES"), |row, _| row.as_ref().volumes.to_string()),
         (numbers("SNAPSHOTS"), |row, _| row.as_ref().snapshots.to_string()),
@@ -49,6 +49,11 @@ pub(crate) const MOUNT: [Cell<MountReport>; 5] = [
     (long("OBJECT", 14), |m, _| m.object.clone()),
     (long("PATH", 30), |m, _| m.path.display().to_string()),
 ];
+
+/// The space that may be used. Older programs only report the free space.
+fn available(pool: &PoolReport) -> Option<u64> {
+    pool.available_bytes.or(pool.free_bytes)
+}
 
 /// A pool's state, with the driver's process if it is visible.
 fn pool_state(pool: &PoolReport) -> String {

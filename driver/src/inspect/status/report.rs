@@ -63,8 +63,10 @@ pub struct PoolReport {
     pub reflinks: Option<bool>,
     /// Size of the pool's filesystem.
     pub size_bytes: Option<u64>,
-    /// Free space of the pool's filesystem.
+    /// Free space of the pool's filesystem, including what it reserves for root.
     pub free_bytes: Option<u64>,
+    /// The part of the free space that volumes may use.
+    pub available_bytes: Option<u64>,
     /// Bytes promised to volumes and snapshots.
     pub promised_bytes: Option<u64>,
     /// Number of volumes in the pool.
@@ -239,6 +241,7 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
         reflinks: contents.and_then(|c| c.reflinks),
         size_bytes: contents.map(|c| c.usage.total_bytes),
         free_bytes: contents.map(|c| c.usage.free_bytes),
+        available_bytes: contents.map(|c| c.usage.available_bytes),
         promised_bytes: contents.map(Contents::promised_bytes),
         volumes: contents.map_or(0, |c| c.volumes.len()),
         snapshots: contents.map_or(0, |c| c.snapshots.len()),

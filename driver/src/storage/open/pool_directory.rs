@@ -161,7 +161,15 @@ pub(super) fn open_ground(
             let why = if is_here {
                 format!("{shown} holds no {IDENTITY}, but its entries: {}", recipe(entry.id))
             } else {
-                format!("{shown} holds no {IDENTITY}, though a pool was here: is it mounted?")
+                let before = entry.path_before(spec);
+                if before.is_empty() {
+                    format!(
+                        "{shown} holds no {IDENTITY}, though a pool was here: is it mounted? Is \
+                         the path right?"
+                    )
+                } else {
+                    format!("{shown} holds no {IDENTITY}{before}, or it is not mounted")
+                }
             };
             return Err(unavailable(spec, why));
         }

@@ -44,7 +44,16 @@ pub(super) fn attach(
     let (image, new) = match open() {
         Ok(image) => (image, false),
         Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
-            let why = format!("{} is not there", path.display());
+            let shown = path.display();
+            let why = if entry.fs_uuid.is_none() {
+                format!(
+                    "{shown} is not there: this pool was a directory ({}), and the kind of a pool \
+                     can't change. Leave out image=SIZE, or give the pool in an image another name",
+                    entry.path.display()
+                )
+            } else {
+                format!("{shown} is not there{}", entry.path_before(spec))
+            };
             return Err(unavailable(spec, why));
         }
         Err(kernel::Error::NotFound { .. }) => {

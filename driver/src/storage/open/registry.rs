@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::{self, file};
 use crate::record::SCHEMA;
 use crate::storage::directory::{open_dir, open_or_create};
-use crate::storage::{PoolId, Result, encoding};
+use crate::storage::{PoolId, PoolSpec, Result, encoding};
 
 pub(super) const FILE: &str = "pools.json";
 /// Locked while the file is read and replaced: two drivers may share a state directory.
@@ -34,6 +34,17 @@ pub(in crate::storage) struct Entry {
     /// is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mkfs: Option<String>,
+}
+
+impl Entry {
+    /// The end of a sentence that says where the pool was; empty if its path has not changed.
+    pub(super) fn path_before(&self, spec: &PoolSpec) -> String {
+        if self.path.as_os_str().is_empty() || self.path == spec.path {
+            return String::new();
+        }
+        let before = self.path.display();
+        format!(": this pool was at {before} before, so the path may be wrong")
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -134,6 +134,9 @@ fn files(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     |s: &mut Site| identify(s, r#"{"schema": 9, "id": "00", "name": "a"}"#), "pool.json"
 )]
 #[case::a_directory_to_wipe(|s: &mut Site| s.specs[0].wipe = true, "wipe needs a block device")]
+#[case::an_image(
+    |s: &mut Site| s.specs[0].image_bytes = Some(300 << 20), "this pool was a directory"
+)]
 fn a_known_pool_that_is_not_as_it_was_is_missing_and_stays_untouched(
     #[case] change: fn(&mut Site),
     #[case] why: &str,
@@ -145,6 +148,19 @@ fn a_known_pool_that_is_not_as_it_was_is_missing_and_stays_untouched(
     let before = files(&site.path(""));
     assert_missing(&mut site, why);
     assert_eq!(files(&site.path("")), before);
+}
+
+#[test]
+fn a_missing_pool_says_where_it_was() {
+    let mut site = Site::fake(&["a"]);
+    let before = format!("this pool was at {} before", site.specs[0].path.display());
+    site.close();
+    let empty = site.root().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    for (path, why) in [(site.root().join("none"), "is not there"), (empty, "holds no pool.json")] {
+        site.specs[0].path = path;
+        assert_missing(&mut site, &format!("{why}: {before}"));
+    }
 }
 
 fn identify(site: &Site, identity: &str) {

@@ -158,6 +158,7 @@ pub(super) fn machine() -> Machine {
             reflinks: Some(true),
             size_bytes: Some(100 << 30),
             free_bytes: Some(50 << 30),
+            available_bytes: Some(50 << 30),
             promised_bytes: Some(0),
             volumes: 0,
             snapshots: 0,

@@ -47,7 +47,8 @@ fn report() -> ClusterReport {
                     fs: text_of("xfs"),
                     reflinks: Some(true),
                     size_bytes: Some(10 << 30),
-                    free_bytes: Some(8 << 30),
+                    free_bytes: Some(9 << 30),
+                    available_bytes: Some(8 << 30),
                     promised_bytes: Some(1 << 30),
                     volumes: 1,
                     path: "/var/lib/hostloop".into(),
@@ -120,12 +121,12 @@ fn what_is_stuck_comes_first() {
             "  snapshot bad: full",
             "",
             "Pools",
-            "  NODE  NAME     KIND       STATE    FS   REFLINKS    SIZE   FREE  PROMISED  VOLUMES  \
-             SNAPSHOTS",
-            "  n1    default  directory  open     xfs  yes       10 GiB  8 GiB     1 GiB        1  \
-             \u{20}       0",
-            "  n1    fast     device     missing  -    -              -      -         -        0  \
-             \u{20}       0",
+            "  NODE  NAME     KIND       STATE    FS   REFLINKS    SIZE  AVAILABLE  PROMISED  \
+             VOLUMES  SNAPSHOTS",
+            "  n1    default  directory  open     xfs  yes       10 GiB      8 GiB     1 GiB  \
+             \u{20}     1          0",
+            "  n1    fast     device     missing  -    -              -          -         -  \
+             \u{20}     0          0",
             "",
             "Volumes",
             "  CLAIM            NODE   SIZE  ON DISK  FS    LOOP         POD    STATE      AGE  NOTE",
