@@ -214,7 +214,9 @@ async fn follow_room(context: &Context, queue: &Queue<Precision>) {
     }
 }
 
-/// True if there is more room than was published before. Others free space on the same disk, too.
+/// True if there is more room than was published before. Others free space on the same disk, too,
+/// and a filesystem may free the space of a deleted file only some time after the deletion. So a
+/// pass announces more room even if a deletion was announced before.
 fn is_more(change: &Change<CSIStorageCapacity>) -> bool {
     matches!(change, Change::Applied { old: Some(old), new } if bytes(new) > bytes(old))
 }

@@ -333,12 +333,9 @@ fn awake<K: Clone + Eq + Hash + Send + 'static>(
     })
 }
 
-/// True if the attempt may succeed once there is room. The specification has only codes for it that
-/// also have other meanings.
-fn may_lack_room(result: &Result<impl Sized, ResizeError>) -> bool {
-    use tonic::Code::{InvalidArgument, OutOfRange, ResourceExhausted};
-    let codes = [ResourceExhausted, OutOfRange, InvalidArgument];
-    matches!(result, Err(ResizeError::Call(failure)) if codes.contains(&failure.code()))
+/// True if the attempt was refused for lack of room.
+fn lacks_room(result: &Result<impl Sized, ResizeError>) -> bool {
+    matches!(result, Err(ResizeError::Call(failure)) if failure.lacks_room())
 }
 
 fn key_of(claim: &PersistentVolumeClaim) -> Key {

@@ -1,8 +1,10 @@
-//! A detail of a gRPC status that says that a call had no effect.
+//! A detail of a gRPC status that says that a pool had no room for a request, and that the call had
+//! no effect.
 //!
-//! Some codes leave that open: after RESOURCE_EXHAUSTED, a snapshot may still be in the making. The
-//! detail is a `google.rpc.ErrorInfo` in `grpc-status-details-bin`, as gRPC defines it, so every
-//! client can read it, and those that don't know it see the code alone.
+//! Codes leave that open: after RESOURCE_EXHAUSTED, a snapshot may still be in the making, and after
+//! OUT_OF_RANGE, a size may be too large for every pool. The detail is a `google.rpc.ErrorInfo` in
+//! `grpc-status-details-bin`, as gRPC defines it, so every client can read it, and those that don't
+//! know it see the code alone.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +13,8 @@ use prost_types::Any;
 
 /// The domain of the reasons.
 const DOMAIN: &str = "hostloop.csi.dev";
-/// The call had no effect, and will have none.
-const NO_EFFECT: &str = "NO_EFFECT";
+/// A pool had no room for the request. The call had no effect, and will have none.
+const NO_ROOM: &str = "NO_ROOM";
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 
 /// `google.rpc.Status`.
@@ -37,11 +39,11 @@ struct ErrorInfo {
     metadata: BTreeMap<String, String>,
 }
 
-/// A status of a call that had no effect. Clients may read code and message from the details, so
-/// both are in there too.
-pub fn no_effect(code: tonic::Code, message: String) -> tonic::Status {
+/// A status of a call that was refused for lack of room. Clients may read code and message from the
+/// details, so both are in there too.
+pub fn no_room(code: tonic::Code, message: String) -> tonic::Status {
     let info = ErrorInfo {
-        reason: NO_EFFECT.to_owned(),
+        reason: NO_ROOM.to_owned(),
         domain: DOMAIN.to_owned(),
         metadata: BTreeMap::new(),
     };
@@ -50,14 +52,14 @@ pub fn no_effect(code: tonic::Code, message: String) -> tonic::Status {
     tonic::Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// True if the status says that its call had no effect. False for a status without details, and for
-/// details that can't be read.
-pub fn had_no_effect(status: &tonic::Status) -> bool {
+/// True if the status says that its call was refused for lack of room, and had no effect. False for
+/// a status without details, and for details that can't be read.
+pub fn lacks_room(status: &tonic::Status) -> bool {
     let details = RpcStatus::decode(status.details()).map(|status| status.details);
     details.unwrap_or_default().iter().any(|detail| {
         detail.type_url == ERROR_INFO
             && ErrorInfo::decode(&*detail.value)
-                .is_ok_and(|info| info.domain == DOMAIN && info.reason == NO_EFFECT)
+                .is_ok_and(|info| info.domain == DOMAIN && info.reason == NO_ROOM)
     })
 }
 
@@ -69,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_status_keeps_its_code_and_message() {
-        let status = no_effect(Code::ResourceExhausted, "full".to_owned());
+        let status = no_room(Code::ResourceExhausted, "full".to_owned());
         assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "full"));
-        assert!(had_no_effect(&status));
+        assert!(lacks_room(&status));
         let inside = RpcStatus::decode(status.details()).unwrap();
         assert_eq!((inside.code, &*inside.message), (8, "full"));
     }
@@ -90,15 +92,15 @@ mod tests {
             let any = Any { type_url: type_url.to_owned(), value: info.encode_to_vec() };
             RpcStatus { details: vec![any], ..RpcStatus::default() }.encode_to_vec()
         };
-        assert!(had_no_effect(&status(of(ERROR_INFO, NO_EFFECT, DOMAIN))));
+        assert!(lacks_room(&status(of(ERROR_INFO, NO_ROOM, DOMAIN))));
         for details in [
             Vec::new(),
             b"\xff\xff no message".to_vec(),
-            of(ERROR_INFO, NO_EFFECT, "csi.example.com"),
+            of(ERROR_INFO, NO_ROOM, "csi.example.com"),
             of(ERROR_INFO, "RATE_LIMIT_EXCEEDED", DOMAIN),
-            of("type.googleapis.com/google.rpc.RetryInfo", NO_EFFECT, DOMAIN),
+            of("type.googleapis.com/google.rpc.RetryInfo", NO_ROOM, DOMAIN),
         ] {
-            assert!(!had_no_effect(&status(details.clone())), "{details:?}");
+            assert!(!lacks_room(&status(details.clone())), "{details:?}");
         }
     }
 }

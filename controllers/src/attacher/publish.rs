@@ -203,7 +203,7 @@ impl Attacher {
         let csi = &self.context.driver.csi;
         let volume = request.volume_id.clone();
         csi.controller_unpublish_volume(request, self.timeout).await?;
-        self.context.freed.announce(&Freed::Volume(volume));
+        self.context.freed.announce_by_call(&Freed::Volume(volume));
         self.context.freed.announce(&Freed::Slot);
         self.mark_detached(attachment).await?;
         tracing::info!(attachment = attachment.name_any(), "detached");

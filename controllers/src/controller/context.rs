@@ -77,7 +77,7 @@ impl Context {
     /// Announces that a call freed space in a pool.
     pub fn room_freed(&self) {
         self.room.change();
-        self.freed.announce(&Freed::Room);
+        self.freed.announce_by_call(&Freed::Room);
     }
 
     /// Creates an empty queue with the backoff from the command line.

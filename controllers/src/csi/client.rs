@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use hostloop_proto::csi;
+use hostloop_proto::{csi, status_details};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -137,6 +137,13 @@ impl Failure {
     pub fn code(&self) -> Code {
         let from_driver = std::error::Error::source(&self.status).is_none();
         if from_driver { self.status.code() } else { Code::Unavailable }
+    }
+
+    /// True if the driver says that it refused the call for lack of room. The call had no effect.
+    /// A call that met a full disk half-way does not count: it may only have lacked the room that
+    /// its own failure freed again.
+    pub fn lacks_room(&self) -> bool {
+        status_details::lacks_room(&self.status)
     }
 }
 

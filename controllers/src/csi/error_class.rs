@@ -3,7 +3,6 @@
 //! A caller that forgets a call which may still succeed leaks the result. A caller that waits for a
 //! call which has failed makes no progress. These rules match the CSI sidecars and kubelet.
 
-use hostloop_proto::status_details::had_no_effect;
 use tonic::Code;
 
 use super::Failure;
@@ -44,7 +43,7 @@ pub enum Class {
 /// Classifies a failure by RPC and code. UNAVAILABLE also stands for a missing answer.
 ///
 /// RESOURCE_EXHAUSTED leaves open whether the operation may still run, unless the driver adds the
-/// detail that the call had no effect.
+/// detail that the call was refused for lack of room.
 pub fn class(call: Call, failure: &Failure) -> Class {
     match (call, failure.code()) {
         (_, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted) => {
@@ -52,7 +51,7 @@ pub fn class(call: Call, failure: &Failure) -> Class {
         }
         (Call::CreateVolume { movable: true }, Code::ResourceExhausted) => Class::Reschedule,
         (Call::CreateVolume { movable: false }, Code::ResourceExhausted) => Class::Final,
-        (_, Code::ResourceExhausted) if had_no_effect(&failure.status) => Class::Final,
+        (_, Code::ResourceExhausted) if failure.lacks_room() => Class::Final,
         (_, Code::ResourceExhausted) => Class::InBackground,
         (Call::CreateVolume { .. } | Call::Modify, Code::InvalidArgument) => Class::Infeasible,
         (Call::Expand, Code::InvalidArgument | Code::OutOfRange | Code::NotFound) => {
@@ -65,7 +64,7 @@ pub fn class(call: Call, failure: &Failure) -> Class {
 
 #[cfg(test)]
 mod tests {
-    use hostloop_proto::status_details::no_effect;
+    use hostloop_proto::status_details::no_room;
     use tonic::Status;
 
     use super::*;
@@ -117,15 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_can_say_that_a_call_had_no_effect() {
+    fn a_refusal_for_lack_of_room_is_final() {
         use Class::*;
-        let failure = failed(no_effect(Code::ResourceExhausted, "full".to_owned()));
+        let failure = failed(no_room(Code::ResourceExhausted, "full".to_owned()));
         let expected = [Reschedule, Final, Final, Final, Final];
         for (call, expected) in CALLS.into_iter().zip(expected) {
             assert_eq!(class(call, &failure), expected, "{call:?}");
         }
         // What goes on in the background is not ended by a detail.
-        let failure = failed(no_effect(Code::Aborted, "busy".to_owned()));
+        let failure = failed(no_room(Code::Aborted, "busy".to_owned()));
         assert!(CALLS.iter().all(|call| class(*call, &failure) == InBackground));
     }
 }

@@ -1,6 +1,6 @@
-//! Signals that something became free that others wait for. The driver in this process announces
-//! it, and so do controllers after their own calls. Without an announcement, as from a driver in
-//! another process, whatever waits is tried again after its backoff.
+//! Signals that something became free that others wait for. A driver in this process announces it.
+//! For a driver in another process, the controllers announce what their own calls freed. Without an
+//! announcement, whatever waits is tried again after its backoff.
 //!
 //! A key begins to wait before its attempt. So an announcement during the attempt counts, and
 //! nothing is lost between the driver's answer and the wait.
@@ -44,6 +44,7 @@ struct Waiting {
 struct Inner {
     waiting: Mutex<Waiting>,
     more_room: Notify,
+    driver_announces: bool,
 }
 
 /// Connects those who free something with those who wait for it. Clones share it.
@@ -51,6 +52,19 @@ struct Inner {
 pub struct FreedSignal(Arc<Inner>);
 
 impl FreedSignal {
+    /// A signal that the driver announces to, too: it is in this process.
+    pub fn with_driver() -> Self {
+        FreedSignal(Arc::new(Inner { driver_announces: true, ..Inner::default() }))
+    }
+
+    /// Announces what a call to the driver freed, unless the driver does so itself: each
+    /// announcement of room is one more try for all who wait.
+    pub(crate) fn announce_by_call(&self, freed: &Freed) {
+        if !self.0.driver_announces {
+            self.announce(freed);
+        }
+    }
+
     /// Announces that something became free. Never blocks, and may be called from any thread.
     pub fn announce(&self, freed: &Freed) {
         match freed {

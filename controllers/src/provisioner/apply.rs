@@ -312,6 +312,7 @@ impl Provisioner {
             code: failure.code(),
             message: without(failure.status.message(), secrets),
             state,
+            lacks_room: failure.lacks_room(),
         }
     }
 

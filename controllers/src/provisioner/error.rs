@@ -94,6 +94,8 @@ pub(crate) enum Error {
         message: String,
         /// The state after this error.
         state: State,
+        /// The driver refused the volume for lack of room.
+        lacks_room: bool,
     },
     /// The driver returned a volume that does not match the request.
     #[error("the CSI driver {driver} {what}; the volume was {fate}")]
@@ -103,8 +105,7 @@ pub(crate) enum Error {
 impl Error {
     /// True if another attempt may succeed once a pool of the same node has more room.
     pub(crate) fn lacks_room(&self) -> bool {
-        matches!(self, Error::Create { code: tonic::Code::ResourceExhausted, state, .. }
-            if *state != State::Reschedule)
+        matches!(self, Error::Create { lacks_room: true, state, .. } if *state != State::Reschedule)
     }
 
     /// The state after a failed attempt with this error.

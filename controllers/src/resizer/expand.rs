@@ -18,7 +18,7 @@ use super::claim::{
 use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
-use super::{Key, ResizeError, Resizer, Users, may_lack_room, outcome_of, too_early};
+use super::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of, too_early};
 use crate::api::{pv, pvc, quantity};
 use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;
@@ -88,7 +88,7 @@ impl Resizer {
         self.context.events.normal(marked.as_ref(), "Resizing", message);
         self.for_room.enter(key, Freed::Room);
         let called = self.call(&volume, target).await;
-        if !may_lack_room(&called) {
+        if !lacks_room(&called) {
             self.for_room.leave(key);
         }
         match called {

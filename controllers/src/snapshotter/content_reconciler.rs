@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::Value;
-use tonic::Code;
 
 use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
@@ -240,7 +239,7 @@ impl<K: Kind> Reconciler<K> {
         let name = content.name_any();
         self.for_room.enter(&name, Freed::Room);
         let made = K::make(&self.shared, making).await;
-        if !matches!(&made, Err(failure) if failure.code() == Code::ResourceExhausted) {
+        if !matches!(&made, Err(failure) if failure.lacks_room()) {
             self.for_room.leave(&name);
         }
         let reported = match made {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::topology;
-use super::validate::{Invalid, invalid};
+use super::validate::Invalid;
 use crate::kernel;
 use crate::storage;
 
@@ -26,6 +26,18 @@ pub enum Error {
     AlreadyExists(String),
     #[error("{0}")]
     OutOfRange(String),
+    /// OUT_OF_RANGE: a pool has no room for an expansion.
+    #[error(
+        "capacity_range: {0}; the volume keeps its size: request less, or free some space in the \
+         pool"
+    )]
+    NoRoomToExpand(storage::Error),
+    /// INVALID_ARGUMENT: a pool has no room for a modification.
+    #[error(
+        "mutable_parameters: {0}; the volume keeps its parameters: choose others, or free some \
+         space in the pool"
+    )]
+    NoRoomToModify(storage::Error),
     /// RESOURCE_EXHAUSTED: no space, no attach slot, or no suitable topology.
     #[error("{0}")]
     ResourceExhausted(String),
@@ -65,24 +77,21 @@ impl Error {
     /// know that: after RESOURCE_EXHAUSTED they would repeat the call for this size until it
     /// succeeds, and a user could not ask for less.
     pub(crate) fn of_expansion(error: storage::Error) -> Error {
-        if !error.is_no_room() {
-            return error.into();
-        }
-        Error::OutOfRange(format!(
-            "capacity_range: {error}; the volume keeps its size: request less, or free some space \
-             in the pool"
-        ))
+        if error.is_no_room() { Error::NoRoomToExpand(error) } else { error.into() }
     }
 
     /// The error of a modification, as [`Error::of_expansion`]. Orchestrators take only
     /// INVALID_ARGUMENT for final.
     pub(crate) fn of_modification(error: storage::Error) -> Error {
-        if !error.is_no_room() {
-            return error.into();
+        if error.is_no_room() { Error::NoRoomToModify(error) } else { error.into() }
+    }
+
+    /// True if a pool has no room for the request. Nothing has changed then.
+    pub(crate) fn is_no_room(&self) -> bool {
+        match self {
+            Error::NoRoomToExpand(_) | Error::NoRoomToModify(_) => true,
+            Error::Pool(error) => error.is_no_room(),
+            _ => false,
         }
-        let why = format!(
-            "{error}; the volume keeps its parameters: choose others, or free some space in the pool"
-        );
-        invalid("mutable_parameters", why).into()
     }
 }

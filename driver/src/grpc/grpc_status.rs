@@ -6,13 +6,14 @@
 //! effect. So no other code may answer an RPC that may be half done.
 //!
 //! A pool without room refuses before anything has changed. CSI wants RESOURCE_EXHAUSTED for that
-//! even where it leaves a caller in doubt, as in CreateSnapshot. A detail of the status then says
-//! that the RPC had no effect. ControllerExpandVolume and ControllerModifyVolume choose other codes
-//! ([`Error::of_expansion`], [`Error::of_modification`]).
+//! even where it leaves a caller in doubt, as in CreateSnapshot. ControllerExpandVolume and
+//! ControllerModifyVolume choose other codes ([`Error::of_expansion`], [`Error::of_modification`]),
+//! which also refuse what no pool can do. So a detail of the status says that room was lacking, and
+//! that the RPC had no effect.
 
 use std::error::Error as StdError;
 
-use hostloop_proto::status_details::no_effect;
+use hostloop_proto::status_details::no_room;
 use tonic::{Code, Status};
 
 use crate::csi::error::Error;
@@ -25,7 +26,7 @@ const MAX_MESSAGE: usize = 4096;
 impl From<Error> for Status {
     fn from(error: Error) -> Status {
         let (code, message) = (of_call(&error), message(&error));
-        if is_refused(&error) { no_effect(code, message) } else { Status::new(code, message) }
+        if error.is_no_room() { no_room(code, message) } else { Status::new(code, message) }
     }
 }
 
@@ -35,18 +36,13 @@ impl From<Invalid> for Status {
     }
 }
 
-/// True if the error proves that the RPC had no effect, although its code does not.
-fn is_refused(error: &Error) -> bool {
-    matches!(error, Error::Pool(error) if error.is_no_room())
-}
-
 fn of_call(error: &Error) -> Code {
     use Error::*;
     match error {
-        Invalid(_) => Code::InvalidArgument,
+        Invalid(_) | NoRoomToModify(_) => Code::InvalidArgument,
         NotFound(_) => Code::NotFound,
         AlreadyExists(_) => Code::AlreadyExists,
-        OutOfRange(_) => Code::OutOfRange,
+        OutOfRange(_) | NoRoomToExpand(_) => Code::OutOfRange,
         ResourceExhausted(_) => Code::ResourceExhausted,
         FailedPrecondition(_) => Code::FailedPrecondition,
         BadToken(_) => Code::Aborted,

@@ -39,7 +39,7 @@ impl Loops {
         endpoint: &Path,
         labels: Option<NodeLabels>,
     ) -> Self {
-        let freed = FreedSignal::default();
+        let freed = FreedSignal::with_driver();
         pools.freed().listen({
             let freed = freed.clone();
             move |announced| freed.announce(&announced.into())

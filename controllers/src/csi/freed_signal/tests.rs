@@ -13,7 +13,11 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
-    let (signal, woken) = (FreedSignal::default(), Arc::new(Mutex::new(Vec::new())));
+    fixture_of(FreedSignal::default())
+}
+
+fn fixture_of(signal: FreedSignal) -> Fixture {
+    let woken = Arc::new(Mutex::new(Vec::new()));
     let to = woken.clone();
     let waiters = Waiters::new(&signal, move |key| to.lock().push(*key));
     tokio::spawn(signal.clone().pace(CancellationToken::new()));
@@ -74,6 +78,22 @@ async fn room_wakes_one_after_another_in_order() {
     fixture.signal.announce(&Freed::Room);
     assert_eq!(fixture.after(PACE).await, [3]);
     assert!(fixture.after(100 * PACE).await.is_empty(), "one announcement is one round");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_announced_once() {
+    for (signal, woken) in
+        [(FreedSignal::default(), &[1][..]), (FreedSignal::with_driver(), &[][..])]
+    {
+        let fixture = fixture_of(signal);
+        fixture.waiters.enter(&1, Freed::Room);
+        fixture.signal.announce_by_call(&Freed::Room);
+        assert_eq!(fixture.after(MOMENT).await, woken);
+        // The driver's own announcement, or another one.
+        fixture.waiters.enter(&1, Freed::Room);
+        fixture.signal.announce(&Freed::Room);
+        assert_eq!(fixture.after(PACE).await, [1]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use hostloop_proto::status_details::no_room;
+use tonic::Code;
+
 use super::*;
 use crate::csi::{Freed, FreedSignal};
 
@@ -51,7 +54,7 @@ impl Running {
 }
 
 fn full() -> Status {
-    Status::resource_exhausted("no room")
+    no_room(Code::ResourceExhausted, "no room".to_owned())
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,11 +90,13 @@ async fn a_vain_attempt_does_not_shorten_the_backoff() {
 /// Claims that failed for another reason do not take part.
 #[tokio::test(start_paused = true)]
 async fn room_is_no_reason_to_repeat_other_failures() {
-    let rig = with_claim();
-    rig.fail(std::iter::repeat_n(Status::internal("broken"), 100));
-    let running = Running::of(rig).await;
-    running.freed().announce(&Freed::Room);
-    running.expect(None).await;
+    for failure in [Status::internal("broken"), Status::resource_exhausted("full half-way")] {
+        let rig = with_claim();
+        rig.fail(std::iter::repeat_n(failure, 100));
+        let running = Running::of(rig).await;
+        running.freed().announce(&Freed::Room);
+        running.expect(None).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

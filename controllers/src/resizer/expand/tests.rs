@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hostloop_proto::csi::ControllerExpandVolumeResponse;
-use hostloop_proto::status_details::no_effect;
+use hostloop_proto::status_details::no_room;
 use serde_json::Value;
 use tonic::{Code, Status};
 
@@ -161,7 +161,7 @@ async fn less_is_requested_while_an_expansion_of_an_earlier_process_fails() {
     for refusal in [
         Status::out_of_range("no room"),
         Status::internal("broken"),
-        no_effect(Code::ResourceExhausted, "no room".to_owned()),
+        no_room(Code::ResourceExhausted, "no room".to_owned()),
     ] {
         let rig = rig_of(&[ExpandVolume], begun());
         rig.expands(4, false);
@@ -302,8 +302,12 @@ fn changes_that_need_work() {
 async fn an_expansion_without_room_is_tried_again_when_there_is_room() {
     let slow = Duration::from_secs(300);
     for (status, outcome, woken) in [
-        (Status::out_of_range("no room"), Outcome::RetryAfter(slow), true),
-        (Status::resource_exhausted("no room"), Outcome::Failed, true),
+        (no_room(Code::OutOfRange, "no room".to_owned()), Outcome::RetryAfter(slow), true),
+        // A size that fits nowhere, whatever is freed.
+        (Status::out_of_range("too large"), Outcome::RetryAfter(slow), false),
+        (Status::invalid_argument("bad"), Outcome::RetryAfter(slow), false),
+        // The disk was full half-way: the failed attempt gives its own room back.
+        (Status::resource_exhausted("full"), Outcome::Failed, false),
         (Status::internal("broken"), Outcome::Failed, false),
     ] {
         let rig = rig(4);

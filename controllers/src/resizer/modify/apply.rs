@@ -20,7 +20,7 @@ use crate::controller::Controller;
 use crate::csi::{Class, Failure, Freed};
 use crate::queue::Outcome;
 use crate::resizer::{
-    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, may_lack_room, outcome_of, too_early,
+    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
 };
 
 /// A VolumeAttributesClass that a claim names.
@@ -161,7 +161,7 @@ impl Resizer {
         };
         self.modify_for_room.enter(key, Freed::Room);
         let modified = self.modify(&claim, &volume, &class).await;
-        if !may_lack_room(&modified) {
+        if !lacks_room(&modified) {
             self.modify_for_room.leave(key);
         }
         match modified {

@@ -2,7 +2,7 @@
 //! snapshots do not wait for groups.
 
 use hostloop_proto::csi;
-use hostloop_proto::status_details::no_effect;
+use hostloop_proto::status_details::no_room;
 
 use super::*;
 use crate::cache::Caches;
@@ -87,7 +87,7 @@ async fn a_pre_provisioned_group_is_checked() {
 async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
     let marked = json!({"metadata": {"annotations": {GROUP.being_created: "yes"}}});
     let rig = rig(and(deleted::<Groups>(), marked));
-    let full = no_effect(tonic::Code::ResourceExhausted, "full".to_owned());
+    let full = no_room(tonic::Code::ResourceExhausted, "full".to_owned());
     rig.answers.group(Err(full));
     assert_eq!(rig.reconcile().await, Outcome::RequeueAfter(std::time::Duration::ZERO));
     assert_eq!(rig.reconcile().await, Outcome::Done);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostloop_proto::status_details::no_effect;
+use hostloop_proto::status_details::no_room;
 use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
@@ -50,7 +50,7 @@ async fn failures_by_code() {
         (Status::unavailable("bad"), false),
         (Status::aborted("bad"), false),
         (Status::resource_exhausted("bad"), false),
-        (no_effect(Code::ResourceExhausted, "bad".to_owned()), true),
+        (no_room(Code::ResourceExhausted, "bad".to_owned()), true),
         (Status::deadline_exceeded("bad"), false),
     ] {
         let mut rig = Single::new(json!({}));
@@ -92,7 +92,7 @@ async fn failures_by_code() {
 async fn a_content_whose_snapshot_failed_for_good_is_deleted_at_once() {
     let marked = json!({"metadata": {"annotations": {SINGLE.being_created: "yes"}}});
     for (failure, is_final) in [
-        (no_effect(Code::ResourceExhausted, "full".to_owned()), true),
+        (no_room(Code::ResourceExhausted, "full".to_owned()), true),
         (Status::internal("broken"), true),
         (Status::resource_exhausted("busy"), false),
         (Status::aborted("busy"), false),
@@ -324,9 +324,11 @@ async fn an_outdated_content_is_not_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_without_room_is_tried_again_when_there_is_room() {
-    for (failure, woken) in
-        [(Status::resource_exhausted("no room"), true), (Status::internal("broken"), false)]
-    {
+    for (failure, woken) in [
+        (no_room(Code::ResourceExhausted, "no room".to_owned()), true),
+        (Status::resource_exhausted("full half-way"), false),
+        (Status::internal("broken"), false),
+    ] {
         let rig = Single::new(json!({}));
         let context = rig.world.context.clone();
         tokio::spawn(context.freed.clone().pace(context.stop.clone()));

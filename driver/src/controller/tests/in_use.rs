@@ -68,7 +68,7 @@ fn a_volume_without_room_to_become_thick_stays_thin() {
         csi::CreateVolumeRequest { capacity_range: range(4 * free, 0), ..Bench::request("a") };
     let volume = Staged::of(bench, request);
     let refused = volume.modify("provisioning=thick");
-    assert_answer(refused, "mutable_parameters");
+    assert_answer(refused, "InvalidArgument");
     assert!(volume.discards(), "discard was not switched on again");
     assert_eq!(volume.settings().provisioning, Provisioning::Thin);
 }

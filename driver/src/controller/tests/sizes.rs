@@ -139,7 +139,7 @@ fn a_refused_expansion_or_modification_can_be_taken_back() {
     let bench = roomy();
     let request = request("large", &block(), 4096 * GI);
     let volume = bench.try_create(request).unwrap().volume_id;
-    assert_answer(bench.modify(&volume, "provisioning=thick"), "mutable_parameters");
+    assert_answer(bench.modify(&volume, "provisioning=thick"), "InvalidArgument");
     bench.modify(&volume, "provisioning=thin readAheadKiB=256").unwrap();
 
     let bench = Bench::with(|plan| plan.capacity_bytes = Some(40 << 20));

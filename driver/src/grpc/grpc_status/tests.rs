@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use hostloop_proto::status_details::had_no_effect;
+use hostloop_proto::status_details::lacks_room;
 
 use super::*;
 use crate::csi::topology::{Topology, Unknown};
@@ -104,18 +104,22 @@ fn every_error_of_a_call_has_its_code() {
 
 /// The detail is for refusals alone: what met a full disk on its way may have begun.
 #[test]
-fn a_refused_reservation_had_no_effect() {
+fn a_refusal_for_lack_of_room_says_so() {
     let refused = || storage::Error::NoRoom { pool: "x".into(), wanted: 2, available: 1 };
-    let status = Status::from(Error::from(refused()));
-    assert_eq!(status.code(), Code::ResourceExhausted);
-    assert!(had_no_effect(&status), "{status:?}");
     for (error, code) in [
+        (Error::from(refused()), Code::ResourceExhausted),
         (Error::of_expansion(refused()), Code::OutOfRange),
         (Error::of_modification(refused()), Code::InvalidArgument),
     ] {
         let status = Status::from(error);
         assert_eq!(status.code(), code);
-        assert!(status.message().contains("has no room for 2 bytes"), "{status}");
+        assert!(lacks_room(&status), "{status:?}");
+        assert_eq!(status.message().matches("has no room for 2 bytes").count(), 1, "{status}");
+    }
+    // A request that fits into no pool has the same codes.
+    for error in [Error::OutOfRange("x".to_owned()), invalid("mutable_parameters", "x").into()] {
+        let status = Status::from(error);
+        assert!(!lacks_room(&status), "{status:?}");
     }
     let midway = || storage::Error::from(kernel::Error::NoSpace { op: "copy", path: "/p".into() });
     for error in [
@@ -126,7 +130,7 @@ fn a_refused_reservation_had_no_effect() {
     ] {
         let status = Status::from(error);
         assert_eq!(status.code(), Code::ResourceExhausted);
-        assert!(!had_no_effect(&status), "{status:?}");
+        assert!(!lacks_room(&status), "{status:?}");
     }
 }
 
