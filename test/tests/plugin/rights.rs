@@ -75,7 +75,7 @@ const CLAIMS: [Case; 8] = [
             "  - Pods: skipped, because you may not list pods in namespace hostloop",
             "  - Leader: skipped, because you may not get leases.coordination.k8s.io in namespace \
              hostloop",
-            "  - Volumes: skipped, because you may not list persistentvolumes in the whole cluster",
+            "  - Not looked at: you may not list persistentvolumes in the whole cluster",
         ],
     ),
     (

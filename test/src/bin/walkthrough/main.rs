@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use anstream::println;
 use clap::Parser;
 use hostloop_driver::inspect::render::humanize::{bytes, count};
+use hostloop_test::driver::binary;
 use hostloop_test::leaks::Leaks;
-use hostloop_test::pools::{MIB, used_bytes};
+use hostloop_test::pools::{MIB, state_dir, used_bytes};
 use hostloop_test::steps::{Name, Origin, Spec, Step};
 use hostloop_test::{data, loops, machine, recording};
 use nix::sys::statvfs::statvfs;
@@ -258,6 +259,17 @@ fn finish(mut t: Tour) -> ExitCode {
     ExitCode::from(u8::from(t.failed > 0))
 }
 
+/// Prints the commands that look at what the driver has, ready to be copied.
+fn print_commands(t: &Tour) {
+    let (program, pool, endpoint) = (binary(), t.pool.argument(), t.driver.endpoint());
+    let (program, state) = (program.display(), state_dir(&t.scratch));
+    let pool = format!("--pool {pool} --statedir {}", state.display());
+    println!("    In another terminal:");
+    println!("      sudo {program} status {pool}");
+    println!("      sudo {program} fsck {pool}");
+    println!("      sudo {program} events --endpoint {endpoint}");
+}
+
 /// The whole of it, or with `keep` the part before the volumes are taken down.
 async fn tell(fs: &'static str, options: Options) -> ExitCode {
     let mut t = Tour::new(&options.shown).await;
@@ -273,6 +285,7 @@ async fn tell(fs: &'static str, options: Options) -> ExitCode {
     }
     println!("\n{TITLE}Everything is kept until Ctrl-C{TITLE:#}");
     println!("    Processes, mounts and devices: driver {}, findmnt, losetup", t.driver.pid());
+    print_commands(&t);
     std::future::pending().await
 }
 
