@@ -39,7 +39,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     }
     // Without a home, Go's programs would look for .kube/config in the working directory. In this one,
     // nothing can be created.
-    command.env_clear().envs(inherited(&INHERITED)).env("HOME", "/dev/null");
+    command.env_clear().envs(inherited(&INHERITED)).env("HOME", "/proc/home");
     command
 }
 
