@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use hostloop_proto::status_details::no_room;
 use serde_json::Value;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::*;
 use crate::csi::driver::ControllerCapability::*;
@@ -133,6 +134,27 @@ async fn an_infeasible_class_waits_unless_another_is_requested() {
     rig.world.add(&rig.resizer.claims, before);
     assert_eq!(rig.modify().await, Outcome::Done);
     assert_eq!(rig.calls(), ["c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modification_without_room_is_tried_again_when_there_is_room() {
+    for (status, woken) in [
+        (no_room(Code::InvalidArgument, "no room".to_owned()), true),
+        (Status::invalid_argument("no"), false),
+    ] {
+        let rig = rig(&["b"]);
+        let context = &rig.world.context;
+        tokio::spawn(context.freed.clone().pace(context.stop.clone()));
+        assert_eq!(rig.modify_failing(status).await, Outcome::RetryAfter(SLOW));
+        assert_eq!(rig.calls(), ["b"]);
+        context.room_freed();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(rig.resizer.modify_queue.depth(), usize::from(woken));
+        if woken {
+            assert_eq!(rig.modify().await, Outcome::Done);
+            assert_eq!(rig.calls(), ["b"]);
+        }
+    }
 }
 
 /// An infeasible class delays only itself, even if it was requested last, and even if the secret
