@@ -104,7 +104,7 @@ pub(super) fn parse(block: &Block) -> Option<Superblock> {
     intact.then(|| Superblock { uuid: block.uuid(UUID) })
 }
 
-/// True for an ext4 whose checksum matches, or that has none.
+/// True if this is the superblock of an ext4. A checksum, if there is one, must match.
 pub(super) fn is_intact(block: &Block) -> bool {
     is_ext4(block)
         && (block.le32(RO_COMPATIBLE) & RO_COMPAT_METADATA_CSUM == 0
