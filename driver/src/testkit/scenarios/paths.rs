@@ -1,11 +1,13 @@
 //! Paths of requests, and what is mounted there.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use hostloop_driver::kernel::FsType;
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::Access;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
+use nix::mount::MsFlags;
 
 use super::*;
 
@@ -75,6 +77,8 @@ pub(crate) fn mounts_of_others_between_those_of_a_volume_stay<K: TestKernel>() {
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
+    make_private(&rig.staging("a"));
+    make_private(&rig.target("p"));
     for (at, from) in [(rig.staging("a"), rig.target("p")), (rig.target("p"), rig.staging("a"))] {
         new_filesystem(&*rig.kernel, &at, FsType::Ext4, 16 * MI);
         rig.kernel.bind(&from, &at, Default::default()).unwrap();
@@ -101,6 +105,13 @@ pub(crate) fn mounts_of_others_between_those_of_a_volume_stay<K: TestKernel>() {
     rig.kernel.unmount(&rig.staging("a")).unwrap();
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
+}
+
+/// Where mounts are shared, what is mounted over one of a volume's mounts comes over the others, too.
+/// The model has no shared mounts.
+fn make_private(at: &Path) {
+    let flags = MsFlags::MS_PRIVATE;
+    let _ = nix::mount::mount(None::<&str>, at, None::<&str>, flags, None::<&str>);
 }
 
 pub(crate) fn only_the_last_component_may_not_be_a_symlink<K: TestKernel>() {
