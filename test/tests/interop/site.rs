@@ -121,7 +121,13 @@ impl Site {
             let args = match program {
                 // It calls no driver.
                 "snapshot-controller" => common[1..].to_vec(),
-                "csi-provisioner" | "csi-snapshotter" => with("--extra-create-metadata".to_owned()),
+                // After a conflict, it leaves its finalizer on a snapshot until it looks again.
+                "csi-provisioner" => [
+                    &with("--extra-create-metadata".to_owned())[..],
+                    &["--snapshot-orphan-sweep-interval=10s".to_owned()],
+                ]
+                .concat(),
+                "csi-snapshotter" => with("--extra-create-metadata".to_owned()),
                 _ => common.clone(),
             };
             self.processes.push(Process::sidecar(dir, program, &args));
