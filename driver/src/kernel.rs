@@ -365,6 +365,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// that any mount namespace has mounted from it, and the dirty pages of the device itself.
     fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
 
+    /// How many writes and discards the devices of this minor have completed, from sysfs. A change
+    /// means that something was written.
+    fn loop_writes(&self, minor: u32) -> Result<u64>;
+
+    /// Drops the page cache of a read-only device (BLKFLSBUF).
+    fn loop_drop_cache(&self, device: &LoopDevice) -> Result<()>;
+
     /// Reads the mount table of this process's mount namespace.
     fn mounts(&self) -> Result<MountTable>;
 

@@ -19,6 +19,7 @@ mod loop_device;
 mod mount_options;
 mod mount_stage;
 mod publish;
+mod read_only_cache;
 mod read_only_loop;
 mod replay;
 mod stage;
@@ -30,6 +31,7 @@ mod volume_lookup;
 
 pub use crate::csi::error::{Error, Result};
 pub use inline_limits::InlineLimits;
+pub use read_only_cache::ReadOnlyCaches;
 
 use self::inline_limits::Making;
 use crate::csi::topology::Topology;

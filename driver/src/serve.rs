@@ -28,7 +28,7 @@ use crate::controller::Controller;
 use crate::grpc::socket;
 use crate::grpc::{Server, http};
 use crate::kernel::linux::{Linux, LoopNotices};
-use crate::node::Node;
+use crate::node::{Node, ReadOnlyCaches};
 use crate::storage::Pools;
 
 mod config;
@@ -48,6 +48,8 @@ pub use error::Error;
 
 /// How often the driver looks for missing pools.
 const SEARCH: Duration = Duration::from_secs(5);
+/// How often the driver looks for writes below read-only targets of block volumes.
+const REFRESH: Duration = Duration::from_secs(1);
 /// Maximum number of blocking threads. `grpc::lanes` limits how many are used. This limit is far
 /// above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
@@ -137,9 +139,9 @@ async fn work(
     let mut roles = Tasks::default();
 
     let controller = Controller::new(pools.clone(), settings.controller);
-    let node = Node::new(pools.clone(), settings.node);
+    let node = Arc::new(Node::new(pools.clone(), settings.node));
     let identity = settings.identity.clone();
-    let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
+    let server = Server::new(settings.identity, Arc::new(controller), node.clone());
 
     let loops = controllers.map(|args| {
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
@@ -152,6 +154,7 @@ async fn work(
         dropped: exporter.as_ref().map(Exporter::dropped),
     };
     show(settings.http, shown, &stop, &mut roles).await?;
+    roles.start("refreshing read-only targets", refresh_read_only(node, stop.clone()));
     for slot in 0..pools.count() {
         let tending = tend(pools.clone(), slot, stop.clone());
         roles.start("looking after a pool", tending);
@@ -262,6 +265,24 @@ async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result
             stop.run_until_cancelled(tokio::task::spawn_blocking(move || pools.tend(slot))).await;
         if let Some(Err(error)) = looked {
             return Err(error.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Keeps read-only targets of block volumes from repeating what they read before a write.
+async fn refresh_read_only(node: Arc<Node>, stop: CancellationToken) -> Result<(), String> {
+    let mut caches = ReadOnlyCaches::default();
+    while stop.run_until_cancelled(tokio::time::sleep(REFRESH)).await.is_some() {
+        let node = node.clone();
+        let look = tokio::task::spawn_blocking(move || {
+            node.drop_stale_caches(&mut caches);
+            caches
+        });
+        match stop.run_until_cancelled(look).await {
+            Some(Ok(looked)) => caches = looked,
+            Some(Err(error)) => return Err(error.to_string()),
+            None => break,
         }
     }
     Ok(())

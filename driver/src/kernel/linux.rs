@@ -141,6 +141,14 @@ impl Kernel for Linux {
         phase("flush", || loopdev::flush(device))
     }
 
+    fn loop_writes(&self, minor: u32) -> Result<u64> {
+        loopdev::writes(minor)
+    }
+
+    fn loop_drop_cache(&self, device: &LoopDevice) -> Result<()> {
+        loopdev::drop_cache(device)
+    }
+
     fn mounts(&self) -> Result<MountTable> {
         mount::table()
     }

@@ -86,6 +86,14 @@ impl Kernel for Model {
         self.act("loop.flush", &device.path(), |s| s.slot(device.minor, "fsync").map(drop))
     }
 
+    fn loop_writes(&self, minor: u32) -> Result<u64> {
+        self.ask("loop_writes", &loop_path(minor), |s| s.slot(minor, "stat").map(|_| 0))
+    }
+
+    fn loop_drop_cache(&self, device: &LoopDevice) -> Result<()> {
+        self.act("loop.drop-cache", &device.path(), |s| s.slot(device.minor, "drop").map(drop))
+    }
+
     fn mounts(&self) -> Result<MountTable> {
         self.ask("mounts", Path::new("/proc/self/mountinfo"), |s| Ok(s.table()))
     }

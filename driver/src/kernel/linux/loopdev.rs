@@ -490,6 +490,22 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
     device.file.sync_all().map_err(|e| Error::io("fsync", device.path(), e))
 }
 
+/// See `Documentation/block/stat.rst` of the kernel: the fifth field counts writes, the twelfth
+/// discards.
+pub(super) fn writes(minor: u32) -> Result<u64> {
+    const WRITES: usize = 4;
+    const DISCARDS: usize = 11;
+    let text = read_attribute(&sysfs(minor, "stat"))?;
+    let fields: Vec<u64> = text.split_whitespace().map_while(|f| f.parse().ok()).collect();
+    Ok([WRITES, DISCARDS].into_iter().filter_map(|n| fields.get(n)).sum())
+}
+
+pub(super) fn drop_cache(device: &LoopDevice) -> Result<()> {
+    effect("loop.drop-cache")
+        .and_then(|()| ioctl::flush_device(&device.file))
+        .map_err(|e| Error::io("BLKFLSBUF", device.path(), e))
+}
+
 /// The minor of a loop device's node; `None` for any other file.
 fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
     let rdev = metadata.rdev();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::Rig;
 use crate::testkit::*;
+use hostloop_driver::node::ReadOnlyCaches;
 
 /// A buffer for direct I/O.
 #[repr(align(4096))]
@@ -15,8 +16,8 @@ fn open(path: &Path, flags: i32) -> File {
     File::options().read(true).custom_flags(flags).open(path).unwrap()
 }
 
-/// The page cache of the read-only device is its own. Direct reads do not use it, and a reader can
-/// drop it without any right.
+/// The page cache of the read-only device is its own. Direct reads do not use it, a reader can drop
+/// it without any right, and the driver drops it after writes.
 #[test]
 fn a_read_only_target_shows_what_was_written() {
     for direct_io in ["true", "false"] {
@@ -36,6 +37,7 @@ fn a_read_only_target_shows_what_was_written() {
             block.0[0]
         };
         assert_eq!(read(&buffered), 0);
+        let mut caches = ReadOnlyCaches::default();
         for (byte, flags) in [(1, 0), (2, libc::O_DIRECT)] {
             let mut options = File::options();
             let writer = options.write(true).custom_flags(flags).open(rig.target("w")).unwrap();
@@ -45,11 +47,20 @@ fn a_read_only_target_shows_what_was_written() {
             let dont_need = rustix::fs::Advice::DontNeed;
             rustix::fs::fadvise(&buffered, 0, None, dont_need).unwrap();
             assert_eq!(read(&buffered), byte, "directIO={direct_io}");
+
+            rig.node.drop_stale_caches(&mut caches);
+            assert_eq!(read(&buffered), byte, "directIO={direct_io}");
+            let written = byte + 10;
+            writer.write_all_at(&Block([written; 4096]).0, 0).unwrap();
+            assert_eq!(read(&buffered), byte, "it repeats what it read");
+            writer.sync_all().unwrap();
+            rig.node.drop_stale_caches(&mut caches);
+            assert_eq!(read(&buffered), written, "directIO={direct_io}");
             drop(writer);
         }
         // A device that is published later has read nothing before.
         rig.publish(&id, "a", "later", &block(), true).unwrap();
-        assert_eq!(read(&open(&rig.target("later"), 0)), 2);
+        assert_eq!(read(&open(&rig.target("later"), 0)), 12);
         drop((buffered, direct));
         for target in ["w", "r", "later"] {
             rig.unpublish(&id, target).unwrap();
