@@ -21,9 +21,10 @@ use crate::api::naming::Naming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
+use crate::attacher;
 use crate::cache::{Change, Index};
 use crate::client::Kube;
-use crate::controller::{Context, Controller, pause};
+use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
 use crate::queue::Queue;
@@ -131,15 +132,15 @@ struct Provisioner {
     /// VolumeAttachments by volume; `None` if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
     /// UIDs of claims.
-    claim_queue: Queue<String>,
+    claim_queue: Queue<ObjectKey>,
     /// Names of PersistentVolumes.
-    volume_queue: Queue<String>,
+    volume_queue: Queue<ObjectKey>,
     /// Names of volumes that still need a PersistentVolume.
-    pending_pvs: Queue<String>,
+    pending_pvs: Queue<ObjectKey>,
     /// Claims that wait for room in a pool.
-    for_room: Waiters<String>,
+    for_room: Waiters<ObjectKey>,
     /// PersistentVolumes that wait until their volume is not used any more.
-    for_volume: Waiters<String>,
+    for_volume: Waiters<ObjectKey>,
 }
 
 /// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
@@ -224,7 +225,7 @@ impl Provisioner {
         let all = self.context.caches.claims().each();
         let driver = &self.context.driver.name;
         let ours = all.filter_map(|claim| to_provision(&claim, driver));
-        self.in_flight.require_live_check(ours);
+        self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
     }
 
     /// Works on the queues until `context.stop`.
@@ -239,29 +240,30 @@ impl Provisioner {
             })
             .feed(&caches.claims(), &self.claim_queue, move |change| match change {
                 Change::Applied { new, .. } => to_provision(new, &for_claims),
-                Change::Deleted(old) => old.uid(),
+                Change::Deleted(old) => ObjectKey::of_claim(old),
             })
             .feed(&caches.volumes(), &self.volume_queue, move |change| match change {
                 Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
                 Change::Deleted(_) => None,
             })
-            .work("claims", &self.claim_queue, workers, |this, uid: String| async move {
-                this.claim(&uid).await
+            .work("claims", &self.claim_queue, workers, |this, key: ObjectKey| async move {
+                this.claim(key.name()).await
             })
-            .work("volumes", &self.volume_queue, workers, |this, name: String| async move {
-                this.volume(&name).await
+            .work("volumes", &self.volume_queue, workers, |this, key: ObjectKey| async move {
+                this.volume(key.name()).await
             })
-            .work("unsaved", &self.pending_pvs, workers, |this, name: String| async move {
-                this.pending_pv(&name).await
+            .work("unsaved", &self.pending_pvs, workers, |this, key: ObjectKey| async move {
+                this.pending_pv(key.name()).await
             })
             .beside(|this| async move { this.refill().await });
         controller = self.wake_claims(controller);
         if self.attachments.is_some() {
-            let attachments = caches.attachments();
-            controller = controller.feed(&attachments, &self.volume_queue, |change| match change {
-                Change::Deleted(old) => old.spec.source.persistent_volume_name.clone(),
-                Change::Applied { .. } => None,
-            });
+            let (attachments, volumes) = (caches.attachments(), caches.volumes());
+            controller =
+                controller.feed(&attachments, &self.volume_queue, move |change| match change {
+                    Change::Deleted(old) => attacher::volume_key(old, &volumes),
+                    Change::Applied { .. } => None,
+                });
         }
         if let Some(protection) = self.protection.clone() {
             controller = controller.beside(|_| protection.run());
@@ -281,7 +283,7 @@ impl Provisioner {
                 now,
                 Change::name_applied,
                 queue,
-                |this, name| uids(this.by_class.get(name)),
+                |this, name| keys(this.by_class.get(name)),
             )
             .wake(
                 "claims-of-sources",
@@ -289,21 +291,21 @@ impl Provisioner {
                 now,
                 newly_bound,
                 queue,
-                |this, source| uids(this.by_source.get(source)),
+                |this, source| keys(this.by_source.get(source)),
             );
         if driver.can(ControllerCapability::ModifyVolume) {
             let watch = caches.attributes_classes();
             let label = "claims-of-attributes-classes";
             controller =
                 controller.wake(label, &watch, now, Change::name_applied, queue, |this, name| {
-                    uids(this.by_attributes.get(name))
+                    keys(this.by_attributes.get(name))
                 });
         }
         if driver.can(ControllerCapability::CreateDeleteSnapshot) {
             let (label, watch) = ("claims-of-snapshots", caches.contents());
             controller =
                 controller.wake(label, &watch, COPIED, newly_ready, queue, |this, source| {
-                    uids(this.by_source.get(source))
+                    keys(this.by_source.get(source))
                 });
         }
         controller
@@ -333,28 +335,29 @@ impl Provisioner {
                 // The previous leader may have created volumes for these claims.
                 self.require_live_checks();
             }
-            self.add_all();
+            self.add_all().await;
         }
     }
 
-    fn add_all(&self) {
+    async fn add_all(&self) {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
         let claims = caches.claims().each();
-        self.claim_queue.add_all(claims.filter_map(|claim| to_provision(&claim, driver)));
+        let pending = claims.filter_map(|claim| to_provision(&claim, driver));
+        self.claim_queue.add_each(pending).await;
         let volumes = caches.volumes().each();
         let due = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
-        self.volume_queue.add_all(due);
+        self.volume_queue.add_each(due).await;
     }
 }
 
-/// The UID of a claim that this driver must provision.
-fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<String> {
-    claim.uid().filter(|_| pvc::is_for(claim, driver))
+/// The key of a claim that this driver must provision.
+fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<ObjectKey> {
+    ObjectKey::of_claim(claim).filter(|_| pvc::is_for(claim, driver))
 }
 
-fn uids(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = String> {
-    claims.into_iter().filter_map(|claim| claim.uid())
+fn keys(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = ObjectKey> {
+    claims.into_iter().filter_map(|claim| ObjectKey::of_claim(&claim))
 }
 
 /// The key of a claim that may be a source now: it was bound.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
 use crate::controller::EventKey;
+use crate::queue::Key;
 use crate::csi::pools;
 
 /// Subject of a capacity object: a class and a topology segment.
@@ -49,6 +50,8 @@ pub(super) enum Precision {
     /// write once for each of many volumes.
     Approximate,
 }
+
+impl Key for Precision {}
 
 impl EventKey for Precision {
     fn text(&self) -> String {

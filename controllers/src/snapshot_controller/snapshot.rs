@@ -16,6 +16,7 @@ use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;
+use crate::controller::ObjectKey;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
@@ -91,8 +92,8 @@ impl Kind for Snapshots {
         Key::Snapshot(namespace, name)
     }
 
-    fn content_key(name: String) -> Key {
-        Key::Content(name)
+    fn content_key(content: ObjectKey) -> Key {
+        Key::Content(content)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -125,7 +126,7 @@ impl Kind for Snapshots {
         snapshot.uid().map(|uid| names::content_name(&uid))
     }
 
-    fn own_facts(
+    async fn own_facts(
         all: &Watches,
         snapshot: &Self::Snapshot,
         content: Option<&Self::Content>,
