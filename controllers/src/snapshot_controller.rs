@@ -284,8 +284,10 @@ impl Controller {
             self.queue_all::<Snapshots>().await;
             // Include claims with deleted snapshots.
             let claims = self.watches.protected();
-            let key = |it: Arc<_>| Key::Release(it.namespace().unwrap_or_default(), it.name_any());
-            self.queue.add_each(claims.map(key)).await;
+            let keys = claims.map(|claim| {
+                Key::Release(claim.namespace().unwrap_or_default(), claim.name_any())
+            });
+            self.queue.add_each(keys).await;
             pause(period).await;
         }
     }
@@ -388,8 +390,11 @@ impl Controller {
     }
 
     async fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
-        let key = |one: Arc<_>| (!K::view(&one).is_ready()).then(|| key_of::<K>(&one));
-        self.queue.add_each(snapshots.into_iter().filter_map(key)).await;
+        let unready = snapshots.into_iter().filter_map(|one| {
+            let is_ready = K::view(&one).is_ready();
+            (!is_ready).then(|| key_of::<K>(&one))
+        });
+        self.queue.add_each(unready).await;
     }
 
     /// Fails unless this process leads. Called right before each write.

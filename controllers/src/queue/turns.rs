@@ -34,11 +34,6 @@ impl<T> Turns<T> {
         self.items.insert(namespace, BTreeMap::from([(number, item)]));
     }
 
-    /// Takes the next item.
-    pub(crate) fn take(&mut self) -> Option<T> {
-        self.take_if(|_, _| true)
-    }
-
     /// Takes the first item of the next namespace whose turn may be used: `may` gets the namespace
     /// and the item's number. The others keep their turns.
     pub(crate) fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
@@ -71,6 +66,23 @@ impl<T> Turns<T> {
         Some(item)
     }
 
+    /// Removes the last item of the namespace with the most items, if it still has as many as this
+    /// one then has with one more.
+    pub(crate) fn give_way(&mut self, namespace: &str) -> Option<T> {
+        let own = self.items.get(namespace).map_or(0, BTreeMap::len);
+        let (most, items) = self.items.iter().max_by_key(|(_, items)| items.len())?;
+        let (last, _) = items.last_key_value().filter(|_| items.len() > own + 1)?;
+        let (most, last) = (most.clone(), *last);
+        self.remove(&most, last)
+    }
+
+    /// All items, by number.
+    #[cfg(test)]
+    pub(crate) fn in_order(self) -> Vec<T> {
+        let items: BTreeMap<u64, T> = self.items.into_values().flatten().collect();
+        items.into_values().collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -84,7 +96,7 @@ impl<T> Iterator for Turns<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        self.take()
+        self.take_if(|_, _| true)
     }
 }
 

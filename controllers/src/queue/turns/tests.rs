@@ -32,9 +32,11 @@ fn an_item_is_second_however_many_another_namespace_has_and_adds() {
         turns.add("b", many, "b");
         let mut taken = Vec::new();
         for number in many + 1.. {
-            let Some(item) = turns.take().filter(|_| taken.len() < 4) else { break };
-            taken.push(item);
+            taken.extend(turns.next());
             turns.add("a", number, "a");
+            if taken.len() == 4 {
+                break;
+            }
         }
         assert_eq!(taken, ["a", "b", "a", "a"], "{many}");
     }
@@ -51,12 +53,26 @@ fn a_namespace_that_may_not_keeps_its_turn() {
 }
 
 #[test]
+fn the_namespace_with_the_most_items_gives_way() {
+    for (items, to, expected) in [
+        ("a1 a2 a3 b1", "b", Some("a3")),
+        ("a1 a2 b1", "c", Some("a2")),
+        ("a1 a2 b1", "b", None),
+        ("a1 a2 b1", "a", None),
+        ("a1 b1", "a", None),
+        ("", "a", None),
+    ] {
+        assert_eq!(added(items).give_way(to).as_deref(), expected, "{items} to {to}");
+    }
+}
+
+#[test]
 fn an_item_that_leaves_takes_no_turn() {
     let mut turns = added("a1 a2 b1");
     assert_eq!(turns.remove("a", 0).as_deref(), Some("a1"));
     assert_eq!(turns.remove("b", 2).as_deref(), Some("b1"));
     assert_eq!(turns.remove("b", 2), None);
     assert_eq!((turns.len(), turns.order.len(), turns.items.len()), (1, 1, 1));
-    assert_eq!(turns.take().as_deref(), Some("a2"));
+    assert_eq!(turns.next().as_deref(), Some("a2"));
     assert!(turns.is_empty() && turns.items.is_empty() && turns.order.is_empty());
 }

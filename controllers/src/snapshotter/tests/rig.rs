@@ -17,6 +17,7 @@ use crate::api::scope::{MANAGED_BY, Scope};
 use crate::client::Leadership;
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Driver, Pools};
+use crate::controller::ObjectKey;
 use crate::queue::{self, Outcome};
 use crate::snapshots::content::Content;
 use crate::testing::{self, DRIVER, FakeApi, World, connect};
@@ -105,7 +106,7 @@ pub(super) struct Rig<K: Kind> {
     pub(super) world: World,
     pub(super) answers: Answers,
     pub(super) reconciler: Reconciler<K>,
-    pub(super) queue: queue::Queue<String>,
+    pub(super) queue: queue::Queue<ObjectKey>,
 }
 
 impl<K: Sample> Rig<K> {
