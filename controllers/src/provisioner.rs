@@ -54,8 +54,11 @@ use source_protection::Protection;
 
 /// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Default number of workers of each queue.
+/// Default number of workers of each queue, as upstream's.
 const WORKERS: usize = 100;
+/// Default number of workers of each queue on a node. More calls would wait in the driver, which
+/// does not know their namespaces.
+const WORKERS_ON_NODE: usize = 32;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
@@ -230,7 +233,11 @@ impl Provisioner {
 
     /// Works on the queues until `context.stop`.
     async fn run(self: Arc<Self>) {
-        let workers = self.context.common.worker_threads.unwrap_or(WORKERS);
+        let workers = match self.context.scope {
+            Scope::Node { .. } => WORKERS_ON_NODE,
+            Scope::Cluster | Scope::Leader => WORKERS,
+        };
+        let workers = self.context.common.worker_threads.unwrap_or(workers);
         let (caches, driver) = (&self.context.caches, &self.context.driver.name);
         let (for_claims, for_volumes) = (driver.clone(), driver.clone());
         let mut controller = Controller::new(&self.context, self.clone())

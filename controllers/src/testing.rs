@@ -17,6 +17,7 @@ use crate::flags;
 use crate::metrics::Metrics;
 
 mod driver;
+mod neighbours;
 mod objects;
 
 pub(crate) use driver::{Call, NODE_ID, Script, connect, entry};

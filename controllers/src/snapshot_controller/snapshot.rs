@@ -34,8 +34,8 @@ type Facts = decide::Facts<Snapshots>;
 pub(super) struct SnapshotFacts {
     /// The source claim of the snapshot.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
-    /// The claim's finalizers without the source finalizer, if it has that one and no other
-    /// snapshot needs it.
+    /// The claim's finalizers without the source finalizer, if the snapshot is being deleted, the
+    /// claim has that finalizer, and no other snapshot needs it.
     pub(super) released_claim: Option<Vec<String>>,
     /// The volume that the claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
@@ -137,7 +137,9 @@ impl Kind for Snapshots {
         let its = claim.as_deref();
         SnapshotFacts {
             volume: its.and_then(|claim| all.volume_of(claim)),
-            released_claim: its.and_then(|claim| all.released(claim, Some(snapshot))),
+            released_claim: its
+                .filter(|_| snapshot.is_deleting())
+                .and_then(|claim| all.released(claim, Some(snapshot))),
             claim,
             restoring: all.restoring_from(snapshot),
             group: group_of(all, snapshot),
