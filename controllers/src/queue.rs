@@ -277,6 +277,12 @@ impl<K: Key> Queue<K> {
         self.stats().ready
     }
 
+    /// The keys that are ready for a worker, in the order in which they became ready.
+    #[cfg(test)]
+    pub(crate) fn ready_keys(&self) -> Vec<K> {
+        std::mem::take(&mut self.state.lock().ready).in_order()
+    }
+
     /// The queue's statistics.
     pub fn stats(&self) -> Stats {
         let mut state = self.state.lock();

@@ -148,6 +148,9 @@ impl Cluster {
         self.api.put(json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
             "apiVersion": "snapshot.storage.k8s.io/v1", "driver": DRIVER,
             "deletionPolicy": "Delete"}));
+        self.api.put(json!({"kind": "VolumeGroupSnapshotClass", "metadata": {"name": "fast"},
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "driver": DRIVER,
+            "deletionPolicy": "Delete"}));
         for namespace in ["a", "b"] {
             let pv = format!("pv-{namespace}");
             self.api.put(json!({"kind": "PersistentVolumeClaim",
@@ -178,6 +181,26 @@ impl Cluster {
                 done.add(&snapshot.namespace().unwrap_or_default(), &snapshot.name_any());
             }
         });
+    }
+
+    /// Makes a bound claim with a label in the namespace `a`.
+    fn add_claim(&self, name: &str, app: &str) {
+        let of = json!({"namespace": "a", "name": name, "uid": name});
+        let pv = format!("pv-{name}");
+        let more = json!({"spec": {"claimRef": of, "nodeAffinity": affinity(KEY, &[NODE])}});
+        self.api.put(with(volume(&pv, DRIVER, &format!("vol-{name}")), more));
+        self.api.put(json!({"kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "a", "uid": name, "labels": {"app": app}},
+            "spec": {"volumeName": pv}, "status": {"phase": "Bound"}}));
+    }
+
+    /// Makes a group of the claims with the label of its name.
+    fn add_group(&self, name: &str) {
+        self.api.put(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshot",
+            "metadata": {"name": name, "namespace": "a", "uid": name},
+            "spec": {"volumeGroupSnapshotClassName": "fast",
+                "source": {"selector": {"matchLabels": {"app": name}}}}}));
     }
 
     fn make(&self, made: Made, namespace: &str, name: &str) {
@@ -252,6 +275,55 @@ async fn one_is_done_before_the_many_of_another_namespace() {
         assert!(others <= UNDER_WAY, "{made:?}: {others} others were done before it");
         let left = MANY.saturating_sub(cluster.done.count());
         assert!(left > UNDER_WAY, "{made:?}: {left} others wait");
+    }
+}
+
+/// How late a task runs that wants to run every millisecond, at worst.
+async fn watch_delays(worst: Arc<Mutex<Duration>>) {
+    const PAUSE: Duration = Duration::from_millis(1);
+    loop {
+        let begun = Instant::now();
+        tokio::time::sleep(PAUSE).await;
+        let late = begun.elapsed().saturating_sub(PAUSE);
+        let mut worst = worst.lock();
+        *worst = late.max(*worst);
+    }
+}
+
+/// Prints how long the groups of one namespace hold up everything else.
+#[test]
+#[ignore = "a benchmark: scripts/bench neighbours"]
+fn bench_groups() {
+    for (claims, groups) in [(1_500, 120), (15_000, 1_200)] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let cluster = Cluster::begin();
+            for number in 0..claims {
+                cluster.add_claim(&format!("d{number}"), &format!("g{}", number % groups));
+            }
+            let alone = cluster.one(Made::Snapshot, "alone").await.0;
+            while cluster.context.caches.claims().each_in("a").count() < claims {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let worst = Arc::new(Mutex::new(Duration::ZERO));
+            let watching = tokio::spawn(watch_delays(worst.clone()));
+            let begun = Instant::now();
+            for number in 0..groups {
+                cluster.add_group(&format!("g{number}"));
+            }
+            let beside = cluster.one(Made::Snapshot, "beside").await.0;
+            let contents = cluster.context.caches.group_contents();
+            while contents.all().len() < groups {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            watching.abort();
+            println!(
+                "{groups} groups beside {claims} claims: done after {:.1?}, a task was late by \
+                 {:.1?} at worst; a snapshot of another namespace took {beside:.1?}, alone \
+                 {alone:.1?}",
+                begun.elapsed(), *worst.lock(),
+            );
+        });
     }
 }
 
