@@ -27,7 +27,7 @@ use crate::client::Kube;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::Queue;
+use crate::queue::{Queue, rest};
 use crate::snapshots::VolumeSnapshotContent;
 use crate::snapshots::content::Content;
 
@@ -224,11 +224,13 @@ impl Provisioner {
 
     /// Marks all current claims for a live check: an earlier process may have created volumes for
     /// them.
-    fn require_live_checks(&self) {
-        let all = self.context.caches.claims().each();
+    async fn require_live_checks(&self) {
         let driver = &self.context.driver.name;
-        let ours = all.filter_map(|claim| to_provision(&claim, driver));
-        self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
+        for (number, claim) in self.context.caches.claims().each().enumerate() {
+            let ours = to_provision(&claim, driver);
+            self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
+            rest(number).await;
+        }
     }
 
     /// Works on the queues until `context.stop`.
@@ -243,7 +245,7 @@ impl Provisioner {
         let mut controller = Controller::new(&self.context, self.clone())
             .after(|this| async move {
                 this.synced().await;
-                this.require_live_checks();
+                this.require_live_checks().await;
             })
             .feed(&caches.claims(), &self.claim_queue, move |change| match change {
                 Change::Applied { new, .. } => to_provision(new, &for_claims),
@@ -290,7 +292,7 @@ impl Provisioner {
                 now,
                 Change::name_applied,
                 queue,
-                |this, name| keys(this.by_class.get(name)),
+                |this, name| keys(this.by_class.each(name)),
             )
             .wake(
                 "claims-of-sources",
@@ -298,21 +300,21 @@ impl Provisioner {
                 now,
                 newly_bound,
                 queue,
-                |this, source| keys(this.by_source.get(source)),
+                |this, source| keys(this.by_source.each(source)),
             );
         if driver.can(ControllerCapability::ModifyVolume) {
             let watch = caches.attributes_classes();
             let label = "claims-of-attributes-classes";
             controller =
                 controller.wake(label, &watch, now, Change::name_applied, queue, |this, name| {
-                    keys(this.by_attributes.get(name))
+                    keys(this.by_attributes.each(name))
                 });
         }
         if driver.can(ControllerCapability::CreateDeleteSnapshot) {
             let (label, watch) = ("claims-of-snapshots", caches.contents());
             controller =
                 controller.wake(label, &watch, COPIED, newly_ready, queue, |this, source| {
-                    keys(this.by_source.get(source))
+                    keys(this.by_source.each(source))
                 });
         }
         controller
@@ -340,7 +342,7 @@ impl Provisioner {
             }
             if !led && leader.leads() {
                 // The previous leader may have created volumes for these claims.
-                self.require_live_checks();
+                self.require_live_checks().await;
             }
             self.add_all().await;
         }
@@ -363,8 +365,10 @@ fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<ObjectKey
     ObjectKey::of_claim(claim).filter(|_| pvc::is_for(claim, driver))
 }
 
-fn keys(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = ObjectKey> {
-    claims.into_iter().filter_map(|claim| ObjectKey::of_claim(&claim))
+fn keys(
+    claims: impl Iterator<Item = Arc<PersistentVolumeClaim>>,
+) -> impl Iterator<Item = ObjectKey> {
+    claims.filter_map(|claim| ObjectKey::of_claim(&claim))
 }
 
 /// The key of a claim that may be a source now: it was bound.

@@ -284,9 +284,8 @@ impl Controller {
             self.queue_all::<Snapshots>().await;
             // Include claims with deleted snapshots.
             let claims = self.watches.protected();
-            let keys = claims.map(|claim| {
-                Key::Release(claim.namespace().unwrap_or_default(), claim.name_any())
-            });
+            let keys = claims
+                .map(|claim| Key::Release(claim.namespace().unwrap_or_default(), claim.name_any()));
             self.queue.add_each(keys).await;
             pause(period).await;
         }

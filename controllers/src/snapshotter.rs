@@ -45,7 +45,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use crate::api::scope::Scope;
 use crate::cache::Change;
 use crate::controller::{Context, Controller, ObjectKey};

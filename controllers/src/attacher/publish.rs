@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::{Attacher, attachment_key};
 use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
+use super::{Attacher, attachment_key};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::pv;
 use crate::client::{ApiError, Resource, unless_gone};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
-use super::{Attacher, attachment_key};
 use super::decide::{Rules, Seen, is_attached};
+use super::{Attacher, attachment_key};
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Published, list};
 

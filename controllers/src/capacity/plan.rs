@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
 use crate::controller::EventKey;
-use crate::queue::Key;
 use crate::csi::pools;
+use crate::queue::Key;
 
 /// Subject of a capacity object: a class and a topology segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

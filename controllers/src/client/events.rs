@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::kube::Resource;
 use crate::metrics::Metrics;
+use queue::Inlet;
 #[cfg(test)]
 pub(crate) use queue::Outlet;
-use queue::Inlet;
 use send::{Backlog, Sender};
 
 /// The limit of each queue.

@@ -12,9 +12,9 @@ use super::labels::of_attachment;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, node_fitness, room};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
+use crate::attacher::attachment_key;
 use crate::cache::Change;
 use crate::client::Resource;
-use crate::attacher::attachment_key;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::provisioner::source_protection;
 use crate::queue::{Key, Outcome, Queue};
@@ -67,9 +67,9 @@ impl Placement {
             });
         }
         let classes = queues.classes.clone();
-        caches
-            .classes()
-            .on_change(move |change| classes.add(ObjectKey::new(None, &change.object().name_any())));
+        caches.classes().on_change(move |change| {
+            classes.add(ObjectKey::new(None, &change.object().name_any()))
+        });
         if self.restores() {
             let sources = queues.sources.clone();
             caches.snapshots().on_change(move |change| {
@@ -207,12 +207,12 @@ impl Placement {
 
     /// Queues the claims that wait for a changed source.
     async fn on_source(&self, key: &str) -> Outcome {
-        self.queues.add_claims(self.awaited.get(key)).await;
+        self.queues.add_claims(self.awaited.each(key)).await;
         Outcome::Done
     }
 
     async fn on_class(&self, name: &str) -> Outcome {
-        self.queues.add_claims(self.by_class.get(name)).await;
+        self.queues.add_claims(self.by_class.each(name)).await;
         Outcome::Done
     }
 
@@ -348,8 +348,8 @@ impl Queues {
         }
     }
 
-    async fn add_claims(&self, claims: Vec<Arc<PersistentVolumeClaim>>) {
-        let keys = claims.into_iter().filter_map(|claim| ObjectKey::of_claim(&claim));
+    async fn add_claims(&self, claims: impl Iterator<Item = Arc<PersistentVolumeClaim>>) {
+        let keys = claims.filter_map(|claim| ObjectKey::of_claim(&claim));
         self.claims.add_each(keys).await;
     }
 }

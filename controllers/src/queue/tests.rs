@@ -317,7 +317,8 @@ async fn a_key_waits_for_one_of_each_other_namespace() {
 #[tokio::test(start_paused = true)]
 async fn slow_work_does_not_take_all_workers() {
     const LARGE: [&str; 3] = ["a", "b", "c"];
-    for (workers, held) in [(1, &[1][..]), (2, &[1]), (4, &[3]), (10, &[7, 2]), (100, &[75, 18, 5])] {
+    for (workers, held) in [(1, &[1][..]), (2, &[1]), (4, &[3]), (10, &[7, 2]), (100, &[75, 18, 5])]
+    {
         let queue = Queue::new(Backoff { start: START, max: MAX });
         let running: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
         let (worked, counted) = (queue.clone(), running.clone());

@@ -129,17 +129,16 @@ impl Watches {
 
     /// The claims that keep a snapshot, because they are, or may yet be, restored from it. Only a
     /// ready snapshot can be a source, and a deleted one only for earlier claims. The finalizer
-    /// says that a provisioner reads the snapshot now.
-    pub(super) fn restoring_from(&self, snapshot: &VolumeSnapshot) -> Vec<String> {
+    /// says that a provisioner reads the snapshot now. There may be thousands.
+    pub(super) fn restoring_from(
+        &self,
+        snapshot: &VolumeSnapshot,
+    ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
         let is_ready = is_ready(snapshot);
         let is_read = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
-        let claims = self.restoring.get(&names::path(snapshot)).into_iter();
-        claims
-            .filter(|claim| {
-                is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
-            })
-            .map(|claim| claim.name_any())
-            .collect()
+        self.restoring.each(&names::path(snapshot)).filter(move |claim| {
+            is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
+        })
     }
 
     /// The content that a snapshot has, if the cache shows it.
@@ -208,7 +207,8 @@ fn is_ready(snapshot: &VolumeSnapshot) -> bool {
 
 /// True if the snapshot was taken, or was deleted before that.
 fn is_settled(snapshot: &VolumeSnapshot) -> bool {
-    is_ready(snapshot) || snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE)
+    is_ready(snapshot)
+        || snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE)
 }
 
 /// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is

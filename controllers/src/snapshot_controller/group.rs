@@ -143,7 +143,7 @@ impl Kind for Groups {
         };
         let owned = all.of_group.get(&names::path(group)).into_iter();
         let owned: Vec<_> = owned.filter(is_owned).collect();
-        let restoring = owned.iter().filter(|one| !all.restoring_from(one).is_empty());
+        let restoring = owned.iter().filter(|one| all.restoring_from(one).next().is_some());
         GroupFacts {
             restoring: restoring.map(|one| one.name_any()).collect(),
             owned,

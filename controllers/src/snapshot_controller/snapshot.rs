@@ -17,6 +17,7 @@ use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;
 use crate::controller::ObjectKey;
+use crate::queue::rest;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
@@ -39,7 +40,8 @@ pub(super) struct SnapshotFacts {
     pub(super) released_claim: Option<Vec<String>>,
     /// The volume that the claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
-    /// The names of the claims that are, or may yet be, restored from the snapshot.
+    /// The names of the claims that are, or may yet be, restored from the snapshot, if it is being
+    /// deleted.
     pub(super) restoring: Vec<String>,
     /// The group that the snapshot names in its owner references or status, if it exists.
     pub(super) group: Option<Arc<VolumeGroupSnapshot>>,
@@ -135,13 +137,20 @@ impl Kind for Snapshots {
         let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
         let claim = claim.and_then(|name| all.claims.get_in(&namespace, name));
         let its = claim.as_deref();
+        let mut restoring = Vec::new();
+        if snapshot.is_deleting() {
+            for (number, claim) in all.restoring_from(snapshot).enumerate() {
+                restoring.push(claim.name_any());
+                rest(number).await;
+            }
+        }
         SnapshotFacts {
             volume: its.and_then(|claim| all.volume_of(claim)),
             released_claim: its
                 .filter(|_| snapshot.is_deleting())
                 .and_then(|claim| all.released(claim, Some(snapshot))),
             claim,
-            restoring: all.restoring_from(snapshot),
+            restoring,
             group: group_of(all, snapshot),
             group_of_content: group_of_content(all, content),
         }

@@ -14,7 +14,9 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{DRIVER, FakeApi, Fault, World, affinity, connect, csi_node, node_scope, options, volume, with};
+use super::{
+    DRIVER, FakeApi, Fault, World, affinity, connect, csi_node, node_scope, options, volume, with,
+};
 use crate::api::names::PROVISIONER;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, Scope};
 use crate::cache::Caches;
@@ -98,7 +100,8 @@ fn driver() -> Driver {
         Ok(csi::CreateSnapshotResponse { snapshot: Some(snapshot) })
     });
     let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
-    let can = [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
+    let can =
+        [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
     Driver::with(connect(&handlers), DRIVER, &services, &can, &[])
 }
 
@@ -321,7 +324,8 @@ fn bench_groups() {
                 "{groups} groups beside {claims} claims: done after {:.1?}, a task was late by \
                  {:.1?} at worst; a snapshot of another namespace took {beside:.1?}, alone \
                  {alone:.1?}",
-                begun.elapsed(), *worst.lock(),
+                begun.elapsed(),
+                *worst.lock(),
             );
         });
     }

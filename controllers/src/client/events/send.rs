@@ -58,11 +58,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn new(
-        urgent: Outlet,
-        normal: Outlet,
-        last: watch::Receiver<Instant>,
-    ) -> Self {
+    pub(super) fn new(urgent: Outlet, normal: Outlet, last: watch::Receiver<Instant>) -> Self {
         Backlog { urgent, normal, first: None, last, free: Instant::now() }
     }
 

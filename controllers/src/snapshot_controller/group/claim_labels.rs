@@ -49,8 +49,7 @@ impl Namespace {
     }
 
     fn put(&mut self, claim: &PersistentVolumeClaim) {
-        let entry =
-            Entry { labels: claim.labels().clone(), is_bound: pvc::is_bound(claim) };
+        let entry = Entry { labels: claim.labels().clone(), is_bound: pvc::is_bound(claim) };
         self.claims.insert(claim.name_any().into(), Arc::new(entry));
     }
 
