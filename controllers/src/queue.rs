@@ -386,7 +386,8 @@ impl<K: Key> State<K> {
         }
     }
 
-    /// The next key whose namespace may take one of this many workers, and since when it is ready.
+    /// The next key of a namespace that may take one of this many workers, and since when it is
+    /// ready.
     fn take(&mut self, workers: usize) -> Option<(K, Instant)> {
         let free = workers.saturating_sub(self.held.values().sum());
         let held = &self.held;

@@ -12,7 +12,7 @@ use crate::api::pv;
 use crate::queue::Key;
 use crate::snapshots::content::Content;
 
-/// The name or UID of an object, and the namespace whose work it is. Keys of one name are equal:
+/// The name or UID of an object, and the namespace that its work is for. Keys of one name are equal:
 /// the namespace may change, or be unknown to the one who adds the key.
 #[derive(Clone, Debug)]
 pub struct ObjectKey {

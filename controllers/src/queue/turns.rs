@@ -34,7 +34,7 @@ impl<T> Turns<T> {
         self.items.insert(namespace, BTreeMap::from([(number, item)]));
     }
 
-    /// Takes the first item of the next namespace whose turn may be used: `may` gets the namespace
+    /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace
     /// and the item's number. The others keep their turns.
     pub(crate) fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
         let is_next = |namespace: &Arc<str>| {

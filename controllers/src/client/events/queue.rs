@@ -1,4 +1,4 @@
-//! A bounded queue of events whose namespaces take turns.
+//! A bounded queue of events. Their namespaces take turns.
 
 use std::sync::Arc;
 
