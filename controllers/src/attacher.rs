@@ -23,10 +23,10 @@ use crate::api::scope::Scope;
 use crate::cache::{Change, Index, Store};
 use crate::client::lease::lease_name;
 use crate::client::{ApiError, Kube};
-use crate::controller::{Context, Controller, finalizers};
+use crate::controller::{Context, Controller, ObjectKey, finalizers};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Outcome, Queue};
+use crate::queue::{Key, Outcome, Queue};
 
 pub mod decide;
 mod publish;
@@ -81,10 +81,10 @@ struct Attacher {
     of_volume: Index<VolumeAttachment>,
     /// Attachments with a status that contradicts the driver.
     forced: Mutex<BTreeSet<String>>,
-    queue: Queue<String>,
-    volume_queue: Queue<String>,
+    queue: Queue<ObjectKey>,
+    volume_queue: Queue<ObjectKey>,
     /// Attachments that wait until another volume of their node is detached.
-    for_slot: Waiters<String>,
+    for_slot: Waiters<ObjectKey>,
 }
 
 /// Runs the attacher until `context.stop`.
@@ -98,6 +98,7 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let of_attachments = attacher.rules.clone();
     let of_volumes = attacher.rules.clone();
     let of_nodes = attacher.rules.clone();
+    let (volumes, detached) = (attacher.volumes.clone(), attacher.volumes.clone());
     let workers = context.common.worker_threads.unwrap_or(WORKERS);
     Controller::new(&context, attacher.clone())
         .after(|this| async move {
@@ -108,16 +109,16 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
         .feed(&attacher.attachments, queue, move |change| match change {
             Change::Applied { old, new } => {
                 let asks = old.as_ref().is_none_or(|old| of_attachments.asks(old, new));
-                asks.then(|| new.name_any())
+                asks.then(|| attachment_key(new, &volumes))
             }
             Change::Deleted(_) => None,
         })
-        .feed(&attacher.attachments, volume_queue, |change| match change {
-            Change::Deleted(old) => old.spec.source.persistent_volume_name.clone(),
+        .feed(&attacher.attachments, volume_queue, move |change| match change {
+            Change::Deleted(old) => volume_key(old, &detached),
             Change::Applied { .. } => None,
         })
         .feed(&attacher.volumes, volume_queue, move |change| match change {
-            Change::Applied { new, .. } if of_volumes.keeps(new) => Some(new.name_any()),
+            Change::Applied { new, .. } if of_volumes.keeps(new) => Some(ObjectKey::of_volume(new)),
             _ => None,
         })
         .wake(
@@ -129,7 +130,7 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
                 _ => None,
             },
             queue,
-            |this, volume| waiting(this.of_volume.get(volume)),
+            |this, volume| this.waiting(this.of_volume.get(volume)),
         )
         .wake(
             "csi-attacher-of-nodes",
@@ -139,23 +140,23 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
             queue,
             |this, node| {
                 let all = this.attachments.all().into_iter();
-                waiting(all.filter(|one| one.spec.node_name == node).collect())
+                this.waiting(all.filter(|one| one.spec.node_name == node).collect())
             },
         )
-        .work("csi-attacher-va", queue, workers, |this, name: String| async move {
-            this.attachment(&name).await
+        .work("csi-attacher-va", queue, workers, |this, key: ObjectKey| async move {
+            this.attachment(key.name()).await
         })
-        .work("csi-attacher-pv", volume_queue, workers, |this, name: String| async move {
-            this.volume(&name).await
+        .work("csi-attacher-pv", volume_queue, workers, |this, key: ObjectKey| async move {
+            this.volume(key.name()).await
         })
         .resync(options.resync, queue, |this| {
-            let all = this.attachments.all().into_iter();
-            all.map(|attachment| attachment.name_any())
+            let (all, volumes) = (this.attachments.all().into_iter(), this.volumes.clone());
+            all.map(move |attachment| attachment_key(&attachment, &volumes))
         })
         .resync(options.resync, volume_queue, |this| {
             let rules = this.rules.clone();
             let kept = this.volumes.each().filter(move |volume| rules.keeps(volume));
-            kept.map(|volume| volume.name_any())
+            kept.map(|volume| ObjectKey::of_volume(&volume))
         })
         .beside(move |this| async move {
             this.reconcile(options.reconcile_sync, options.max_entries).await;
@@ -188,10 +189,24 @@ fn rests(driver: &CSIDriver) -> bool {
     driver.spec.attach_required == Some(false)
 }
 
-/// The names of the attachments that are not attached yet.
-fn waiting(attachments: Vec<Arc<VolumeAttachment>>) -> impl Iterator<Item = String> {
-    let waiting = attachments.into_iter().filter(|one| !is_attached(one));
-    waiting.map(|one| one.name_any())
+/// The key of an attachment, which belongs to the namespace of its volume's claim. Watches of
+/// attachments may read volumes, because no watch of volumes reads attachments.
+pub(crate) fn attachment_key(
+    attachment: &VolumeAttachment,
+    volumes: &Store<PersistentVolume>,
+) -> ObjectKey {
+    let volume = volume_key(attachment, volumes);
+    ObjectKey::new(volume.as_ref().map(Key::namespace), &attachment.name_any())
+}
+
+/// The key of the volume that an attachment names.
+pub(crate) fn volume_key(
+    attachment: &VolumeAttachment,
+    volumes: &Store<PersistentVolume>,
+) -> Option<ObjectKey> {
+    let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+    let volume = volumes.get(name);
+    Some(volume.map_or_else(|| ObjectKey::new(None, name), |volume| ObjectKey::of_volume(&volume)))
 }
 
 /// Finds an attachment of a volume, given the cached ones by volume name. A node's cache lacks an
@@ -228,7 +243,7 @@ impl Attacher {
             default_fstype: context.common.default_fstype.clone(),
         };
         let attachments = context.caches.attachments();
-        let queue: Queue<String> = context.queue();
+        let queue: Queue<ObjectKey> = context.queue();
         let of_volume = attachments.index(|attachment| {
             let volume = &attachment.spec.source.persistent_volume_name;
             volume.iter().cloned().collect()
@@ -247,6 +262,16 @@ impl Attacher {
             rules,
             context,
         }
+    }
+
+    /// The keys of the attachments that are not attached yet.
+    fn waiting(
+        &self,
+        attachments: Vec<Arc<VolumeAttachment>>,
+    ) -> impl Iterator<Item = ObjectKey> + use<> {
+        let volumes = self.volumes.clone();
+        let waiting = attachments.into_iter().filter(|one| !is_attached(one));
+        waiting.map(move |one| attachment_key(&one, &volumes))
     }
 
     /// True if this process is responsible for an attachment.

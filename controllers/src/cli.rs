@@ -37,7 +37,8 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
 
-    /// Objects that each controller works on at once [default: 100 claims, 10 of anything else]
+    /// Objects that each controller works on at once, at most three quarters of them for one
+    /// namespace [default: 100 claims, or 32 if it serves one node, and 10 of anything else]
     #[arg(long, value_name = "N")]
     pub worker_threads: Option<usize>,
 

@@ -7,9 +7,11 @@ pub mod context;
 pub mod event_key;
 pub(crate) mod finalizers;
 pub(crate) mod grace_period;
+pub mod object_key;
 pub mod owner;
 
 pub use builder::Controller;
 pub(crate) use builder::{about, pause};
 pub use context::Context;
 pub use event_key::EventKey;
+pub use object_key::ObjectKey;

@@ -24,7 +24,7 @@
 //! | a source on a node that is gone, not ready or not allowed | an event; a retry on a change |
 //! | the selected node was removed | it had no room: select another node, retry that one later |
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,7 +42,7 @@ use crate::api::{pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::capacity;
 use crate::client::Kube;
-use crate::controller::Context;
+use crate::controller::{Context, ObjectKey};
 use crate::csi::driver::ControllerCapability;
 use crate::provisioner::source_protection;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
@@ -168,8 +168,8 @@ struct Placement {
     reservations: Mutex<Reservations>,
     /// The last event of each claim, by UID, so that it is not repeated.
     last_events: Mutex<HashMap<String, reconcile_pvc::LastEvent>>,
-    /// UIDs of claims that no node fits at present.
-    unschedulable: Mutex<BTreeSet<String>>,
+    /// Claims that no node fits at present, by UID.
+    unschedulable: Mutex<HashSet<ObjectKey>>,
     /// Classes without capacity objects, with the time when this was first seen.
     unpublished: Mutex<HashMap<String, Instant>>,
     /// Notified when waiting claims may fit: more capacity, or another node.

@@ -21,12 +21,13 @@ use crate::api::naming::Naming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
+use crate::attacher;
 use crate::cache::{Change, Index};
 use crate::client::Kube;
-use crate::controller::{Context, Controller, pause};
+use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::Queue;
+use crate::queue::{Queue, rest};
 use crate::snapshots::VolumeSnapshotContent;
 use crate::snapshots::content::Content;
 
@@ -53,8 +54,11 @@ use source_protection::Protection;
 
 /// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Default number of workers of each queue.
+/// Default number of workers of each queue, as upstream's.
 const WORKERS: usize = 100;
+/// Default number of workers of each queue on a node. More calls would wait in the driver, which
+/// does not know their namespaces.
+const WORKERS_ON_NODE: usize = 32;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
@@ -131,15 +135,15 @@ struct Provisioner {
     /// VolumeAttachments by volume; `None` if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
     /// UIDs of claims.
-    claim_queue: Queue<String>,
+    claim_queue: Queue<ObjectKey>,
     /// Names of PersistentVolumes.
-    volume_queue: Queue<String>,
+    volume_queue: Queue<ObjectKey>,
     /// Names of volumes that still need a PersistentVolume.
-    pending_pvs: Queue<String>,
+    pending_pvs: Queue<ObjectKey>,
     /// Claims that wait for room in a pool.
-    for_room: Waiters<String>,
+    for_room: Waiters<ObjectKey>,
     /// PersistentVolumes that wait until their volume is not used any more.
-    for_volume: Waiters<String>,
+    for_volume: Waiters<ObjectKey>,
 }
 
 /// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
@@ -220,48 +224,55 @@ impl Provisioner {
 
     /// Marks all current claims for a live check: an earlier process may have created volumes for
     /// them.
-    fn require_live_checks(&self) {
-        let all = self.context.caches.claims().each();
+    async fn require_live_checks(&self) {
         let driver = &self.context.driver.name;
-        let ours = all.filter_map(|claim| to_provision(&claim, driver));
-        self.in_flight.require_live_check(ours);
+        for (number, claim) in self.context.caches.claims().each().enumerate() {
+            let ours = to_provision(&claim, driver);
+            self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
+            rest(number).await;
+        }
     }
 
     /// Works on the queues until `context.stop`.
     async fn run(self: Arc<Self>) {
-        let workers = self.context.common.worker_threads.unwrap_or(WORKERS);
+        let workers = match self.context.scope {
+            Scope::Node { .. } => WORKERS_ON_NODE,
+            Scope::Cluster | Scope::Leader => WORKERS,
+        };
+        let workers = self.context.common.worker_threads.unwrap_or(workers);
         let (caches, driver) = (&self.context.caches, &self.context.driver.name);
         let (for_claims, for_volumes) = (driver.clone(), driver.clone());
         let mut controller = Controller::new(&self.context, self.clone())
             .after(|this| async move {
                 this.synced().await;
-                this.require_live_checks();
+                this.require_live_checks().await;
             })
             .feed(&caches.claims(), &self.claim_queue, move |change| match change {
                 Change::Applied { new, .. } => to_provision(new, &for_claims),
-                Change::Deleted(old) => old.uid(),
+                Change::Deleted(old) => ObjectKey::of_claim(old),
             })
             .feed(&caches.volumes(), &self.volume_queue, move |change| match change {
                 Change::Applied { new, .. } => deletion::needs_work(new, &for_volumes),
                 Change::Deleted(_) => None,
             })
-            .work("claims", &self.claim_queue, workers, |this, uid: String| async move {
-                this.claim(&uid).await
+            .work("claims", &self.claim_queue, workers, |this, key: ObjectKey| async move {
+                this.claim(key.name()).await
             })
-            .work("volumes", &self.volume_queue, workers, |this, name: String| async move {
-                this.volume(&name).await
+            .work("volumes", &self.volume_queue, workers, |this, key: ObjectKey| async move {
+                this.volume(key.name()).await
             })
-            .work("unsaved", &self.pending_pvs, workers, |this, name: String| async move {
-                this.pending_pv(&name).await
+            .work("unsaved", &self.pending_pvs, workers, |this, key: ObjectKey| async move {
+                this.pending_pv(key.name()).await
             })
             .beside(|this| async move { this.refill().await });
         controller = self.wake_claims(controller);
         if self.attachments.is_some() {
-            let attachments = caches.attachments();
-            controller = controller.feed(&attachments, &self.volume_queue, |change| match change {
-                Change::Deleted(old) => old.spec.source.persistent_volume_name.clone(),
-                Change::Applied { .. } => None,
-            });
+            let (attachments, volumes) = (caches.attachments(), caches.volumes());
+            controller =
+                controller.feed(&attachments, &self.volume_queue, move |change| match change {
+                    Change::Deleted(old) => attacher::volume_key(old, &volumes),
+                    Change::Applied { .. } => None,
+                });
         }
         if let Some(protection) = self.protection.clone() {
             controller = controller.beside(|_| protection.run());
@@ -281,7 +292,7 @@ impl Provisioner {
                 now,
                 Change::name_applied,
                 queue,
-                |this, name| uids(this.by_class.get(name)),
+                |this, name| keys(this.by_class.each(name)),
             )
             .wake(
                 "claims-of-sources",
@@ -289,21 +300,21 @@ impl Provisioner {
                 now,
                 newly_bound,
                 queue,
-                |this, source| uids(this.by_source.get(source)),
+                |this, source| keys(this.by_source.each(source)),
             );
         if driver.can(ControllerCapability::ModifyVolume) {
             let watch = caches.attributes_classes();
             let label = "claims-of-attributes-classes";
             controller =
                 controller.wake(label, &watch, now, Change::name_applied, queue, |this, name| {
-                    uids(this.by_attributes.get(name))
+                    keys(this.by_attributes.each(name))
                 });
         }
         if driver.can(ControllerCapability::CreateDeleteSnapshot) {
             let (label, watch) = ("claims-of-snapshots", caches.contents());
             controller =
                 controller.wake(label, &watch, COPIED, newly_ready, queue, |this, source| {
-                    uids(this.by_source.get(source))
+                    keys(this.by_source.each(source))
                 });
         }
         controller
@@ -331,30 +342,33 @@ impl Provisioner {
             }
             if !led && leader.leads() {
                 // The previous leader may have created volumes for these claims.
-                self.require_live_checks();
+                self.require_live_checks().await;
             }
-            self.add_all();
+            self.add_all().await;
         }
     }
 
-    fn add_all(&self) {
+    async fn add_all(&self) {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
         let claims = caches.claims().each();
-        self.claim_queue.add_all(claims.filter_map(|claim| to_provision(&claim, driver)));
+        let pending = claims.filter_map(|claim| to_provision(&claim, driver));
+        self.claim_queue.add_each(pending).await;
         let volumes = caches.volumes().each();
         let due = volumes.filter_map(|volume| deletion::needs_work(&volume, driver));
-        self.volume_queue.add_all(due);
+        self.volume_queue.add_each(due).await;
     }
 }
 
-/// The UID of a claim that this driver must provision.
-fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<String> {
-    claim.uid().filter(|_| pvc::is_for(claim, driver))
+/// The key of a claim that this driver must provision.
+fn to_provision(claim: &PersistentVolumeClaim, driver: &str) -> Option<ObjectKey> {
+    ObjectKey::of_claim(claim).filter(|_| pvc::is_for(claim, driver))
 }
 
-fn uids(claims: Vec<Arc<PersistentVolumeClaim>>) -> impl Iterator<Item = String> {
-    claims.into_iter().filter_map(|claim| claim.uid())
+fn keys(
+    claims: impl Iterator<Item = Arc<PersistentVolumeClaim>>,
+) -> impl Iterator<Item = ObjectKey> {
+    claims.filter_map(|claim| ObjectKey::of_claim(&claim))
 }
 
 /// The key of a claim that may be a source now: it was bound.

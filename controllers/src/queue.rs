@@ -6,8 +6,10 @@
 //! - A key that failed comes back after `start × 2ⁿ`, at most `max`. Success resets its failures.
 //!   Adding the key earlier brings it forward, because something has changed. Waking it also resets
 //!   its failures, because what it waited for is there.
+//! - Namespaces take turns ([`Turns`]), and none takes all workers ([`may_take`]). So a key of one
+//!   namespace waits neither for all keys of another one, nor for its slow work.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -16,8 +18,35 @@ use std::time::Duration;
 use hostloop_events::work::Next;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
+
+mod turns;
+
+pub(crate) use turns::Turns;
+
+/// How many times the free workers a namespace may hold.
+const SHARE: usize = 3;
+/// The number of steps of a long task without a pause.
+const AT_ONCE: usize = 64;
+
+/// A key of a queue.
+pub trait Key: Clone + Eq + Hash {
+    /// The namespace that the work is for. All keys without one share the work as one namespace
+    /// does.
+    fn namespace(&self) -> &str {
+        ""
+    }
+}
+
+impl Key for String {}
+
+/// A namespace and a name.
+impl Key for (String, String) {
+    fn namespace(&self) -> &str {
+        &self.0
+    }
+}
 
 /// The delay of failed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +118,9 @@ struct State<K> {
     adds: u64,
     places: HashMap<K, Place>,
     failures: HashMap<K, u32>,
-    ready: VecDeque<K>,
+    ready: Turns<K>,
+    /// The numbers of workers that namespaces hold, without those that hold none.
+    held: HashMap<Arc<str>, usize>,
     waiting: BTreeMap<(Instant, u64), K>,
     count: u64,
     closed: bool,
@@ -109,21 +140,22 @@ impl<K> Clone for Queue<K> {
 }
 
 /// A key that a worker holds. Dropping it without [`Item::end`], as by a panic, counts as failure.
-pub struct Item<K: Clone + Eq + Hash> {
+pub struct Item<K: Key> {
     queue: Queue<K>,
     key: K,
     queued: Duration,
     ended: bool,
 }
 
-impl<K: Clone + Eq + Hash> Queue<K> {
+impl<K: Key> Queue<K> {
     /// Creates an empty queue.
     pub fn new(backoff: Backoff) -> Self {
         let state = State {
             adds: 0,
             places: HashMap::new(),
             failures: HashMap::new(),
-            ready: VecDeque::new(),
+            ready: Turns::default(),
+            held: HashMap::new(),
             waiting: BTreeMap::new(),
             count: 0,
             closed: false,
@@ -150,14 +182,31 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         keys.into_iter().for_each(|key| self.add(key));
     }
 
+    /// As [`Queue::add_all`], for keys that take long to find: other tasks run in between.
+    pub async fn add_each(&self, keys: impl IntoIterator<Item = K>) {
+        for (number, key) in keys.into_iter().enumerate() {
+            self.add(key);
+            rest(number).await;
+        }
+    }
+
+    /// As [`Queue::add_each`], and forgets the failures of the keys.
+    pub async fn wake_each(&self, keys: impl IntoIterator<Item = K>) {
+        for (number, key) in keys.into_iter().enumerate() {
+            self.wake(key);
+            rest(number).await;
+        }
+    }
+
     /// Queues a key after a delay, unless it becomes ready earlier.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.state.lock().add_at(key, Instant::now() + delay);
         self.changed.notify_one();
     }
 
-    /// Returns the next key when one is ready, or `None` when the queue is closed.
-    pub async fn next(&self) -> Option<Item<K>> {
+    /// Returns the next key when one is ready and its namespace may take one of this many workers,
+    /// or `None` when the queue is closed.
+    async fn next(&self, workers: usize) -> Option<Item<K>> {
         loop {
             let changed = self.changed.notified();
             let wake = {
@@ -169,7 +218,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 }
                 let now = Instant::now();
                 state.advance(now);
-                if let Some((key, since)) = state.take() {
+                if let Some((key, since)) = state.take(workers) {
                     // One wake-up may stand for several keys.
                     if !state.ready.is_empty() || !state.waiting.is_empty() {
                         self.changed.notify_one();
@@ -206,7 +255,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                         resume_unwind(panic);
                     }
                 }
-                item = self.next(), if running.len() < at_once => {
+                item = self.next(at_once), if running.len() < at_once => {
                     let Some(item) = item else { break };
                     let work = on(item.key().clone(), item.queued);
                     running.spawn(async move { item.end(work.await) });
@@ -228,6 +277,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.stats().ready
     }
 
+    /// The keys that are ready for a worker, in the order in which they became ready.
+    #[cfg(test)]
+    pub(crate) fn ready_keys(&self) -> Vec<K> {
+        std::mem::take(&mut self.state.lock().ready).in_order()
+    }
+
     /// The queue's statistics.
     pub fn stats(&self) -> Stats {
         let mut state = self.state.lock();
@@ -246,7 +301,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Item<K> {
+impl<K: Key> Item<K> {
     pub fn key(&self) -> &K {
         &self.key
     }
@@ -264,7 +319,7 @@ impl<K: Clone + Eq + Hash> Item<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Drop for Item<K> {
+impl<K: Key> Drop for Item<K> {
     fn drop(&mut self) {
         if !self.ended {
             self.give_back(Outcome::Failed);
@@ -272,7 +327,7 @@ impl<K: Clone + Eq + Hash> Drop for Item<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> State<K> {
+impl<K: Key> State<K> {
     fn add(&mut self, key: K) {
         if self.closed {
             return;
@@ -289,8 +344,14 @@ impl<K: Clone + Eq + Hash> State<K> {
             None => {}
         }
         self.adds += 1;
-        self.places.insert(key.clone(), Place::Ready(Instant::now()));
-        self.ready.push_back(key);
+        self.make_ready(key, Instant::now());
+    }
+
+    fn make_ready(&mut self, key: K, since: Instant) {
+        self.count += 1;
+        self.places.insert(key.clone(), Place::Ready(since));
+        let number = self.count;
+        self.ready.add(key.clone().namespace(), number, key);
     }
 
     fn add_at(&mut self, key: K, at: Instant) {
@@ -321,14 +382,18 @@ impl<K: Clone + Eq + Hash> State<K> {
                 break;
             }
             let ((since, _), key) = entry.remove_entry();
-            self.places.insert(key.clone(), Place::Ready(since));
-            self.ready.push_back(key);
+            self.make_ready(key, since);
         }
     }
 
-    /// The next key, and since when it is ready.
-    fn take(&mut self) -> Option<(K, Instant)> {
-        let key = self.ready.pop_front()?;
+    /// The next key of a namespace that may take one of this many workers, and since when it is
+    /// ready.
+    fn take(&mut self, workers: usize) -> Option<(K, Instant)> {
+        let free = workers.saturating_sub(self.held.values().sum());
+        let held = &self.held;
+        let may = |namespace: &str, _| may_take(held.get(namespace).copied().unwrap_or(0), free);
+        let key = self.ready.take_if(may)?;
+        *self.held.entry(key.namespace().into()).or_default() += 1;
         let running = Place::Running { again: false, at: None };
         match self.places.insert(key.clone(), running) {
             Some(Place::Ready(since)) => Some((key, since)),
@@ -337,6 +402,10 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     fn end(&mut self, key: &K, outcome: Outcome, backoff: &Backoff, now: Instant) {
+        if let Some(held) = self.held.get_mut(key.namespace()) {
+            *held -= 1;
+        }
+        self.held.retain(|_, held| *held > 0);
         let (again, asked) = match self.places.remove(key) {
             Some(Place::Running { again, at }) => (again, at),
             _ => (false, None),
@@ -365,6 +434,21 @@ impl<K: Clone + Eq + Hash> State<K> {
         *failures = failures.saturating_add(1);
         *failures
     }
+}
+
+/// Lets other tasks run after some steps of a long task; `number` is that of the step.
+pub(crate) async fn rest(number: usize) {
+    if number % AT_ONCE == AT_ONCE - 1 {
+        yield_now().await;
+    }
+}
+
+/// True if a namespace that holds `held` workers may take one of the `free` ones. It leaves one
+/// worker free for each [`SHARE`] that it holds. So, however slow the work of some namespaces is,
+/// the next one finds a worker, and each gets the same number if it has enough work.
+fn may_take(held: usize, free: usize) -> bool {
+    let left = free.saturating_sub(1);
+    free > 0 && (held == 0 || held < left.saturating_mul(SHARE))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::hash::Hash;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller, EventKey};
 use crate::csi::driver::{ControllerCapability, NodeCapability};
 use crate::csi::{Failure, Waiters};
-use crate::queue::{Outcome, Queue};
+use crate::queue::{self, Outcome, Queue};
 use crate::secrets::SecretError;
 
 mod claim;
@@ -102,6 +101,15 @@ impl EventKey for ModifyKey {
         match self {
             ModifyKey::Claim(claim) => claim.text(),
             ModifyKey::Class(name) => name.clone(),
+        }
+    }
+}
+
+impl queue::Key for ModifyKey {
+    fn namespace(&self) -> &str {
+        match self {
+            ModifyKey::Claim((namespace, _)) => namespace,
+            ModifyKey::Class(_) => "",
         }
     }
 }
@@ -317,7 +325,7 @@ impl Resizer {
 
 /// Claims that are tried again, without the wait after an infeasible attempt, when there is room.
 /// They keep their failures, as in [`Waiters::queued`].
-fn awake<K: Clone + Eq + Hash + Send + 'static>(
+fn awake<K: queue::Key + Send + 'static>(
     context: &Context,
     memory: &Arc<Mutex<BTreeMap<Key, Memory>>>,
     queue: &Queue<K>,

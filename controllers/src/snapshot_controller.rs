@@ -19,8 +19,8 @@ use kube::ResourceExt;
 use crate::api::{duration, pvc};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
-use crate::controller::{Context, EventKey, pause};
-use crate::queue::{Outcome, Queue};
+use crate::controller::{Context, EventKey, ObjectKey, pause};
+use crate::queue::{self, Outcome, Queue, rest};
 use crate::snapshot_controller::classes::ensure_classes;
 use crate::snapshot_controller::crds::ensure_crds;
 use crate::snapshots::content::Content;
@@ -78,11 +78,11 @@ enum Key {
     /// A VolumeSnapshot, by namespace and name.
     Snapshot(String, String),
     /// A VolumeSnapshotContent, by name.
-    Content(String),
+    Content(ObjectKey),
     /// A VolumeGroupSnapshot, by namespace and name.
     Group(String, String),
     /// A VolumeGroupSnapshotContent, by name.
-    GroupContent(String),
+    GroupContent(ObjectKey),
     /// A claim that is newly bound, so snapshots of it can be taken.
     Claim(String, String),
     /// A claim that may no longer need the source finalizer.
@@ -96,13 +96,27 @@ enum Key {
 impl EventKey for Key {
     fn text(&self) -> String {
         match self {
-            Key::Content(name) | Key::GroupContent(name) => name.clone(),
+            Key::Content(content) | Key::GroupContent(content) => content.text(),
             Key::Classes => "classes".to_owned(),
             Key::Snapshot(namespace, name)
             | Key::Group(namespace, name)
             | Key::Claim(namespace, name)
             | Key::Release(namespace, name)
             | Key::Restored(namespace, name) => format!("{namespace}/{name}"),
+        }
+    }
+}
+
+impl queue::Key for Key {
+    fn namespace(&self) -> &str {
+        match self {
+            Key::Content(content) | Key::GroupContent(content) => queue::Key::namespace(content),
+            Key::Classes => "",
+            Key::Snapshot(namespace, _)
+            | Key::Group(namespace, _)
+            | Key::Claim(namespace, _)
+            | Key::Release(namespace, _)
+            | Key::Restored(namespace, _) => namespace,
         }
     }
 }
@@ -226,7 +240,7 @@ impl Controller {
         let queue = self.queue.clone();
         contents.on_change(move |change| {
             let content = change.object();
-            queue.add(K::content_key(content.name_any()));
+            queue.add(K::content_key(ObjectKey::of_content(&**content)));
             let reference = content.view().user;
             if let (Some(namespace), Some(name)) = (&reference.namespace, &reference.name) {
                 queue.add(K::key(namespace.clone(), name.clone()));
@@ -266,22 +280,24 @@ impl Controller {
     async fn resync(&self, options: &Options) {
         let period = options.snapshot_controller_resync_period;
         loop {
-            self.queue_all::<Groups>();
-            self.queue_all::<Snapshots>();
+            self.queue_all::<Groups>().await;
+            self.queue_all::<Snapshots>().await;
             // Include claims with deleted snapshots.
-            for claim in self.watches.protected() {
-                let namespace = claim.namespace().unwrap_or_default();
-                self.queue.add(Key::Release(namespace, claim.name_any()));
-            }
+            let claims = self.watches.protected();
+            let keys = claims
+                .map(|claim| Key::Release(claim.namespace().unwrap_or_default(), claim.name_any()));
+            self.queue.add_each(keys).await;
             pause(period).await;
         }
     }
 
-    fn queue_all<K: Kind>(&self) {
+    async fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
-        self.queue.add_all(snapshots.all().iter().map(|snapshot| key_of::<K>(snapshot)));
+        let snapshots = snapshots.all().into_iter();
+        self.queue.add_each(snapshots.map(|snapshot| key_of::<K>(&snapshot))).await;
         let contents = contents.all();
-        self.queue.add_all(contents.iter().map(|content| K::content_key(content.name_any())));
+        let keys = contents.into_iter().map(|content| ObjectKey::of_content(&*content));
+        self.queue.add_each(keys.map(K::content_key)).await;
     }
 
     async fn work(&self, key: Key) -> Outcome {
@@ -293,13 +309,13 @@ impl Controller {
         }
         let worked = match &key {
             Key::Snapshot(namespace, name) => self.reconcile::<Snapshots>(namespace, name).await,
-            Key::Content(name) => self.reconcile_content::<Snapshots>(name).await,
+            Key::Content(key) => self.reconcile_content::<Snapshots>(key.name()).await,
             Key::Group(namespace, name) => self.reconcile::<Groups>(namespace, name).await,
-            Key::GroupContent(name) => self.reconcile_content::<Groups>(name).await,
+            Key::GroupContent(key) => self.reconcile_content::<Groups>(key.name()).await,
             Key::Release(namespace, claim) => self.release(namespace, claim).await,
-            Key::Claim(namespace, claim) => Ok(self.claim(namespace, claim)),
+            Key::Claim(namespace, claim) => Ok(self.claim(namespace, claim).await),
             Key::Restored(namespace, snapshot) => Ok(self.restored(namespace, snapshot)),
-            Key::Classes => Ok(self.classes()),
+            Key::Classes => Ok(self.classes().await),
         };
         match worked {
             Ok(outcome) => outcome,
@@ -330,10 +346,19 @@ impl Controller {
     }
 
     /// Queues the snapshots and groups that waited for a claim to be bound.
-    fn claim(&self, namespace: &str, claim: &str) -> Outcome {
-        let snapshots = self.watches.of_claim.get(&gather::at(namespace, claim));
-        self.queue_unready::<Snapshots>(snapshots);
-        self.queue_unready::<Groups>(self.watches.groups.all_in(namespace));
+    async fn claim(&self, namespace: &str, name: &str) -> Outcome {
+        let snapshots = self.watches.unready_of_claim.get(&gather::at(namespace, name));
+        self.queue_unready::<Snapshots>(snapshots).await;
+        let Some(claim) = self.watches.claims.get_in(namespace, name) else {
+            return Outcome::Done;
+        };
+        let groups = self.watches.groups.each_in(namespace);
+        for (number, group) in groups.enumerate() {
+            if !Groups::view(&group).is_ready() && group::selects(&group, &claim) {
+                self.queue.add(key_of::<Groups>(&group));
+            }
+            rest(number).await;
+        }
         Outcome::Done
     }
 
@@ -357,15 +382,18 @@ impl Controller {
     }
 
     /// Queues the snapshots and groups that waited for a class.
-    fn classes(&self) -> Outcome {
-        self.queue_unready::<Snapshots>(self.watches.snapshots.all());
-        self.queue_unready::<Groups>(self.watches.groups.all());
+    async fn classes(&self) -> Outcome {
+        self.queue_unready::<Snapshots>(self.watches.snapshots.all()).await;
+        self.queue_unready::<Groups>(self.watches.groups.all()).await;
         Outcome::Done
     }
 
-    fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
-        let unready = snapshots.iter().filter(|one| !K::view(one).is_ready());
-        self.queue.add_all(unready.map(|one| key_of::<K>(one)));
+    async fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
+        let unready = snapshots.into_iter().filter_map(|one| {
+            let is_ready = K::view(&one).is_ready();
+            (!is_ready).then(|| key_of::<K>(&one))
+        });
+        self.queue.add_each(unready).await;
     }
 
     /// Fails unless this process leads. Called right before each write.

@@ -45,11 +45,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::ResourceExt;
-
 use crate::api::scope::Scope;
 use crate::cache::Change;
-use crate::controller::{Context, Controller};
+use crate::controller::{Context, Controller, ObjectKey};
 
 mod content_client;
 mod content_reconciler;
@@ -169,14 +167,16 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
                 let matters = old.as_ref().is_none_or(|old| decide::matters(&**old, &**new));
-                matters.then(|| new.name_any())
+                matters.then(|| ObjectKey::of_content(&**new))
             }
             Change::Deleted(_) => None,
         })
-        .work(queue_name, &queue, workers, |this, name: String| async move {
-            this.reconcile(&name).await
+        .work(queue_name, &queue, workers, |this, key: ObjectKey| async move {
+            this.reconcile(key.name()).await
         })
-        .resync(period, &queue, move |_| all.all().into_iter().map(|content| content.name_any()))
+        .resync(period, &queue, move |_| {
+            all.all().into_iter().map(|content| ObjectKey::of_content(&*content))
+        })
         .run()
         .await;
 }

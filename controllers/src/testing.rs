@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Store};
-use crate::client::events::Event;
+use crate::client::events::{Event, Outlet};
 use crate::client::{Events, Kube, Leadership, Resource};
 use crate::controller::Context;
 use crate::controller::context::Common;
@@ -18,6 +17,7 @@ use crate::flags;
 use crate::metrics::Metrics;
 
 mod driver;
+mod neighbours;
 mod objects;
 
 pub(crate) use driver::{Call, NODE_ID, Script, connect, entry};
@@ -44,7 +44,7 @@ pub(crate) struct World {
     pub(crate) api: FakeApi,
     pub(crate) script: Script,
     pub(crate) context: Context,
-    events: mpsc::Receiver<Event>,
+    events: Outlet,
 }
 
 impl World {
@@ -81,7 +81,7 @@ impl World {
 
     /// The events since the last look.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+        self.events.drain()
     }
 
     /// The events since the last look, as `Normal Reason: message`.

@@ -11,8 +11,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
+use super::{Attacher, attachment_key};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::pv;
 use crate::client::{ApiError, Resource, unless_gone};
@@ -154,11 +154,11 @@ impl Attacher {
         self.ours()?;
         let request = ControllerPublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;
-        let name = attachment.name_any();
-        self.for_slot.enter(&name, Freed::Slot);
+        let key = attachment_key(attachment, &self.volumes);
+        self.for_slot.enter(&key, Freed::Slot);
         let published = csi.controller_publish_volume(request, self.timeout).await;
         if !matches!(&published, Err(failure) if failure.code() == Code::ResourceExhausted) {
-            self.for_slot.leave(&name);
+            self.for_slot.leave(&key);
         }
         let answer = published?;
         self.mark_attached(attachment, &answer.publish_context).await?;

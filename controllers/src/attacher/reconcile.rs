@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
-use super::Attacher;
 use super::decide::{Rules, Seen, is_attached};
+use super::{Attacher, attachment_key};
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Published, list};
 
@@ -69,8 +69,8 @@ impl Attacher {
                     attached = is_attached(&attachment),
                     "the driver's list contradicts the status of an attachment"
                 );
-                self.forced.lock().insert(name.clone());
-                self.queue.add(name);
+                self.forced.lock().insert(name);
+                self.queue.add(attachment_key(&attachment, &self.volumes));
             }
         }
     }

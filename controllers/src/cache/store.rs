@@ -210,6 +210,11 @@ impl<K: Resource> Store<K> {
 
     /// Returns all objects in a namespace.
     pub fn all_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.each_in(namespace).collect()
+    }
+
+    /// Iterates over all objects in a namespace. Packed objects are unpacked one at a time.
+    pub fn each_in(&self, namespace: &str) -> impl Iterator<Item = Arc<K>> + use<K> {
         let state = self.lock();
         let within = state.objects.range(named(namespace, "")..);
         let within = within.take_while(|(key, _)| {
@@ -218,7 +223,7 @@ impl<K: Resource> Store<K> {
         });
         let kept: Vec<_> = within.map(|(_, kept)| kept.clone()).collect();
         drop(state);
-        kept.iter().map(StoredObject::get).collect()
+        kept.into_iter().map(|kept| kept.get())
     }
 
     /// True if the store lists all objects of the kind, so a missing object does not exist.

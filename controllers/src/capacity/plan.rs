@@ -13,6 +13,7 @@ use crate::api::capacity::{DRIVER, MANAGED_BY, managed_by};
 use crate::api::quantity;
 use crate::controller::EventKey;
 use crate::csi::pools;
+use crate::queue::Key;
 
 /// Subject of a capacity object: a class and a topology segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +50,8 @@ pub(super) enum Precision {
     /// write once for each of many volumes.
     Approximate,
 }
+
+impl Key for Precision {}
 
 impl EventKey for Precision {
     fn text(&self) -> String {

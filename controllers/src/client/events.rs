@@ -4,19 +4,22 @@
 //! queue. An event that does not fit in the queue is counted as lost. Warnings, and events about
 //! work that has to wait, are sent first and without a pause. Other normal events wait until none
 //! has been emitted for five seconds, at most two minutes. They are then sent at a fixed rate, so a
-//! storm of claims is not slowed by its own events. A repeated event only increases the count of
-//! the first. A message must never contain a secret.
+//! storm of claims is not slowed by its own events. Namespaces take turns, and the one with the most
+//! events loses what does not fit. A repeated event only increases the count of the first. A message must never contain a secret.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::kube::Resource;
 use crate::metrics::Metrics;
+use queue::Inlet;
+#[cfg(test)]
+pub(crate) use queue::Outlet;
 use send::{Backlog, Sender};
 
 /// The limit of each queue.
@@ -51,8 +54,8 @@ pub struct Event {
 /// Emits events. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Events {
-    normal: mpsc::Sender<Event>,
-    urgent: mpsc::Sender<Event>,
+    normal: Inlet,
+    urgent: Inlet,
     /// When the newest normal event was emitted.
     last: Arc<watch::Sender<Instant>>,
     metrics: Arc<Metrics>,
@@ -73,8 +76,8 @@ impl Events {
     }
 
     fn queued(metrics: Arc<Metrics>) -> (Self, Backlog) {
-        let (normal, waiting) = mpsc::channel(WAITING);
-        let (urgent, waiting_urgent) = mpsc::channel(WAITING);
+        let (normal, waiting) = queue::queue(WAITING);
+        let (urgent, waiting_urgent) = queue::queue(WAITING);
         let (last, seen) = watch::channel(Instant::now());
         let events = Events { normal, urgent, last: Arc::new(last), metrics };
         (events, Backlog::new(waiting_urgent, waiting, seen))
@@ -82,8 +85,8 @@ impl Events {
 
     /// The second value receives every event.
     #[cfg(test)]
-    pub(crate) fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
-        let (sender, waiting) = mpsc::channel(WAITING);
+    pub(crate) fn collected(metrics: Arc<Metrics>) -> (Self, Outlet) {
+        let (sender, waiting) = queue::queue(WAITING);
         let events = Events {
             normal: sender.clone(),
             urgent: sender,
@@ -132,8 +135,8 @@ impl Events {
         self.send(queue, event);
     }
 
-    fn send(&self, queue: &mpsc::Sender<Event>, event: Event) {
-        if queue.try_send(event).is_err() {
+    fn send(&self, queue: &Inlet, event: Event) {
+        if !queue.put(event) {
             self.metrics.event_lost();
         }
     }
@@ -144,4 +147,5 @@ fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Eve
     Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
 }
 
+mod queue;
 mod send;

@@ -1,6 +1,5 @@
 //! The skeleton of a controller: watches feed queues with keys, workers reconcile the keys.
 
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::{Context, EventKey};
 use crate::cache::store::fraction;
 use crate::cache::{Change, Store};
 use crate::client::Resource;
-use crate::queue::{Outcome, Queue};
+use crate::queue::{Key, Outcome, Queue};
 
 /// Work that takes longer is an event before its end, too.
 const LONG: Duration = Duration::from_millis(500);
@@ -62,7 +61,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
     ) -> Self
     where
-        K: Clone + Eq + Hash + Send + 'static,
+        K: Key + Send + 'static,
         I: IntoIterator<Item = K>,
     {
         let queue = queue.clone();
@@ -80,7 +79,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
     ) -> Self
     where
-        K: Clone + Eq + Hash + Send + 'static,
+        K: Key + Send + 'static,
         I: IntoIterator<Item = K>,
     {
         let queue = queue.clone();
@@ -103,13 +102,16 @@ impl<T: Send + Sync + 'static> Controller<T> {
         waiting: impl Fn(&T, &str) -> I + Clone + Send + Sync + 'static,
     ) -> Self
     where
-        K: Clone + Eq + Hash + Send + 'static,
-        I: IntoIterator<Item = K>,
+        K: Key + Send + 'static,
+        I: IntoIterator<Item = K, IntoIter: Send> + Send,
     {
         let (names, queue) = (self.context.queue(), queue.clone());
         self.feed_after(delay, watch, &names, name).work(label, &names, 1, move |this, name| {
-            waiting(&this, &name).into_iter().for_each(|key| queue.wake(key));
-            std::future::ready(Outcome::Done)
+            let (queue, waiting) = (queue.clone(), waiting.clone());
+            async move {
+                queue.wake_each(waiting(&this, &name)).await;
+                Outcome::Done
+            }
         })
     }
 
@@ -133,7 +135,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         reconcile: impl Fn(Arc<T>, K) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        K: EventKey + Clone + Eq + Hash + Send + 'static,
+        K: EventKey + Key + Send + 'static,
         F: Future<Output = Outcome> + Send + 'static,
     {
         let (context, queue, shared) = (self.context.clone(), queue.clone(), self.shared.clone());
@@ -152,8 +154,8 @@ impl<T: Send + Sync + 'static> Controller<T> {
         keys: impl Fn(&T) -> I + Send + 'static,
     ) -> Self
     where
-        K: Clone + Eq + Hash + Send + 'static,
-        I: IntoIterator<Item = K>,
+        K: Key + Send + 'static,
+        I: IntoIterator<Item = K, IntoIter: Send> + Send,
     {
         if period.is_zero() {
             return self;
@@ -162,7 +164,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.tasks.push(Box::pin(async move {
             loop {
                 sleep(period).await;
-                queue.add_all(keys(&shared));
+                queue.add_each(keys(&shared)).await;
             }
         }));
         self
@@ -219,7 +221,7 @@ async fn work<K, F>(
     workers: usize,
     on: impl Fn(K) -> F,
 ) where
-    K: EventKey + Clone + Eq + Hash + Send + 'static,
+    K: EventKey + Key + Send + 'static,
     F: Future<Output = Outcome> + Send + 'static,
 {
     let shown = queue.clone();

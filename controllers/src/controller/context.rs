@@ -1,6 +1,5 @@
 //! The context that every controller receives.
 
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::cache::caches::Wide;
 use crate::client::{Events, Kube, Leadership};
 use crate::csi::{Driver, Freed, FreedSignal, Pools, Room};
 use crate::metrics::Metrics;
-use crate::queue::{Backoff, Queue};
+use crate::queue::{Backoff, Key, Queue};
 
 /// The context that every controller receives. Clones share it.
 #[derive(Clone)]
@@ -81,7 +80,7 @@ impl Context {
     }
 
     /// Creates an empty queue with the backoff from the command line.
-    pub fn queue<K: Clone + Eq + Hash>(&self) -> Queue<K> {
+    pub fn queue<K: Key>(&self) -> Queue<K> {
         Queue::new(self.common.backoff())
     }
 

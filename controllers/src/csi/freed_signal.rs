@@ -6,7 +6,7 @@
 //! nothing is lost between the driver's answer and the wait.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::queue::Queue;
+use crate::queue::{Key, Queue, Turns};
 
 /// The time between two wakes of keys that wait for room.
 const PACE: Duration = Duration::from_millis(50);
@@ -33,11 +33,11 @@ pub enum Freed {
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Those who wait, by number. The numbers grow, so the first one has waited longest.
+/// Those who wait, by number. The numbers grow, so the first one of a namespace has waited longest.
 #[derive(Default)]
 struct Waiting {
     count: u64,
-    by_freed: HashMap<Freed, BTreeMap<u64, Wake>>,
+    by_freed: HashMap<Freed, Turns<Wake>>,
 }
 
 #[derive(Default)]
@@ -71,20 +71,20 @@ impl FreedSignal {
             Freed::Room => self.0.more_room.notify_one(),
             Freed::Volume(_) | Freed::Slot => {
                 let woken = self.0.waiting.lock().by_freed.remove(freed);
-                woken.into_iter().flatten().for_each(|(_, wake)| wake());
+                woken.into_iter().flatten().for_each(|wake| wake());
             }
         }
     }
 
-    /// Wakes those who wait for room, one after another, in the order in which they began to wait.
-    /// Runs until `stop`. Others may wait for more than was freed, so each gets its try. After a
+    /// Wakes those who wait for room, one after another: the namespaces take turns, each in the
+    /// order in which its keys began to wait. Runs until `stop`. Others may wait for more than was freed, so each gets its try. After a
     /// try without success, it waits behind the others for the next announcement.
     pub(crate) async fn pace(self, stop: CancellationToken) {
         let paced = async {
             loop {
                 self.0.more_room.notified().await;
                 let last = self.0.waiting.lock().count;
-                while let Some(wake) = self.first_for_room(last) {
+                while let Some(wake) = self.next_for_room(last) {
                     wake();
                     tokio::time::sleep(PACE).await;
                 }
@@ -93,19 +93,19 @@ impl FreedSignal {
         stop.run_until_cancelled(paced).await;
     }
 
-    /// Takes the one who has waited longest for room, up to this number.
-    fn first_for_room(&self, last: u64) -> Option<Wake> {
+    /// Takes the next one who waits for room, up to this number.
+    fn next_for_room(&self, last: u64) -> Option<Wake> {
         let mut waiting = self.0.waiting.lock();
-        let first = waiting.by_freed.get_mut(&Freed::Room)?.first_entry()?;
-        (*first.key() <= last).then(|| first.remove())
+        let for_room = waiting.by_freed.get_mut(&Freed::Room)?;
+        for_room.take_if(|_, number| number <= last)
     }
 
-    fn wait(&self, freed: Freed, wake: Wake) -> Wait {
+    fn wait(&self, freed: Freed, namespace: &str, wake: Wake) -> Wait {
         let mut waiting = self.0.waiting.lock();
         waiting.count += 1;
         let number = waiting.count;
-        waiting.by_freed.entry(freed.clone()).or_default().insert(number, wake);
-        Wait { signal: self.clone(), freed, number }
+        waiting.by_freed.entry(freed.clone()).or_default().add(namespace, number, wake);
+        Wait { signal: self.clone(), freed, namespace: namespace.to_owned(), number }
     }
 }
 
@@ -113,6 +113,7 @@ impl FreedSignal {
 struct Wait {
     signal: FreedSignal,
     freed: Freed,
+    namespace: String,
     number: u64,
 }
 
@@ -122,7 +123,7 @@ impl Drop for Wait {
         let Some(others) = waiting.by_freed.get_mut(&self.freed) else {
             return;
         };
-        others.remove(&self.number);
+        others.remove(&self.namespace, self.number);
         if others.is_empty() {
             waiting.by_freed.remove(&self.freed);
         }
@@ -136,7 +137,7 @@ pub(crate) struct Waiters<K> {
     waiting: Arc<Mutex<HashMap<K, Wait>>>,
 }
 
-impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
+impl<K: Key + Send + Sync + 'static> Waiters<K> {
     /// Creates an empty set. At the end of a key's wait, `wake` queues it. It must not block.
     pub(crate) fn new(signal: &FreedSignal, wake: impl Fn(&K) + Send + Sync + 'static) -> Self {
         Waiters { signal: signal.clone(), wake: Arc::new(wake), waiting: Arc::default() }
@@ -166,7 +167,8 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> Waiters<K> {
             entries.lock().remove(&of);
             wake(&of);
         });
-        waiting.insert(key.clone(), self.signal.wait(freed, woken));
+        let wait = self.signal.wait(freed, key.namespace(), woken);
+        waiting.insert(key.clone(), wait);
     }
 
     /// Ends the wait of a key.

@@ -12,38 +12,41 @@ use super::labels::of_attachment;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, node_fitness, room};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
+use crate::attacher::attachment_key;
 use crate::cache::Change;
 use crate::client::Resource;
-use crate::controller::{Context, Controller, pause};
+use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::provisioner::source_protection;
-use crate::queue::{Outcome, Queue};
+use crate::queue::{Key, Outcome, Queue};
 
-/// Minimum time between two reconciles of all waiting claims, or of all objects: changes are
+/// Minimum time between two reconciles of a waiting claim, or of all objects: changes are
 /// frequent.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Additional time for each waiting claim.
+/// The time between two of the waiting claims.
 const EACH: Duration = Duration::from_millis(5);
 
 /// Work queues, by key.
 #[derive(Clone)]
 pub(super) struct Queues {
     /// Claims, by UID.
-    claims: Queue<String>,
+    claims: Queue<ObjectKey>,
+    /// Claims that no node fitted, by UID: there may be more room.
+    unschedulable: Queue<ObjectKey>,
     /// Sources that claims wait for, by key.
-    sources: Queue<String>,
+    sources: Queue<ObjectKey>,
     /// Changed StorageClasses, by name.
-    classes: Queue<String>,
+    classes: Queue<ObjectKey>,
     /// PersistentVolumes, by name.
-    volumes: Queue<String>,
+    volumes: Queue<ObjectKey>,
     /// VolumeAttachments without the right label, by name.
-    attachments: Queue<String>,
+    attachments: Queue<ObjectKey>,
     /// Handles of PersistentVolumes that are new.
-    handles: Queue<String>,
+    handles: Queue<ObjectKey>,
     /// VolumeSnapshotContents, by name.
-    contents: Queue<String>,
+    contents: Queue<ObjectKey>,
     /// VolumeGroupSnapshotContents, by name.
-    groups: Queue<String>,
+    groups: Queue<ObjectKey>,
 }
 
 impl Placement {
@@ -56,14 +59,17 @@ impl Placement {
         caches.volumes().on_change(move |change| to.volume(change, &driver));
         if self.options.attachments {
             let (to, driver) = (queues.attachments.clone(), self.context.driver.name.clone());
+            let volumes = caches.volumes();
             caches.attachments().on_change(move |change| {
                 if of_attachment(change.object(), &driver).is_some() {
-                    to.add(change.object().name_any());
+                    to.add(attachment_key(change.object(), &volumes));
                 }
             });
         }
         let classes = queues.classes.clone();
-        caches.classes().on_change(move |change| classes.add(change.object().name_any()));
+        caches.classes().on_change(move |change| {
+            classes.add(ObjectKey::new(None, &change.object().name_any()))
+        });
         if self.restores() {
             let sources = queues.sources.clone();
             caches.snapshots().on_change(move |change| {
@@ -76,7 +82,7 @@ impl Placement {
             let (contents, sources) = (queues.contents.clone(), queues.sources.clone());
             caches.contents().on_change(move |change| {
                 let content = change.object();
-                contents.add(content.name_any());
+                contents.add(ObjectKey::of_content(&**content));
                 let of = &content.spec.volume_snapshot_ref;
                 if let Some(name) = of.name.clone() {
                     add_source(&sources, of.namespace.clone(), &DataSource::Snapshot(name));
@@ -85,7 +91,9 @@ impl Placement {
         }
         if self.groups.is_some() {
             let groups = queues.groups.clone();
-            caches.group_contents().on_change(move |change| groups.add(change.object().name_any()));
+            caches
+                .group_contents()
+                .on_change(move |change| groups.add(ObjectKey::of_content(&**change.object())));
         }
         self.listen_to_nodes();
     }
@@ -151,41 +159,44 @@ impl Placement {
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
         let queues = &self.queues;
         Controller::new(&self.context, self.clone())
-            .work("placement-claims", &queues.claims, placers, |this, uid: String| async move {
-                this.claim(&uid).await
+            .work("placement-claims", &queues.claims, placers, |this, key: ObjectKey| async move {
+                this.claim(key.name()).await
             })
-            .work("placement-sources", &queues.sources, 1, |this, key: String| async move {
-                this.on_source(&key).await
+            .work("placement-unschedulable", &queues.unschedulable, 1, |this, key| async move {
+                this.retry(key).await
             })
-            .work("placement-classes", &queues.classes, 1, |this, name: String| async move {
-                this.on_class(&name).await
+            .work("placement-sources", &queues.sources, 1, |this, key: ObjectKey| async move {
+                this.on_source(key.name()).await
+            })
+            .work("placement-classes", &queues.classes, 1, |this, key: ObjectKey| async move {
+                this.on_class(key.name()).await
             })
             .work(
                 "placement-volumes",
                 &queues.volumes,
                 labellers,
-                |this, name: String| async move { this.volume_label(&name).await },
+                |this, key: ObjectKey| async move { this.volume_label(key.name()).await },
             )
             .work(
                 "placement-attachments",
                 &queues.attachments,
                 labellers,
-                |this, name: String| async move { this.attachment_label(&name).await },
+                |this, key: ObjectKey| async move { this.attachment_label(key.name()).await },
             )
-            .work("placement-handles", &queues.handles, 1, |this, handle: String| async move {
-                this.on_handle(&handle).await
+            .work("placement-handles", &queues.handles, 1, |this, key: ObjectKey| async move {
+                this.on_handle(key.name()).await
             })
             .work(
                 "placement-contents",
                 &queues.contents,
                 labellers,
-                |this, name: String| async move { this.content_label(&name).await },
+                |this, key: ObjectKey| async move { this.content_label(key.name()).await },
             )
             .work(
                 "placement-groupcontents",
                 &queues.groups,
                 labellers,
-                |this, name: String| async move { this.group_label(&name).await },
+                |this, key: ObjectKey| async move { this.group_label(key.name()).await },
             )
             .beside(|this| async move { this.refresh().await })
             .beside(|this| async move { this.wake_waiting().await })
@@ -196,22 +207,24 @@ impl Placement {
 
     /// Queues the claims that wait for a changed source.
     async fn on_source(&self, key: &str) -> Outcome {
-        self.queues.add_claims(&self.awaited.get(key));
+        self.queues.add_claims(self.awaited.each(key)).await;
         Outcome::Done
     }
 
     async fn on_class(&self, name: &str) -> Outcome {
-        self.queues.add_claims(&self.by_class.get(name));
+        self.queues.add_claims(self.by_class.each(name)).await;
         Outcome::Done
     }
 
     /// Queues the contents made from a new volume: its node may be their label.
     async fn on_handle(&self, handle: &str) -> Outcome {
         if let Some(contents) = &self.contents {
-            add_names(&self.queues.contents, contents.get(handle));
+            let made = contents.get(handle).into_iter();
+            self.queues.contents.add_each(made.map(|made| ObjectKey::of_content(&*made))).await;
         }
         if let Some(groups) = &self.groups {
-            add_names(&self.queues.groups, groups.get(handle));
+            let made = groups.get(handle).into_iter();
+            self.queues.groups.add_each(made.map(|made| ObjectKey::of_content(&*made))).await;
         }
         Outcome::Done
     }
@@ -224,27 +237,34 @@ impl Placement {
                 () = self.resync.notified() => {}
                 () = pause(period) => {}
             }
-            self.add_all();
+            self.add_all().await;
             tokio::time::sleep(PACE).await;
         }
     }
 
-    fn add_all(&self) {
+    async fn add_all(&self) {
         self.reservations.lock().settle(Instant::now());
-        let caches = &self.context.caches;
-        self.queues.claims.add_all(self.claims.keys());
-        let driver = &self.context.driver.name;
-        let ours = |volume: &Arc<_>| pv::handle(volume, driver).is_some();
-        add_names(&self.queues.volumes, caches.volumes().each().filter(ours));
+        let (caches, queues) = (&self.context.caches, &self.queues);
+        let claims = caches.claims().each();
+        queues.claims.add_each(claims.filter_map(|claim| ObjectKey::of_claim(&claim))).await;
+        let (driver, volumes) = (&self.context.driver.name, caches.volumes());
+        let ours = volumes.each().filter_map(|volume| {
+            pv::handle(&volume, driver).is_some().then(|| ObjectKey::of_volume(&volume))
+        });
+        queues.volumes.add_each(ours).await;
         if self.options.attachments {
-            let unlabelled = |one: &Arc<_>| of_attachment(one, driver).is_some();
-            add_names(&self.queues.attachments, caches.attachments().each().filter(unlabelled));
+            let unlabelled = caches.attachments().each().filter_map(|one| {
+                of_attachment(&one, driver).is_some().then(|| attachment_key(&one, &volumes))
+            });
+            queues.attachments.add_each(unlabelled).await;
         }
         if self.contents.is_some() {
-            add_names(&self.queues.contents, caches.contents().each());
+            let keys = caches.contents().each().map(|content| ObjectKey::of_content(&*content));
+            queues.contents.add_each(keys).await;
         }
         if self.groups.is_some() {
-            add_names(&self.queues.groups, caches.group_contents().each());
+            let all = caches.group_contents().each();
+            queues.groups.add_each(all.map(|content| ObjectKey::of_content(&*content))).await;
         }
     }
 
@@ -254,12 +274,16 @@ impl Placement {
             self.wake.notified().await;
             self.reservations.lock().settle(Instant::now());
             let unschedulable = self.unschedulable.lock().clone();
-            // Many waiting claims must not keep the process busy.
-            let pause = PACE
-                .max(EACH.saturating_mul(u32::try_from(unschedulable.len()).unwrap_or(u32::MAX)));
-            self.queues.claims.add_all(unschedulable);
-            tokio::time::sleep(pause).await;
+            self.queues.unschedulable.add_each(unschedulable).await;
+            tokio::time::sleep(PACE).await;
         }
+    }
+
+    /// Queues a claim that waits for room. Many of them must not keep the process busy.
+    async fn retry(&self, claim: ObjectKey) -> Outcome {
+        self.queues.claims.add(claim);
+        tokio::time::sleep(EACH).await;
+        Outcome::Done
     }
 }
 
@@ -267,6 +291,7 @@ impl Queues {
     pub(super) fn new(context: &Context) -> Self {
         Queues {
             claims: context.queue(),
+            unschedulable: context.queue(),
             sources: context.queue(),
             classes: context.queue(),
             volumes: context.queue(),
@@ -282,9 +307,7 @@ impl Queues {
             return;
         }
         let claim = change.object();
-        if let Some(uid) = claim.uid() {
-            self.claims.add(uid);
-        }
+        self.claims.add_all(ObjectKey::of_claim(claim));
         // Other claims wait for a source claim until it is bound.
         let bound = pvc::volume_name(claim).is_some();
         let was = match change {
@@ -302,17 +325,19 @@ impl Queues {
             return;
         }
         let volume = change.object();
+        let key = ObjectKey::of_volume(volume);
+        let namespace = Some(key.namespace());
         if let Some(uid) = pv::claim_uid(volume) {
-            self.claims.add(uid.to_owned());
+            self.claims.add(ObjectKey::new(namespace, uid));
         }
         let Some(handle) = pv::handle(volume, driver) else {
             return;
         };
         if let Change::Applied { old, .. } = change {
-            self.volumes.add(volume.name_any());
             if old.is_none() {
-                self.handles.add(handle.to_owned());
+                self.handles.add(ObjectKey::new(namespace, handle));
             }
+            self.volumes.add(key);
         }
         let claim = pv::claim(volume).cloned();
         if let Some(claim) =
@@ -323,8 +348,9 @@ impl Queues {
         }
     }
 
-    fn add_claims(&self, claims: &[Arc<PersistentVolumeClaim>]) {
-        self.claims.add_all(claims.iter().filter_map(|claim| claim.uid()));
+    async fn add_claims(&self, claims: impl Iterator<Item = Arc<PersistentVolumeClaim>>) {
+        let keys = claims.filter_map(|claim| ObjectKey::of_claim(&claim));
+        self.claims.add_each(keys).await;
     }
 }
 
@@ -340,15 +366,11 @@ fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) 
         && old.meta().deletion_timestamp == new.meta().deletion_timestamp
 }
 
-fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &DataSource) {
+fn add_source(sources: &Queue<ObjectKey>, namespace: Option<String>, asked: &DataSource) {
     let namespace = namespace.unwrap_or_default();
     if let Some(key) = source_protection::key(&namespace, asked) {
-        sources.add(key);
+        sources.add(ObjectKey::new(Some(&namespace), &key));
     }
-}
-
-fn add_names<K: Resource>(queue: &Queue<String>, objects: impl IntoIterator<Item = Arc<K>>) {
-    queue.add_all(objects.into_iter().map(|object| object.name_any()));
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::cache::store;
 use crate::client::{ApiError, EventKind};
+use crate::controller::ObjectKey;
 use crate::queue::Outcome;
 
 const PROVISIONING: &str = "Provisioning";
@@ -229,7 +230,7 @@ impl Placement {
             Publication::Yes => true,
             Publication::No => false,
             Publication::Soon(left) => {
-                self.mark_unschedulable(&uid);
+                self.mark_unschedulable(claim);
                 return Outcome::RequeueAfter(left);
             }
         };
@@ -333,7 +334,7 @@ impl Placement {
         message: String,
     ) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
-        self.mark_unschedulable(&uid);
+        self.mark_unschedulable(claim);
         self.options.metrics.assigned(count);
         let now = Instant::now();
         let mut last_events = self.last_events.lock();
@@ -355,8 +356,8 @@ impl Placement {
         Outcome::Failed
     }
 
-    pub(super) fn mark_unschedulable(&self, uid: &str) {
-        self.unschedulable.lock().insert(uid.to_owned());
+    fn mark_unschedulable(&self, claim: &PersistentVolumeClaim) {
+        self.unschedulable.lock().extend(ObjectKey::of_claim(claim));
     }
 
     fn mark_schedulable(&self, uid: &str) {

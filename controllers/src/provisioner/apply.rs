@@ -15,7 +15,7 @@ use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::{ApiError, EventKind, Resource};
-use crate::controller::finalizers;
+use crate::controller::{ObjectKey, finalizers};
 use crate::csi::{Call, Class, Failure, Freed, class};
 use crate::queue::Outcome;
 use crate::secrets::{self, Credentials, SecretError};
@@ -206,7 +206,9 @@ impl Provisioner {
     async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
         let claim = plan.draft.claim.clone();
         let since = Instant::now();
-        self.for_room.enter(&plan.uid().to_owned(), Freed::Room);
+        if let Some(key) = ObjectKey::of_claim(&claim) {
+            self.for_room.enter(&key, Freed::Room);
+        }
         let made = self.call(&plan, again).await;
         if !matches!(&made, Err(error) if error.lacks_room()) {
             self.for_room.leave(plan.uid());
@@ -239,7 +241,8 @@ impl Provisioner {
         self.in_flight.add_pending_pv(pending.clone());
         self.in_flight.forget(plan.uid());
         if self.create_pv(&pending, doubtful).await == Outcome::Failed {
-            self.pending_pvs.add_after(plan.draft.name.clone(), self.retry);
+            let key = ObjectKey::new(claim.metadata.namespace.as_deref(), &plan.draft.name);
+            self.pending_pvs.add_after(key, self.retry);
         }
         self.context.room.change();
         Outcome::Done

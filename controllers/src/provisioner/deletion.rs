@@ -11,8 +11,8 @@ use tonic::Code;
 use crate::api::pv;
 use crate::attacher;
 use crate::client::{ApiError, EventKind, Resource};
-use crate::controller::finalizers;
 use crate::controller::owner::Ownership;
+use crate::controller::{ObjectKey, finalizers};
 use crate::csi::Freed;
 use crate::queue::Outcome;
 use crate::secrets::{Credentials, TemplateError};
@@ -64,9 +64,9 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     }
 }
 
-/// The name of a PersistentVolume that needs an action.
-pub(super) fn needs_work(volume: &PersistentVolume, driver: &str) -> Option<String> {
-    (decide(volume, driver) != Work::Nothing).then(|| volume.name_any())
+/// The key of a PersistentVolume that needs an action.
+pub(super) fn needs_work(volume: &PersistentVolume, driver: &str) -> Option<ObjectKey> {
+    (decide(volume, driver) != Work::Nothing).then(|| ObjectKey::of_volume(volume))
 }
 
 /// The reason why a volume is not deleted yet.
@@ -125,7 +125,7 @@ impl Provisioner {
         let class = class_name(volume);
         let deleted = self.deleted(volume).await;
         if deleted.is_ok() {
-            self.for_volume.leave(&volume.name_any());
+            self.for_volume.leave(&*volume.name_any());
         }
         match deleted {
             Ok(true) => {
@@ -177,7 +177,7 @@ impl Provisioner {
             return Ok(false);
         };
         // From here on, the end of a use is a reason to try again.
-        self.for_volume.enter(&name, Freed::Volume(volume_id.clone()));
+        self.for_volume.enter(&ObjectKey::of_volume(&volume), Freed::Volume(volume_id.clone()));
         if let Some(node) = self.attached_to(&volume).await? {
             return Err(Obstacle::Attached { volume: name, node });
         }

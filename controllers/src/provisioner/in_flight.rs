@@ -44,6 +44,8 @@ pub(crate) struct PendingPv {
 struct Inner {
     attempts: HashMap<String, PendingAttempt>,
     pending_pvs: HashMap<String, Arc<PendingPv>>,
+    /// The UIDs of the claims of these volumes.
+    pending_uids: HashSet<String>,
     live_checks: HashSet<String>,
     topologies: HashMap<String, RequirementInputs>,
 }
@@ -115,18 +117,22 @@ impl InFlight {
 
     /// True if the PersistentVolume of a claim's volume is still to be created.
     pub(crate) fn has_pending_pv(&self, uid: &str) -> bool {
-        let is_for = |one: &Arc<PendingPv>| one.plan.uid() == uid;
-        self.0.lock().pending_pvs.values().any(is_for)
+        self.0.lock().pending_uids.contains(uid)
     }
 
     /// Adds a volume that still needs its PersistentVolume.
     pub(crate) fn add_pending_pv(&self, pending: Arc<PendingPv>) {
         let name = pending.plan.draft.name.clone();
-        self.0.lock().pending_pvs.insert(name, pending);
+        let mut inner = self.0.lock();
+        inner.pending_uids.insert(pending.plan.uid().to_owned());
+        inner.pending_pvs.insert(name, pending);
     }
 
     /// Removes a volume that has its PersistentVolume or is deleted.
     pub(crate) fn remove_pending_pv(&self, name: &str) {
-        self.0.lock().pending_pvs.remove(name);
+        let mut inner = self.0.lock();
+        if let Some(pending) = inner.pending_pvs.remove(name) {
+            inner.pending_uids.remove(pending.plan.uid());
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::cache::{Change, Index};
 use crate::client::{Kube, Resource};
 use crate::controller::{Context, Controller, finalizers};
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Outcome, Queue};
+use crate::queue::{Outcome, Queue, rest};
 use crate::snapshots::VolumeSnapshot;
 
 use super::{Named, Options};
@@ -188,13 +188,12 @@ impl Protection {
         };
         let source = self.metadata_of(namespace, asked);
         // Claims that came after the deletion of their source do not get it.
-        let others = |claim: &&Arc<PersistentVolumeClaim>| {
+        let others = |claim: &Arc<PersistentVolumeClaim>| {
             (but.is_none() || claim.metadata.uid.as_deref() != but)
                 && source.as_ref().is_none_or(|it| pvc::precedes_deletion(claim, it))
         };
-        let waiting = self.awaited.get(&key);
         // A claim with a PersistentVolume may not be bound to it yet.
-        waiting.iter().filter(others).any(|claim| !self.has_volume(claim))
+        self.awaited.each(&key).filter(others).any(|claim| !self.has_volume(&claim))
     }
 
     /// Reconciles a claim that is a source, by its namespace and name.
@@ -246,37 +245,40 @@ impl Protection {
     /// process leads. Claims do not wait for snapshots, which the API server may not serve.
     async fn sweeps(&self) {
         let caches = &self.context.caches;
-        let clones = self.sweep(|| {
-            self.clones.add_all(caches.claims().each().flat_map(|claim| touched(&claim)));
-        });
+        let every = self.options.snapshot_orphan_sweep_interval;
+        let clones = async {
+            while self.leads().await {
+                let claims = caches.claims().each();
+                self.clones.add_each(claims.flat_map(|claim| touched(&claim))).await;
+                tokio::time::sleep(every).await;
+            }
+        };
         let snapshots = async {
             if self.has_snapshots() {
                 caches.snapshots().synced().await;
-                self.sweep(|| self.add_left_over()).await;
+                while self.leads().await {
+                    self.add_left_over().await;
+                    tokio::time::sleep(every).await;
+                }
             }
         };
         tokio::join!(clones, snapshots);
     }
 
-    async fn sweep(&self, look: impl Fn()) {
+    /// Waits until this process leads. False if it is stopping.
+    async fn leads(&self) -> bool {
         let mut leader = self.context.leader.clone();
-        loop {
-            leader.gained().await;
-            if !leader.leads() {
-                // The process is stopping.
-                return;
-            }
-            look();
-            tokio::time::sleep(self.options.snapshot_orphan_sweep_interval).await;
-        }
+        leader.gained().await;
+        leader.leads()
     }
 
-    fn add_left_over(&self) {
-        for snapshot in self.context.caches.snapshots().all() {
+    async fn add_left_over(&self) {
+        for (number, snapshot) in self.context.caches.snapshots().each().enumerate() {
             if self.is_left_over(&snapshot) {
                 let namespace = snapshot.namespace().unwrap_or_default();
                 self.snapshots.add((namespace, snapshot.name_any()));
             }
+            rest(number).await;
         }
     }
 }

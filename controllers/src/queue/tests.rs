@@ -7,13 +7,22 @@ use super::*;
 const START: Duration = Duration::from_secs(1);
 const MAX: Duration = Duration::from_secs(300);
 
+impl Key for &'static str {
+    /// The text before a slash.
+    fn namespace(&self) -> &str {
+        self.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+}
+
+impl Key for usize {}
+
 fn queue() -> Queue<&'static str> {
     Queue::new(Backoff { start: START, max: MAX })
 }
 
 /// The key that is ready now, without waiting.
 async fn now(queue: &Queue<&'static str>) -> Option<Item<&'static str>> {
-    timeout(Duration::ZERO, queue.next()).await.ok().flatten()
+    timeout(Duration::ZERO, queue.next(usize::MAX)).await.ok().flatten()
 }
 
 async fn key_now(queue: &Queue<&'static str>) -> Option<&'static str> {
@@ -48,7 +57,8 @@ async fn keys_come_in_order_and_once() {
         assert_eq!(key_now(&queue).await, Some(key));
     }
     assert_eq!(key_now(&queue).await, None);
-    assert!(queue.state.lock().places.is_empty());
+    let state = queue.state.lock();
+    assert!(state.places.is_empty() && state.held.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +188,7 @@ async fn workers_wake_for_what_is_due() {
     let waiting: Vec<_> = (0..3)
         .map(|_| {
             let queue = queue.clone();
-            tokio::spawn(async move { queue.next().await.map(|item| *item.key()) })
+            tokio::spawn(async move { queue.next(usize::MAX).await.map(|item| *item.key()) })
         })
         .collect();
     tokio::task::yield_now().await;
@@ -262,7 +272,7 @@ async fn everything_gets_done() {
     });
     work.await;
     assert_eq!(left.load(Ordering::SeqCst), 0);
-    assert_eq!(most.load(Ordering::SeqCst), 7);
+    assert_eq!(most.load(Ordering::SeqCst), 5, "it leaves workers for other namespaces");
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,6 +284,80 @@ async fn an_item_has_the_time_since_its_key_is_ready() {
     assert_eq!(now(&queue).await.unwrap().queued, START);
     advance(2 * START).await;
     assert_eq!(now(&queue).await.unwrap().queued, 2 * START);
+}
+
+/// However many keys a namespace has, another one's key is worked on after at most one more of them.
+#[tokio::test(start_paused = true)]
+async fn a_key_waits_for_one_of_each_other_namespace() {
+    for many in [1, 10, 10_000] {
+        let queue = Queue::new(Backoff { start: START, max: MAX });
+        queue.add_each((0..many).map(|number| ("a".to_owned(), number.to_string()))).await;
+        let (worked, order) = (queue.clone(), Arc::new(Mutex::new(Vec::new())));
+        let on = |(namespace, _): (String, String), _| {
+            order.lock().push(namespace);
+            async { Outcome::Done }
+        };
+        queue.add(("b".to_owned(), "one".to_owned()));
+        queue.add_after(("c".to_owned(), "due".to_owned()), Duration::ZERO);
+        let until_done = async {
+            while queue.stats().ready > 0 {
+                tokio::time::sleep(START).await;
+            }
+            queue.close();
+        };
+        tokio::join!(worked.work(1, on), until_done);
+        let order = order.lock();
+        let first = |namespace| order.iter().position(|one| one == namespace);
+        assert_eq!((first("a"), first("b"), first("c")), (Some(0), Some(1), Some(2)), "{many}");
+        assert_eq!(order.len(), many + 2);
+    }
+}
+
+/// Slow or hanging work of some namespaces leaves a worker for the next one.
+#[tokio::test(start_paused = true)]
+async fn slow_work_does_not_take_all_workers() {
+    const LARGE: [&str; 3] = ["a", "b", "c"];
+    for (workers, held) in [(1, &[1][..]), (2, &[1]), (4, &[3]), (10, &[7, 2]), (100, &[75, 18, 5])]
+    {
+        let queue = Queue::new(Backoff { start: START, max: MAX });
+        let running: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+        let (worked, counted) = (queue.clone(), running.clone());
+        let work = tokio::spawn(async move {
+            let on = |(namespace, _): (String, String), _| {
+                *counted.lock().entry(namespace).or_default() += 1;
+                std::future::pending()
+            };
+            worked.work(workers, on).await;
+        });
+        for (namespace, held) in LARGE.into_iter().zip(held) {
+            queue.add_all((0..1000).map(|number| (namespace.to_owned(), number.to_string())));
+            tokio::time::sleep(START).await;
+            assert_eq!(running.lock().get(namespace), Some(held), "{namespace} of {workers}");
+        }
+        if workers > 1 {
+            queue.add(("small".to_owned(), "one".to_owned()));
+            tokio::time::sleep(START).await;
+            assert_eq!(running.lock().get("small"), Some(&1), "of {workers} workers");
+        }
+        work.abort();
+    }
+}
+
+#[test]
+fn workers_that_a_namespace_may_take() {
+    for (held, free, may) in [
+        (0, 0, false),
+        (0, 1, true),
+        (1, 1, false),
+        (1, 2, true),
+        (2, 2, true),
+        (3, 2, false),
+        (74, 26, true),
+        (75, 25, false),
+        (9, usize::MAX, true),
+    ] {
+        assert_eq!(may_take(held, free), may, "{held} held, {free} free");
+    }
 }
 
 #[test]

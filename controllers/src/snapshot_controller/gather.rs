@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use super::decide::Facts;
+use super::group::ClaimLabels;
 use super::kind::Kind;
 use super::names::{self, BindState};
 use super::snapshot::Snapshots;
@@ -36,10 +37,12 @@ pub(super) struct Watches {
     restoring: Index<PersistentVolumeClaim>,
     /// Claims with the snapshot source finalizer, all under one key.
     protected: Index<PersistentVolumeClaim>,
-    /// Snapshots by their source claim.
-    pub(super) of_claim: Index<VolumeSnapshot>,
+    /// Snapshots that are not ready, by their source claim.
+    pub(super) unready_of_claim: Index<VolumeSnapshot>,
     /// Snapshots by the group in their owner references or status.
     pub(super) of_group: Index<VolumeSnapshot>,
+    /// The labels of claims, for groups.
+    pub(super) claim_labels: ClaimLabels,
     /// Group contents by driver and the CSI group snapshot's ID.
     pub(super) by_group_handle: Index<VolumeGroupSnapshotContent>,
 }
@@ -56,8 +59,9 @@ impl Watches {
         Watches {
             restoring: claims.index(wanted),
             protected: claims.index(protection),
-            of_claim: snapshots.index(source_claim),
+            unready_of_claim: snapshots.index(claim_of_unready),
             of_group: snapshots.index(groups_of),
+            claim_labels: ClaimLabels::new(claims.clone()),
             by_group_handle: group_contents.index(group_handle),
             snapshots,
             contents: caches.contents(),
@@ -101,15 +105,15 @@ impl Watches {
         Ok(Facts {
             classes: classes.all(),
             nodes: self.nodes.as_ref().map(Store::all),
-            own: K::own_facts(self, &snapshot, content.as_deref()),
+            own: K::own_facts(self, &snapshot, content.as_deref()).await,
             content,
             snapshot,
         })
     }
 
     /// Claims with the snapshot source finalizer.
-    pub(super) fn protected(&self) -> Vec<Arc<PersistentVolumeClaim>> {
-        self.protected.get(PROTECTED)
+    pub(super) fn protected(&self) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<> {
+        self.protected.each(PROTECTED)
     }
 
     /// A claim's finalizers without the source finalizer. `None` if it has none, or if another
@@ -125,18 +129,16 @@ impl Watches {
 
     /// The claims that keep a snapshot, because they are, or may yet be, restored from it. Only a
     /// ready snapshot can be a source, and a deleted one only for earlier claims. The finalizer
-    /// says that a provisioner reads the snapshot now.
-    pub(super) fn restoring_from(&self, snapshot: &VolumeSnapshot) -> Vec<String> {
-        let status = snapshot.status.as_ref();
-        let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
+    /// says that a provisioner reads the snapshot now. There may be thousands.
+    pub(super) fn restoring_from(
+        &self,
+        snapshot: &VolumeSnapshot,
+    ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        let is_ready = is_ready(snapshot);
         let is_read = snapshot.has_finalizer(SNAPSHOT_FINALIZER);
-        let claims = self.restoring.get(&names::path(snapshot)).into_iter();
-        claims
-            .filter(|claim| {
-                is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
-            })
-            .map(|claim| claim.name_any())
-            .collect()
+        self.restoring.each(&names::path(snapshot)).filter(move |claim| {
+            is_read || is_ready && pvc::precedes_deletion(claim, &snapshot.metadata)
+        })
     }
 
     /// The content that a snapshot has, if the cache shows it.
@@ -157,7 +159,7 @@ impl Watches {
     }
 
     /// The snapshots that keep a claim, but for one. A claim may have thousands of snapshots, and each
-    /// of them asks, so contents are only looked up for those that are not taken yet.
+    /// of them asks, so only those that are not taken yet are looked up.
     fn keepers(
         &self,
         claim: &PersistentVolumeClaim,
@@ -166,7 +168,7 @@ impl Watches {
         let volume = self.volume_of(claim);
         let handle = volume.as_deref().and_then(pv::csi).map(|csi| csi.volume_handle.clone());
         let but = but.and_then(|but| but.uid());
-        let snapshots = self.of_claim.get(&names::path(claim)).into_iter();
+        let snapshots = self.unready_of_claim.each(&names::path(claim));
         snapshots
             .filter(move |one| but.is_none() || one.uid() != but)
             .filter(|one| !is_settled(one))
@@ -198,11 +200,15 @@ pub(super) fn needs_claim(
     !is_settled(snapshot) && may_be_taken
 }
 
+fn is_ready(snapshot: &VolumeSnapshot) -> bool {
+    let status = snapshot.status.as_ref();
+    status.is_some_and(|status| status.ready_to_use == Some(true))
+}
+
 /// True if the snapshot was taken, or was deleted before that.
 fn is_settled(snapshot: &VolumeSnapshot) -> bool {
-    let status = snapshot.status.as_ref();
-    let is_ready = status.is_some_and(|status| status.ready_to_use == Some(true));
-    is_ready || snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE)
+    is_ready(snapshot)
+        || snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE)
 }
 
 /// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is
@@ -273,7 +279,10 @@ fn is_within(source: Option<&str>, own: &str) -> bool {
     source.is_none_or(|namespace| namespace == own)
 }
 
-fn source_claim(snapshot: &VolumeSnapshot) -> Vec<String> {
+fn claim_of_unready(snapshot: &VolumeSnapshot) -> Vec<String> {
+    if is_ready(snapshot) {
+        return Vec::new();
+    }
     let namespace = snapshot.namespace().unwrap_or_default();
     let claim = &snapshot.spec.source.persistent_volume_claim_name;
     claim.iter().map(|claim| at(&namespace, claim)).collect()

@@ -16,7 +16,8 @@ use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
 use crate::client::Resource;
-use crate::queue::Outcome;
+use crate::controller::ObjectKey;
+use crate::queue::{Outcome, rest};
 use crate::snapshots::content::GROUP;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
@@ -24,8 +25,10 @@ use crate::snapshots::{
     VolumeSnapshotContent,
 };
 
+mod claim_labels;
 mod members;
 
+pub(super) use claim_labels::ClaimLabels;
 use members::Member;
 
 /// The kind VolumeGroupSnapshot.
@@ -35,17 +38,22 @@ pub(super) struct Groups;
 type Facts = decide::Facts<Groups>;
 
 /// Inputs that only decisions about VolumeGroupSnapshots need.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct GroupFacts {
-    /// All claims in the group's namespace, with the volumes that they are bound to.
-    pub(super) claims: Vec<(Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>)>,
+    /// The claims in the group's namespace that its selector may fit, with the volumes that they are
+    /// bound to, before it has a content. If the first ones keep it from having one, the others are
+    /// missing.
+    pub(super) claims: Vec<ClaimAndVolume>,
     /// The members that the group's content lists.
     members: Vec<Member>,
-    /// The snapshots that the group owns.
+    /// The snapshots that the group owns, if it is being deleted.
     pub(super) owned: Vec<Arc<VolumeSnapshot>>,
     /// The names of the owned snapshots that claims are being restored from.
     pub(super) restoring: Vec<String>,
 }
+
+/// A claim, and the volume that it is bound to, if that exists.
+type ClaimAndVolume = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
 
 /// Steps that only VolumeGroupSnapshots have.
 #[derive(Debug)]
@@ -87,8 +95,8 @@ impl Kind for Groups {
         Key::Group(namespace, name)
     }
 
-    fn content_key(name: String) -> Key {
-        Key::GroupContent(name)
+    fn content_key(content: ObjectKey) -> Key {
+        Key::GroupContent(content)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -115,26 +123,31 @@ impl Kind for Groups {
         named.or_else(|| group.uid().map(|uid| names::group_content_name(&uid)))
     }
 
-    fn own_facts(
+    async fn own_facts(
         all: &Watches,
         group: &Self::Snapshot,
         content: Option<&Self::Content>,
     ) -> Self::OwnFacts {
-        let claims = all.claims.all_in(&group.namespace().unwrap_or_default());
+        if !group.is_deleting() {
+            return GroupFacts {
+                claims: match content {
+                    None => selected(all, group).await,
+                    Some(_) => Vec::new(),
+                },
+                members: members::listed(all, group, content).await,
+                ..GroupFacts::default()
+            };
+        }
         let is_owned = |one: &Arc<VolumeSnapshot>| {
             names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref()
         };
         let owned = all.of_group.get(&names::path(group)).into_iter();
         let owned: Vec<_> = owned.filter(is_owned).collect();
-        let restoring = owned.iter().filter(|one| !all.restoring_from(one).is_empty());
+        let restoring = owned.iter().filter(|one| all.restoring_from(one).next().is_some());
         GroupFacts {
-            claims: claims
-                .into_iter()
-                .map(|claim| (claim.clone(), all.volume_of(&claim)))
-                .collect(),
-            members: members::listed(all, group, content),
             restoring: restoring.map(|one| one.name_any()).collect(),
             owned,
+            ..GroupFacts::default()
         }
     }
 
@@ -257,10 +270,44 @@ impl Kind for Groups {
     }
 }
 
+/// The selector of a group's claims.
+fn selector(group: &VolumeGroupSnapshot) -> Result<Selector, String> {
+    let selector = group.spec.source.selector.clone().unwrap_or_default();
+    Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
+}
+
+/// True if a group's volumes are selected, and its selector fits this claim.
+pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim) -> bool {
+    Groups::view(group).selects_volumes
+        && selector(group).is_ok_and(|selector| selector.matches(claim.labels()))
+}
+
+/// The claims that a group's selector fits, with their volumes, up to the first one that a group
+/// can't be made of.
+async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVolume> {
+    let namespace = group.namespace().unwrap_or_default();
+    let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
+        return Vec::new();
+    };
+    let names = all.claim_labels.select(&namespace, &selector).await;
+    let mut selected = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        if let Some(claim) = all.claims.get_in(&namespace, name) {
+            let volume = all.volume_of(&claim);
+            let is_usable = decide::volume_of(&claim, volume.as_deref()).is_ok();
+            selected.push((claim, volume));
+            if !is_usable {
+                break;
+            }
+        }
+        rest(number).await;
+    }
+    selected
+}
+
 /// The volumes of the claims that the selector matches.
 fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
-    let selector = facts.snapshot.spec.source.selector.clone().unwrap_or_default();
-    let selector = Selector::try_from(selector).map_err(|error| format!("selector: {error}"))?;
+    let selector = selector(&facts.snapshot)?;
     let claims = facts.own.claims.iter();
     let selected: Vec<_> = claims.filter(|(claim, _)| selector.matches(claim.labels())).collect();
     if selected.is_empty() {

@@ -14,6 +14,7 @@ use super::names::BindState;
 use super::{Controller, Key, Next, ReconcileError};
 use crate::cache::Store;
 use crate::client::Resource;
+use crate::controller::ObjectKey;
 use crate::snapshots::content::{Class, Content};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
@@ -30,7 +31,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     const NAMES: Names;
 
     fn key(namespace: String, name: String) -> Key;
-    fn content_key(name: String) -> Key;
+    fn content_key(content: ObjectKey) -> Key;
     fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 
     fn view(snapshot: &Self::Snapshot) -> View<'_>;
@@ -41,7 +42,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
         all: &Watches,
         snapshot: &Self::Snapshot,
         content: Option<&Self::Content>,
-    ) -> Self::OwnFacts;
+    ) -> impl Future<Output = Self::OwnFacts> + Send;
 
     /// True if the controller of a group makes the snapshot's content.
     fn is_member(_: &Self::Snapshot) -> bool {

@@ -16,6 +16,8 @@ use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;
+use crate::controller::ObjectKey;
+use crate::queue::rest;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
@@ -33,12 +35,13 @@ type Facts = decide::Facts<Snapshots>;
 pub(super) struct SnapshotFacts {
     /// The source claim of the snapshot.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
-    /// The claim's finalizers without the source finalizer, if it has that one and no other
-    /// snapshot needs it.
+    /// The claim's finalizers without the source finalizer, if the snapshot is being deleted, the
+    /// claim has that finalizer, and no other snapshot needs it.
     pub(super) released_claim: Option<Vec<String>>,
     /// The volume that the claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
-    /// The names of the claims that are, or may yet be, restored from the snapshot.
+    /// The names of the claims that are, or may yet be, restored from the snapshot, if it is being
+    /// deleted.
     pub(super) restoring: Vec<String>,
     /// The group that the snapshot names in its owner references or status, if it exists.
     pub(super) group: Option<Arc<VolumeGroupSnapshot>>,
@@ -91,8 +94,8 @@ impl Kind for Snapshots {
         Key::Snapshot(namespace, name)
     }
 
-    fn content_key(name: String) -> Key {
-        Key::Content(name)
+    fn content_key(content: ObjectKey) -> Key {
+        Key::Content(content)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -125,7 +128,7 @@ impl Kind for Snapshots {
         snapshot.uid().map(|uid| names::content_name(&uid))
     }
 
-    fn own_facts(
+    async fn own_facts(
         all: &Watches,
         snapshot: &Self::Snapshot,
         content: Option<&Self::Content>,
@@ -134,11 +137,20 @@ impl Kind for Snapshots {
         let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
         let claim = claim.and_then(|name| all.claims.get_in(&namespace, name));
         let its = claim.as_deref();
+        let mut restoring = Vec::new();
+        if snapshot.is_deleting() {
+            for (number, claim) in all.restoring_from(snapshot).enumerate() {
+                restoring.push(claim.name_any());
+                rest(number).await;
+            }
+        }
         SnapshotFacts {
             volume: its.and_then(|claim| all.volume_of(claim)),
-            released_claim: its.and_then(|claim| all.released(claim, Some(snapshot))),
+            released_claim: its
+                .filter(|_| snapshot.is_deleting())
+                .and_then(|claim| all.released(claim, Some(snapshot))),
             claim,
-            restoring: all.restoring_from(snapshot),
+            restoring,
             group: group_of(all, snapshot),
             group_of_content: group_of_content(all, content),
         }

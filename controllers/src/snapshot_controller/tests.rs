@@ -6,6 +6,8 @@ use super::*;
 use crate::api::names::SNAPSHOT_GROUP;
 use crate::testing::{World, options};
 
+mod groups;
+
 const DELETED: &str = "2026-01-01T00:00:00Z";
 
 fn controller(world: &World) -> Controller {

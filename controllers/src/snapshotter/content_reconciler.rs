@@ -13,8 +13,8 @@ use super::parameters::{self, DELETION_POLICY};
 use crate::api::names::RESERVED;
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::cache::{Caches, Index, Store};
-use crate::controller::content_owner;
 use crate::controller::owner::Ownership;
+use crate::controller::{ObjectKey, content_owner};
 use crate::csi::{Call, Class, Failure, Freed, Waiters, class};
 use crate::queue::{Outcome, Queue};
 use crate::secrets::{self, Credentials};
@@ -104,14 +104,14 @@ pub(super) struct Reconciler<K: Kind> {
     contents: ContentClient<K::Content>,
     classes: Store<K::Class>,
     /// Contents that wait for room in a pool.
-    pub(super) for_room: Waiters<String>,
+    pub(super) for_room: Waiters<ObjectKey>,
     /// Contents that are not ready, by class.
     by_class: Index<K::Content>,
 }
 
 impl<K: Kind> Reconciler<K> {
     /// Creates a reconciler of the keys in a queue.
-    pub(super) fn new(shared: Shared, queue: &Queue<String>) -> Self {
+    pub(super) fn new(shared: Shared, queue: &Queue<ObjectKey>) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
         let kube = shared.kube.clone();
         let for_room = Waiters::queued(&shared.context.freed, queue);
@@ -120,8 +120,9 @@ impl<K: Kind> Reconciler<K> {
     }
 
     /// The contents that may wait for a class.
-    pub(super) fn of_class(&self, class: &str) -> impl Iterator<Item = String> + use<K> {
-        self.by_class.get(class).into_iter().map(|content| content.name_any())
+    pub(super) fn of_class(&self, class: &str) -> impl Iterator<Item = ObjectKey> + use<K> {
+        let contents = self.by_class.get(class).into_iter();
+        contents.map(|content| ObjectKey::of_content(&*content))
     }
 
     /// Takes the next step for one content.
@@ -236,11 +237,11 @@ impl<K: Kind> Reconciler<K> {
     async fn create(&self, content: &K::Content) -> Result<K::Content, WorkError> {
         let making = self.making(content).await?;
         let marked = self.contents.begin(content, self.label(content)).await?;
-        let name = content.name_any();
-        self.for_room.enter(&name, Freed::Room);
+        let key = ObjectKey::of_content(content);
+        self.for_room.enter(&key, Freed::Room);
         let made = K::make(&self.shared, making).await;
         if !matches!(&made, Err(failure) if failure.lacks_room()) {
-            self.for_room.leave(&name);
+            self.for_room.leave(&key);
         }
         let reported = match made {
             Ok(reported) => reported,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeFrom;
 use std::sync::{Arc, Weak};
 
-use super::{Key, State, Store, StoredObject};
+use super::{Key, State, Store};
 use crate::client::Resource;
 
 type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
@@ -53,12 +53,17 @@ impl<K: Resource> Store<K> {
 impl<K: Resource> Index<K> {
     /// Returns the objects with this key.
     pub fn get(&self, key: &str) -> Vec<Arc<K>> {
+        self.each(key).collect()
+    }
+
+    /// Iterates over the objects with this key. Packed objects are unpacked one at a time.
+    pub fn each(&self, key: &str) -> impl Iterator<Item = Arc<K>> + use<K> {
         let state = self.watch.lock();
         let entries = self.entries(&state).range(from(key));
         let of_key = entries.take_while(|(entry, _)| **entry == *key);
         let kept: Vec<_> = of_key.filter_map(|(_, key)| state.objects.get(key).cloned()).collect();
         drop(state);
-        kept.iter().map(StoredObject::get).collect()
+        kept.into_iter().map(|kept| kept.get())
     }
 
     /// Returns the first object with this key.

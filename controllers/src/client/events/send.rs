@@ -10,10 +10,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::queue::Outlet;
 use super::{Event, Kind};
 use crate::api::scope::hash;
 use crate::metrics::Metrics;
@@ -46,8 +47,8 @@ struct Sent {
 
 /// The waiting events.
 pub(super) struct Backlog {
-    urgent: mpsc::Receiver<Event>,
-    normal: mpsc::Receiver<Event>,
+    urgent: Outlet,
+    normal: Outlet,
     /// The normal event that is sent next.
     first: Option<Event>,
     /// When the newest normal event was emitted.
@@ -57,11 +58,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn new(
-        urgent: mpsc::Receiver<Event>,
-        normal: mpsc::Receiver<Event>,
-        last: watch::Receiver<Instant>,
-    ) -> Self {
+    pub(super) fn new(urgent: Outlet, normal: Outlet, last: watch::Receiver<Instant>) -> Self {
         Backlog { urgent, normal, first: None, last, free: Instant::now() }
     }
 
@@ -86,9 +83,9 @@ impl Backlog {
 
     /// Returns the next event, due or not.
     fn take(&mut self) -> Option<Event> {
-        let urgent = self.urgent.try_recv().ok();
+        let urgent = self.urgent.try_recv();
         let next = urgent.or_else(|| self.first.take());
-        next.or_else(|| self.normal.try_recv().ok())
+        next.or_else(|| self.normal.try_recv())
     }
 
     fn len(&self) -> usize {
@@ -99,7 +96,7 @@ impl Backlog {
 /// The next normal event, once it is due. A caller may drop this and call it again: the event stays
 /// in `first`.
 async fn normal(
-    waiting: &mut mpsc::Receiver<Event>,
+    waiting: &mut Outlet,
     first: &mut Option<Event>,
     last: &watch::Receiver<Instant>,
     free: Instant,

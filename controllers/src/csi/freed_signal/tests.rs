@@ -2,6 +2,13 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 
+/// The hundreds of a number are its namespace.
+impl Key for u32 {
+    fn namespace(&self) -> &str {
+        ["a", "b", "c"][(self / 100) as usize]
+    }
+}
+
 /// Long enough for a first wake.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -112,4 +119,22 @@ async fn nothing_is_lost_between_an_attempt_and_its_wait() {
     fixture.waiters.enter(&1, Freed::Room);
     fixture.signal.announce(&Freed::Room);
     assert_eq!(fixture.after(PACE).await, [1]);
+}
+
+/// However many keys of a namespace wait for room, one of another namespace is the second.
+#[tokio::test(start_paused = true)]
+async fn namespaces_take_turns_for_room() {
+    let fixture = fixture();
+    for key in (0..50).chain([100, 101, 200]) {
+        fixture.waiters.enter(&key, Freed::Room);
+    }
+    fixture.waiters.leave(&200);
+    fixture.signal.announce(&Freed::Room);
+    let first = fixture.after(3 * PACE + MOMENT).await;
+    assert_eq!(first, [0, 100, 1, 101]);
+    // One that waits again, or begins to, has its turn at the next announcement.
+    fixture.waiters.enter(&100, Freed::Room);
+    assert_eq!(fixture.after(100 * PACE).await, (2..50).collect::<Vec<_>>());
+    fixture.signal.announce(&Freed::Room);
+    assert_eq!(fixture.after(MOMENT).await, [100]);
 }

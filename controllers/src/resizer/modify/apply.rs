@@ -18,7 +18,7 @@ use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
 use crate::csi::{Class, Failure, Freed};
-use crate::queue::Outcome;
+use crate::queue::{Outcome, rest};
 use crate::resizer::{
     Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
 };
@@ -43,7 +43,7 @@ impl Resizer {
                 this.context.caches.served().wait::<VolumeAttributesClass>(|| {}).await;
                 this.synced().await;
                 this.classes().watch.synced().await;
-                this.recall_uncertain();
+                this.recall_uncertain().await;
             })
             .feed(&self.claims, queue, move |change| match change {
                 Change::Applied { old, new } => {
@@ -85,11 +85,12 @@ impl Resizer {
     }
 
     /// After a restart, it is unknown whether a modification in progress is still running.
-    pub(in super::super) fn recall_uncertain(&self) {
-        for claim in self.claims.each() {
+    pub(in super::super) async fn recall_uncertain(&self) {
+        for (number, claim) in self.claims.each().enumerate() {
             if is_in_progress(&claim) {
                 self.remember(&key_of(&claim), |memory| memory.uncertain = true);
             }
+            rest(number).await;
         }
     }
 
@@ -98,9 +99,9 @@ impl Resizer {
         let key = match key {
             ModifyKey::Claim(key) => key,
             ModifyKey::Class(class) => {
-                let claims = self.classes().claims.get(&class);
-                let keys = claims.iter().map(|claim| ModifyKey::Claim(key_of(claim)));
-                self.modify_queue.add_all(keys);
+                let claims = self.classes().claims.each(&class);
+                let keys = claims.map(|claim| ModifyKey::Claim(key_of(&claim)));
+                self.modify_queue.add_each(keys).await;
                 return Outcome::Done;
             }
         };

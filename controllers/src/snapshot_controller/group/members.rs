@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::{Facts, Failure, GroupStep};
 use crate::api::pv;
 use crate::api::scope::MANAGED_BY;
+use crate::queue::rest;
 use crate::snapshot_controller::gather::Watches;
 use crate::snapshot_controller::names::{self, BindState};
 use crate::snapshots::content::{GROUP, GROUP_HANDLE, SINGLE};
@@ -32,12 +33,13 @@ pub(super) struct Member {
     pub(super) snapshot: Option<Arc<VolumeSnapshot>>,
     /// The member's content, if it exists.
     pub(super) content: Option<Arc<VolumeSnapshotContent>>,
-    /// The member's source volume, if exactly one volume has that handle.
+    /// The member's source volume, if exactly one volume has that handle, and an object of the
+    /// member has to be made.
     pub(super) volume: Option<Arc<PersistentVolume>>,
 }
 
 /// The members that a group's content lists.
-pub(super) fn listed(
+pub(super) async fn listed(
     all: &Watches,
     group: &VolumeGroupSnapshot,
     content: Option<&VolumeGroupSnapshotContent>,
@@ -49,22 +51,27 @@ pub(super) fn listed(
     };
     let status = content.status.clone().unwrap_or_default();
     let infos = status.volume_snapshot_info_list.unwrap_or_default();
-    let member = |info: SnapshotInfo| {
-        let volume_handle = info.volume_handle.as_deref()?;
-        info.snapshot_handle.as_deref()?;
+    let mut members = Vec::new();
+    for (number, info) in infos.into_iter().enumerate() {
+        rest(number).await;
+        let (Some(volume_handle), Some(_)) = (&info.volume_handle, &info.snapshot_handle) else {
+            continue;
+        };
         let (snapshot, member_content) = names::member_names(&uid, volume_handle);
-        let volumes = all.caches.volumes_of(&content.spec.driver, volume_handle);
-        Some(Member {
-            snapshot: all.snapshots.get_in(&namespace, &snapshot),
-            content: all.contents.get(&member_content),
-            volume: match &volumes[..] {
-                [volume] => Some(volume.clone()),
-                _ => None,
-            },
-            info,
-        })
-    };
-    infos.into_iter().filter_map(member).collect()
+        let snapshot = all.snapshots.get_in(&namespace, &snapshot);
+        let member_content = all.contents.get(&member_content);
+        let is_made = snapshot.is_some() && member_content.is_some();
+        let volumes = match is_made {
+            true => Vec::new(),
+            false => all.caches.volumes_of(&content.spec.driver, volume_handle),
+        };
+        let volume = match &volumes[..] {
+            [volume] => Some(volume.clone()),
+            _ => None,
+        };
+        members.push(Member { info, snapshot, content: member_content, volume });
+    }
+    members
 }
 
 /// Decides the next step for the members of a group; `None` if they are complete.

@@ -15,6 +15,7 @@ use tonic::Status;
 use super::{Groups, Kind, Part, Reconciler, Shared, Singles, options, read};
 use crate::api::scope::{MANAGED_BY, Scope};
 use crate::client::Leadership;
+use crate::controller::ObjectKey;
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Driver, Pools};
 use crate::queue::{self, Outcome};
@@ -105,7 +106,7 @@ pub(super) struct Rig<K: Kind> {
     pub(super) world: World,
     pub(super) answers: Answers,
     pub(super) reconciler: Reconciler<K>,
-    pub(super) queue: queue::Queue<String>,
+    pub(super) queue: queue::Queue<ObjectKey>,
 }
 
 impl<K: Sample> Rig<K> {

@@ -106,7 +106,7 @@ async fn an_attempt_of_an_earlier_process_is_repeated() {
         }},
     });
     let rig = rig_of(&["b", "c"], begun);
-    rig.resizer.recall_uncertain();
+    rig.resizer.recall_uncertain().await;
     assert_eq!(rig.modify().await, Outcome::Done);
     assert_eq!(rig.modify().await, Outcome::Done);
     assert_eq!(rig.calls(), ["b", "c"]);

@@ -1,0 +1,135 @@
+//! A bounded queue of events. Their namespaces take turns.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::Event;
+use crate::queue::Turns;
+
+/// The events, and the number of the last one.
+type Shared = Arc<Mutex<(Turns<Event>, u64)>>;
+
+/// Where events enter. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Inlet {
+    events: Shared,
+    /// One for each event in the queue.
+    places: mpsc::Sender<()>,
+}
+
+/// Where events leave.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    events: Shared,
+    places: mpsc::Receiver<()>,
+}
+
+/// Creates a queue for this many events.
+pub(super) fn queue(limit: usize) -> (Inlet, Outlet) {
+    let (events, (inlet, outlet)) = (Shared::default(), mpsc::channel(limit));
+    (Inlet { events: events.clone(), places: inlet }, Outlet { events, places: outlet })
+}
+
+impl Inlet {
+    /// Adds an event. Returns `false` if the queue is full, so that an event is lost: the last one of
+    /// the namespace with the most events.
+    pub(super) fn put(&self, event: Event) -> bool {
+        let mut shared = self.events.lock();
+        let (events, count) = &mut *shared;
+        let namespace = event.about.namespace.clone().unwrap_or_default();
+        let place = self.places.try_send(());
+        let enters = match &place {
+            Ok(()) => true,
+            Err(TrySendError::Full(())) => events.give_way(&namespace).is_some(),
+            Err(TrySendError::Closed(())) => false,
+        };
+        if enters {
+            *count += 1;
+            events.add(&namespace, *count, event);
+        }
+        place.is_ok()
+    }
+}
+
+impl Outlet {
+    /// Waits for the next event; `None` after the last one.
+    pub(super) async fn recv(&mut self) -> Option<Event> {
+        self.places.recv().await?;
+        self.events.lock().0.next()
+    }
+
+    /// The next event, if there is one.
+    pub(super) fn try_recv(&mut self) -> Option<Event> {
+        self.places.try_recv().ok()?;
+        self.events.lock().0.next()
+    }
+
+    /// Accepts no more events.
+    pub(super) fn close(&mut self) {
+        self.places.close();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// All events, in the order in which they entered.
+    #[cfg(test)]
+    pub(crate) fn drain(&mut self) -> Vec<Event> {
+        while self.places.try_recv().is_ok() {}
+        std::mem::take(&mut self.events.lock().0).in_order()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ObjectReference;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::client::events::Kind;
+
+    fn event(namespace: &str) -> Event {
+        Event {
+            about: ObjectReference {
+                namespace: Some(namespace.to_owned()),
+                ..ObjectReference::default()
+            },
+            kind: Kind::Warning,
+            reason: String::new(),
+            message: String::new(),
+            emitted: Instant::now(),
+            shared: false,
+        }
+    }
+
+    fn taken(outlet: &mut Outlet) -> String {
+        let taken = std::iter::from_fn(|| outlet.try_recv());
+        taken.filter_map(|event| event.about.namespace).collect()
+    }
+
+    #[test]
+    fn namespaces_take_turns_and_share_the_room() {
+        for (put, lost, expected) in [
+            ("aaab", 0, "abaa"),
+            // The flood of one namespace loses its own events.
+            ("aaaaaab", 3, "abaa"),
+            ("aaaabbbb", 4, "abab"),
+            ("aaaabc", 2, "abca"),
+            ("abcde", 1, "abcd"),
+        ] {
+            let (inlet, mut outlet) = queue(4);
+            let kept = put.chars().filter(|of| inlet.put(event(&of.to_string()))).count();
+            assert_eq!(put.len() - kept, lost, "{put}");
+            assert_eq!(outlet.len(), expected.len());
+            assert_eq!(taken(&mut outlet), expected, "{put}");
+            assert!(inlet.put(event("a")));
+            outlet.close();
+            assert!(!inlet.put(event("a")), "it is closed");
+            assert_eq!(taken(&mut outlet), "a");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What groups read, and what wakes them.
+
+use super::*;
+use crate::testing::{DRIVER, volume, with};
+
+fn group(name: &str, source: Value, more: Value) -> Value {
+    let group = json!({
+        "apiVersion": format!("{}/v1", names::GROUP_API), "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": name, "namespace": "team", "uid": name},
+        "spec": {"source": source},
+    });
+    with(group, more)
+}
+
+fn selector(app: &str) -> Value {
+    json!({"selector": {"matchLabels": {"app": app}}})
+}
+
+/// Adds a claim with this label, and its volume.
+fn claim(world: &World, name: &str, app: &str, more: &Value) {
+    let caches = &world.context.caches;
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "team", "uid": name, "labels": {"app": app}},
+        "spec": {"volumeName": name}, "status": {"phase": "Bound"},
+    });
+    world.add(&caches.claims(), with(claim, more));
+    let of = json!({"spec": {"claimRef": {"namespace": "team", "name": name, "uid": name}}});
+    world.add(&caches.volumes(), with(volume(name, DRIVER, name), of));
+}
+
+#[tokio::test]
+async fn a_bound_claim_wakes_the_groups_that_select_it() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    let groups = &controller.watches.groups;
+    let ready = json!({"status": {"readyToUse": true}});
+    let given = json!({"volumeGroupSnapshotContentName": "given"});
+    let near = json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Near"}]}});
+    for (name, source, more) in [
+        ("fits", selector("db"), json!({})),
+        ("other", selector("web"), json!({})),
+        ("all", json!({"selector": {}}), json!({})),
+        ("ready", selector("db"), ready),
+        ("given", given, json!({})),
+        ("wrong", near, json!({})),
+    ] {
+        world.add(groups, group(name, source, more));
+    }
+    claim(&world, "data", "db", &json!({}));
+    let key = Key::Claim("team".to_owned(), "data".to_owned());
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    let woken = ["all", "fits"].map(|name| Key::Group("team".to_owned(), name.to_owned()));
+    assert_eq!(controller.queue.ready_keys(), woken);
+}
+
+/// A group without a content reads the claims that it selects, up to the first that is not usable.
+#[tokio::test]
+async fn what_a_group_reads() {
+    let none = json!({});
+    let pending = json!({"spec": {"volumeName": null}, "status": {"phase": "Pending"}});
+    let deleted = json!({"metadata": {"deletionTimestamp": DELETED}});
+    let lost = json!({"spec": {"volumeName": "lost"}});
+    for (b, more, has_content, expected) in [
+        (&none, &none, false, "a b d"),
+        (&pending, &none, false, "b"),
+        (&lost, &none, false, "a b"),
+        (&none, &none, true, ""),
+        (&none, &deleted, false, ""),
+    ] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        for (name, app, more) in
+            [("a", "db", &none), ("b", "db", b), ("c", "web", &none), ("d", "db", &none)]
+        {
+            claim(&world, name, app, more);
+        }
+        let content = json!({
+            "apiVersion": format!("{}/v1", names::GROUP_API), "kind": "VolumeGroupSnapshotContent",
+            "metadata": {"name": names::group_content_name("g")},
+            "spec": {"volumeGroupSnapshotRef": {}, "deletionPolicy": "Delete", "driver": DRIVER,
+                "source": {"volumeHandles": ["a"]}},
+        });
+        if has_content {
+            world.add(&controller.watches.group_contents, content.clone());
+        }
+        // A group that is being deleted asks for its content.
+        world.api.put(content);
+        let group = crate::testing::read(group("g", selector("db"), more.clone()));
+        let facts = controller.watches.gather::<Groups>(&controller.kube, Arc::new(group)).await;
+        let claims = facts.expect("an answer").own.claims;
+        let read: Vec<_> = claims.iter().map(|(claim, _)| claim.name_any()).collect();
+        assert_eq!(read.join(" "), expected, "{b} {more} {has_content}");
+    }
+}

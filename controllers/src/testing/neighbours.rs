@@ -1,0 +1,371 @@
+//! A claim or snapshot beside many of another namespace, over the controllers of a node and of the
+//! leader, with an API server and a CSI driver in memory.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_memory_driver::Handlers;
+use hostloop_proto::csi;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{
+    DRIVER, FakeApi, Fault, World, affinity, connect, csi_node, node_scope, options, volume, with,
+};
+use crate::api::names::PROVISIONER;
+use crate::api::scope::{NODE_LABEL, SELECTED_NODE, Scope};
+use crate::cache::Caches;
+use crate::controller::Context;
+use crate::csi::Driver;
+use crate::csi::driver::{ControllerCapability, Service};
+use crate::{placement, provisioner, snapshot_controller, snapshotter};
+
+const NODE: &str = "n1";
+const KEY: &str = "t/node";
+/// How long the API server takes for each request.
+const LATENCY: Duration = Duration::from_millis(5);
+
+/// What a namespace's user makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// A claim that the leader places.
+    Immediate,
+    /// A claim with a selected node.
+    Selected,
+    /// A snapshot of a bound claim.
+    Snapshot,
+}
+
+const ALL: [Made; 3] = [Made::Immediate, Made::Selected, Made::Snapshot];
+
+/// The objects that are done, in order, as `namespace/name`.
+#[derive(Default)]
+struct Done {
+    order: Mutex<Vec<String>>,
+    known: Mutex<HashSet<String>>,
+    more: Notify,
+}
+
+impl Done {
+    fn add(&self, namespace: &str, name: &str) {
+        let object = format!("{namespace}/{name}");
+        if self.known.lock().insert(object.clone()) {
+            self.order.lock().push(object);
+            self.more.notify_one();
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.order.lock().len()
+    }
+
+    async fn has(&self, object: &str) {
+        while !self.known.lock().contains(object) {
+            self.more.notified().await;
+        }
+    }
+}
+
+/// The controllers, and what they are done with.
+struct Cluster {
+    api: FakeApi,
+    context: Context,
+    done: Arc<Done>,
+}
+
+fn driver() -> Driver {
+    let handlers = Handlers::default();
+    handlers.on(|request: csi::CreateVolumeRequest| {
+        let required = request.accessibility_requirements.unwrap_or_default();
+        let volume = csi::Volume {
+            volume_id: request.name,
+            accessible_topology: required.requisite.into_iter().take(1).collect(),
+            ..csi::Volume::default()
+        };
+        Ok(csi::CreateVolumeResponse { volume: Some(volume) })
+    });
+    handlers.on(|request: csi::CreateSnapshotRequest| {
+        let snapshot = csi::Snapshot {
+            snapshot_id: request.name,
+            source_volume_id: request.source_volume_id,
+            creation_time: Some(std::time::SystemTime::now().into()),
+            ready_to_use: true,
+            ..csi::Snapshot::default()
+        };
+        Ok(csi::CreateSnapshotResponse { snapshot: Some(snapshot) })
+    });
+    let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
+    let can =
+        [ControllerCapability::CreateDeleteVolume, ControllerCapability::CreateDeleteSnapshot];
+    Driver::with(connect(&handlers), DRIVER, &services, &can, &[])
+}
+
+impl Cluster {
+    fn begin() -> Cluster {
+        let world = World::new(&[]);
+        let api = world.api.clone();
+        let caches = Caches::new(api.client(), world.context.stop.clone());
+        let node = Context {
+            driver: Arc::new(driver()),
+            caches: Arc::new(caches),
+            scope: node_scope(NODE, KEY),
+            ..world.context
+        };
+        let caches = Arc::new(Caches::new(api.client(), node.stop.clone()));
+        let leader = Context { caches, scope: Scope::Leader, ..node.clone() };
+        let cluster = Cluster { api, context: node.clone(), done: Arc::default() };
+        cluster.fill();
+        cluster.api.fault(&[], "", None, Fault::Delay(LATENCY));
+        cluster.listen();
+        let place = placement::Options {
+            capacity: false,
+            attachments: false,
+            naming: options(),
+            table: None,
+            metrics: placement::Metrics::default(),
+        };
+        tokio::spawn(placement::run(leader.clone(), place, None));
+        let flags = options::<snapshot_controller::Options>();
+        let flags = snapshot_controller::Options { ensure_snapshot_crds: false, ..flags };
+        tokio::spawn(snapshot_controller::run(leader, flags, Default::default()));
+        tokio::spawn(provisioner::run(node.clone(), options(), Default::default()));
+        tokio::spawn(snapshotter::run(node, options()));
+        cluster
+    }
+
+    /// Makes the node, the classes, and for each namespace a bound claim to be snapshotted.
+    fn fill(&self) {
+        let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        self.api.put(json!({"kind": "Node", "metadata": {"name": NODE, "labels": {KEY: NODE}},
+            "status": ready}));
+        self.api.put(csi_node(NODE, DRIVER, KEY));
+        for (name, mode) in [("now", "Immediate"), ("late", "WaitForFirstConsumer")] {
+            self.api.put(json!({"kind": "StorageClass", "metadata": {"name": name},
+                "provisioner": DRIVER, "volumeBindingMode": mode}));
+        }
+        self.api.put(json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "fast"},
+            "apiVersion": "snapshot.storage.k8s.io/v1", "driver": DRIVER,
+            "deletionPolicy": "Delete"}));
+        self.api.put(json!({"kind": "VolumeGroupSnapshotClass", "metadata": {"name": "fast"},
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "driver": DRIVER,
+            "deletionPolicy": "Delete"}));
+        for namespace in ["a", "b"] {
+            let pv = format!("pv-{namespace}");
+            self.api.put(json!({"kind": "PersistentVolumeClaim",
+                "metadata": {"name": "data", "namespace": namespace, "uid": namespace,
+                    "labels": {NODE_LABEL: NODE}},
+                "spec": {"volumeName": pv}, "status": {"phase": "Bound"}}));
+            let claim = json!({"namespace": namespace, "name": "data", "uid": namespace});
+            let of = json!({"metadata": {"labels": {NODE_LABEL: NODE}}, "spec": {
+                "claimRef": claim, "nodeAffinity": affinity(KEY, &[NODE])}});
+            self.api.put(with(volume(&pv, DRIVER, &format!("vol-{namespace}")), of));
+        }
+    }
+
+    /// Notes volumes that are created, and snapshots that are ready.
+    fn listen(&self) {
+        let done = self.done.clone();
+        self.context.caches.volumes().on_change(move |change| {
+            if let Some(claim) = crate::api::pv::claim(change.object()) {
+                let name = claim.name.as_deref().unwrap_or_default();
+                done.add(claim.namespace.as_deref().unwrap_or_default(), name);
+            }
+        });
+        let done = self.done.clone();
+        self.context.caches.snapshots().on_change(move |change| {
+            let snapshot = change.object();
+            let status = snapshot.status.as_ref();
+            if status.is_some_and(|status| status.ready_to_use == Some(true)) {
+                done.add(&snapshot.namespace().unwrap_or_default(), &snapshot.name_any());
+            }
+        });
+    }
+
+    /// Makes a bound claim with a label in the namespace `a`.
+    fn add_claim(&self, name: &str, app: &str) {
+        let of = json!({"namespace": "a", "name": name, "uid": name});
+        let pv = format!("pv-{name}");
+        let more = json!({"spec": {"claimRef": of, "nodeAffinity": affinity(KEY, &[NODE])}});
+        self.api.put(with(volume(&pv, DRIVER, &format!("vol-{name}")), more));
+        self.api.put(json!({"kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "a", "uid": name, "labels": {"app": app}},
+            "spec": {"volumeName": pv}, "status": {"phase": "Bound"}}));
+    }
+
+    /// Makes a group of the claims with the label of its name.
+    fn add_group(&self, name: &str) {
+        self.api.put(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshot",
+            "metadata": {"name": name, "namespace": "a", "uid": name},
+            "spec": {"volumeGroupSnapshotClassName": "fast",
+                "source": {"selector": {"matchLabels": {"app": name}}}}}));
+    }
+
+    fn make(&self, made: Made, namespace: &str, name: &str) {
+        let uid = format!("{namespace}-{name}");
+        let created = Timestamp::now().to_string();
+        let metadata = json!({"name": name, "namespace": namespace, "uid": uid,
+            "creationTimestamp": created, "annotations": {PROVISIONER: DRIVER}});
+        let claim = |class: &str, more| {
+            let spec = json!({"storageClassName": class, "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}}});
+            let claim = json!({"kind": "PersistentVolumeClaim", "metadata": metadata.clone(),
+                "spec": spec, "status": {"phase": "Pending"}});
+            self.api.put(with(claim, json!({"metadata": more})));
+        };
+        match made {
+            Made::Immediate => claim("now", json!({})),
+            Made::Selected => claim(
+                "late",
+                json!({"annotations": {SELECTED_NODE: NODE}, "labels": {NODE_LABEL: NODE}}),
+            ),
+            Made::Snapshot => {
+                self.api.put(json!({"apiVersion": "snapshot.storage.k8s.io/v1",
+                    "kind": "VolumeSnapshot", "metadata": metadata,
+                    "spec": {"volumeSnapshotClassName": "fast",
+                        "source": {"persistentVolumeClaimName": "data"}}}));
+            }
+        }
+    }
+
+    /// Makes one for the namespace `b`, and waits until it is done. Returns how long it took, and how
+    /// many others were done meanwhile.
+    async fn one(&self, made: Made, name: &str) -> (Duration, usize) {
+        let (begun, before) = (Instant::now(), self.done.count());
+        self.make(made, "b", name);
+        self.done.has(&format!("b/{name}")).await;
+        (begun.elapsed(), self.done.count() - before - 1)
+    }
+
+    /// Makes this many for the namespace `a`, and waits until the controllers know them.
+    async fn many(&self, made: Made, number: usize) {
+        for number in 0..number {
+            self.make(made, "a", &format!("c{number}"));
+        }
+        let caches = &self.context.caches;
+        let known = || match made {
+            Made::Snapshot => caches.snapshots().each_in("a").count(),
+            _ => caches.claims().each_in("a").count() - 1,
+        };
+        while known() < number {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.context.stop.cancel();
+    }
+}
+
+/// What waits in each queue holds up another namespace's object by no more than what was under way.
+#[tokio::test(start_paused = true)]
+async fn one_is_done_before_the_many_of_another_namespace() {
+    const MANY: usize = 600;
+    // Each queue may be at work on so many for `a`, and has one more of `a` in its turn.
+    const UNDER_WAY: usize = 2 * 32;
+    for made in ALL {
+        let cluster = Cluster::begin();
+        cluster.one(made, "first").await;
+        cluster.many(made, MANY).await;
+        let (_, others) = cluster.one(made, "second").await;
+        assert!(others <= UNDER_WAY, "{made:?}: {others} others were done before it");
+        let left = MANY.saturating_sub(cluster.done.count());
+        assert!(left > UNDER_WAY, "{made:?}: {left} others wait");
+    }
+}
+
+/// How late a task runs that wants to run every millisecond, at worst.
+async fn watch_delays(worst: Arc<Mutex<Duration>>) {
+    const PAUSE: Duration = Duration::from_millis(1);
+    loop {
+        let begun = Instant::now();
+        tokio::time::sleep(PAUSE).await;
+        let late = begun.elapsed().saturating_sub(PAUSE);
+        let mut worst = worst.lock();
+        *worst = late.max(*worst);
+    }
+}
+
+/// Prints how long the groups of one namespace hold up everything else.
+#[test]
+#[ignore = "a benchmark: scripts/bench neighbours"]
+fn bench_groups() {
+    for (claims, groups) in [(1_500, 120), (15_000, 1_200)] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let cluster = Cluster::begin();
+            for number in 0..claims {
+                cluster.add_claim(&format!("d{number}"), &format!("g{}", number % groups));
+            }
+            let alone = cluster.one(Made::Snapshot, "alone").await.0;
+            while cluster.context.caches.claims().each_in("a").count() < claims {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let worst = Arc::new(Mutex::new(Duration::ZERO));
+            let watching = tokio::spawn(watch_delays(worst.clone()));
+            let begun = Instant::now();
+            for number in 0..groups {
+                cluster.add_group(&format!("g{number}"));
+            }
+            let beside = cluster.one(Made::Snapshot, "beside").await.0;
+            let contents = cluster.context.caches.group_contents();
+            while contents.all().len() < groups {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            watching.abort();
+            println!(
+                "{groups} groups beside {claims} claims: done after {:.1?}, a task was late by \
+                 {:.1?} at worst; a snapshot of another namespace took {beside:.1?}, alone \
+                 {alone:.1?}",
+                begun.elapsed(),
+                *worst.lock(),
+            );
+        });
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Prints how long one takes alone, and beside ten thousand of another namespace.
+#[test]
+#[ignore = "a benchmark: scripts/bench neighbours"]
+fn bench() {
+    let wanted = std::env::var("HOSTLOOP_NEIGHBOURS").ok().and_then(|text| text.parse().ok());
+    let many: usize = wanted.unwrap_or(10_000);
+    let mut ratios = HashMap::new();
+    for made in ALL {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let cluster = Cluster::begin();
+            cluster.one(made, "first").await;
+            let (mut alone, mut beside, mut others) = (Vec::new(), Vec::new(), Vec::new());
+            for run in 0..15 {
+                alone.push(cluster.one(made, &format!("alone-{run}")).await.0);
+            }
+            cluster.many(made, many).await;
+            for run in 0..15 {
+                let (took, meanwhile) = cluster.one(made, &format!("beside-{run}")).await;
+                beside.push(took);
+                others.push(meanwhile);
+            }
+            let left = many.saturating_sub(cluster.done.count() - 31);
+            let (alone, beside) = (median(alone), median(beside));
+            let ratio = beside.as_secs_f64() / alone.as_secs_f64();
+            println!(
+                "{made:?}: alone {alone:.1?}, beside {many} {beside:.1?}: {ratio:.2} times; {left} \
+                 others left, {others:?} done meanwhile"
+            );
+            ratios.insert(format!("{made:?}"), ratio);
+        });
+    }
+}
