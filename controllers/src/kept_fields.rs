@@ -22,7 +22,7 @@ use crate::snapshots::content::{ContentKeys, GROUP, GROUP_HANDLE, SINGLE};
 /// The most bytes of an object that a user of a namespace can write: 1,000 of the largest take
 /// 16 MiB. A claim usually takes 2 KiB.
 const OF_USER: usize = 16 * 1024;
-/// A pod keeps little besides the names of its volumes and claims, up to 300 of each.
+/// A pod keeps little besides the names of its volumes and claims, 200 of each or so.
 const OF_POD: usize = 64 * 1024;
 /// Objects that only controllers, nodes and administrators write.
 const OF_CLUSTER: usize = 256 * 1024;

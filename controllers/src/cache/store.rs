@@ -42,6 +42,9 @@ type Key = Arc<str>;
 /// Sorts before every character of a name, so objects are ordered by namespace.
 const BETWEEN: char = '\0';
 
+/// How many objects that are too large are logged at a time: a user can make any number of them.
+const LOGGED: usize = 100;
+
 /// A change of one object.
 #[derive(Clone, Debug)]
 pub enum Change<K> {
@@ -367,7 +370,7 @@ impl<K: Resource> State<K> {
     /// Forgets an object that is too large, except that there is one.
     fn leave_out(&mut self, key: Key) {
         self.delete(&key);
-        if self.left_out.insert(key.clone()) {
+        if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
                 kind = %K::kind(&()), namespace, name,

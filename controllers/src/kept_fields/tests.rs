@@ -175,7 +175,20 @@ fn what_is_kept_of_an_object_is_bounded() {
     let labels: Value =
         (0..5_000).map(|i| (format!("l{i}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
     let many = |one: Value| Value::from(vec![one; 20_000]);
+    let usual: Value = (0..50)
+        .map(|i| (format!("{i}.{}", "k".repeat(60)), json!("v".repeat(63))))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let claims = |number| -> Value {
+        let volume = |i| {
+            json!({"name": format!("data-{i}"),
+                                "persistentVolumeClaim": {"claimName": format!("data-of-app-{i}")}})
+        };
+        (0..number).map(volume).collect()
+    };
     for (plural, part, is_left_out) in [
+        ("persistentvolumeclaims", json!({"metadata": {"labels": usual}}), false),
+        ("pods", json!({"spec": {"volumes": claims(200)}}), false),
         ("persistentvolumeclaims", json!({"metadata": {"annotations": {"a": long}}}), false),
         (
             "persistentvolumeclaims",

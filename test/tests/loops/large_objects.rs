@@ -3,12 +3,12 @@
 
 use futures::StreamExt;
 use hostloop_test::child;
+use hostloop_test::front::FrontSpec;
 use hostloop_test::front::objects::{self, Place};
 use hostloop_test::machine;
 use serde_json::{Map, Value, json};
 
 use crate::Rig;
-use hostloop_test::front::FrontSpec;
 
 /// The API server allows 256 KiB of annotations.
 const ANNOTATIONS: usize = 200_000;
@@ -90,12 +90,6 @@ async fn a_user_cannot_take_the_controllers_memory() {
     rig.kill_controllers();
     let namespace = format!("{}-flood", rig.name);
     rig.objects.namespace(&namespace).await;
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
-                         "metadata": {"name": "default", "namespace": namespace}});
-    let at = Place::of_object(&account);
-    if rig.objects.get(&at).await.is_none() {
-        rig.create(account).await;
-    }
     let flood = flood(&namespace, &rig.nodes[0]);
     let places: Vec<Place> = flood.iter().map(Place::of_object).collect();
     let writes = futures::stream::iter(flood);
