@@ -1,4 +1,4 @@
-//! The largest objects that a user of one namespace can write, by the thousand. The controllers
+//! The largest objects that a user of one namespace can write, by the hundred. The controllers
 //! must start, serve the others, and stay within the memory that the manifest allows.
 
 use futures::StreamExt;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::Rig;
 
 /// The API server allows 256 KiB of annotations.
-const ANNOTATIONS: usize = 200_000;
+const ANNOTATIONS: usize = 240_000;
 
 /// Objects that the user writes at a time.
 const AT_A_TIME: usize = 24;
@@ -65,10 +65,10 @@ fn flood(namespace: &str, node: &str) -> Vec<Value> {
         let selector = json!({"spec": {"source": {"selector": {"matchLabels": selector}}}});
         objects::with(plain, selector)
     };
-    let claims = (0..1_200).map(|i| claim(format!("a{i}"), annotated(i)));
-    let claims = claims.chain((0..150).map(|i| claim(format!("l{i}"), labelled(i))));
-    let others = (0..150).map(snapshot).chain((0..150).map(group));
-    let pods = (0..50).map(|i| pod(namespace, &format!("p{i}"), node, i));
+    let claims = (0..500).map(|i| claim(format!("a{i}"), annotated(i)));
+    let claims = claims.chain((0..60).map(|i| claim(format!("l{i}"), labelled(i))));
+    let others = (0..60).map(snapshot).chain((0..60).map(group));
+    let pods = (0..20).map(|i| pod(namespace, &format!("p{i}"), node, i));
     claims.chain(others).chain(pods).collect()
 }
 
@@ -98,7 +98,7 @@ async fn a_user_cannot_take_the_controllers_memory() {
     rig.start_controllers();
     rig.bound_claim("data", json!({})).await;
     // Changes arrive through the watches.
-    let changes = futures::stream::iter(&places[..200]);
+    let changes = futures::stream::iter(&places[..60]);
     let change = json!({"metadata": {"annotations": {"changed": "yes"}}});
     changes
         .for_each_concurrent(AT_A_TIME, |at| async {
