@@ -146,7 +146,7 @@ fn what_is_too_large_is_only_named() {
         ("a text within the limit", large(500), false),
         ("a text beyond it", large(5_000), true),
         ("many small values", many.clone(), true),
-        ("fields that nobody reads", unread, false),
+        ("fields that no controller reads", unread, false),
     ] {
         let list =
             json!({"items": [thing("a", json!({})), thing("b", change), thing("c", json!({}))]});
