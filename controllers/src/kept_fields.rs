@@ -24,6 +24,8 @@ use crate::snapshots::content::{ContentKeys, GROUP, GROUP_HANDLE, SINGLE};
 const OF_USER: usize = 16 * 1024;
 /// A pod keeps little besides the names of its volumes and claims, 200 of each or so.
 const OF_POD: usize = 64 * 1024;
+/// CSI allows 4 KiB of secrets in a call.
+const OF_SECRET: usize = 64 * 1024;
 /// Objects that only controllers, nodes and administrators write.
 const OF_CLUSTER: usize = 256 * 1024;
 /// A content of a group names each of its volumes and snapshots.
@@ -152,6 +154,12 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
             ("maximumVolumeSize", Whole),
         ],
         max: OF_USER,
+        blank: "",
+    },
+    KeptFields {
+        plural: "secrets",
+        members: &[metadata!(), ("data", Whole)],
+        max: OF_SECRET,
         blank: "",
     },
     KeptFields {

@@ -420,8 +420,8 @@ fn known<K: Resource>(object: K) -> kube::Result<K> {
         return Ok(object);
     }
     let message = format!(
-        "the {} is too large for its labels, finalizers, spec and status to be kept in memory: \
-         make it smaller",
+        "the {} is too large to be kept in memory: make its labels, finalizers, data, spec or \
+         status smaller",
         K::kind(&())
     );
     let refused = Status::failure(&message, "RequestEntityTooLarge").with_code(413);

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -160,12 +160,13 @@ fn an_object_that_is_left_out_is_read() {
     check::<Node>();
     check::<CSINode>();
     check::<CSIStorageCapacity>();
+    check::<Secret>();
     check::<VolumeAttachment>();
     check::<VolumeSnapshot>();
     check::<VolumeSnapshotContent>();
     check::<VolumeGroupSnapshot>();
     check::<VolumeGroupSnapshotContent>();
-    assert_eq!(KEPT_FIELDS.len(), 11, "a kind is missing here");
+    assert_eq!(KEPT_FIELDS.len(), 12, "a kind is missing here");
 }
 
 /// The largest objects that a user of a namespace can write, by each of their parts.
@@ -223,6 +224,12 @@ fn what_is_kept_of_an_object_is_bounded() {
             json!({"metadata": {"annotations": {"a": long}, "labels": labels}}),
             false,
         ),
+        (
+            "secrets",
+            json!({"metadata": {"annotations": {"a": long}}, "data": {"k": "dg=="}}),
+            false,
+        ),
+        ("secrets", json!({"data": {"key": long}}), true),
         ("volumesnapshots", json!({"status": {"error": {"message": long}}}), true),
         (
             "volumegroupsnapshots",
