@@ -15,6 +15,7 @@ pub mod controller;
 pub mod csi;
 pub mod flags;
 pub mod health;
+mod kept_fields;
 pub mod liveness;
 pub mod manager;
 pub mod metrics;

@@ -21,6 +21,7 @@ use crate::client::{Events, Kube};
 use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::DriverError;
+use crate::kept_fields::KEPT_FIELDS;
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::registrar::lost::Registration;
@@ -152,7 +153,7 @@ async fn begin_loops(
     }
     let metrics = view.common().clone();
     let kubeconfig = setup.args.api.kubeconfig.as_deref();
-    let client = connect(kubeconfig, metrics.clone()).await?;
+    let client = connect(kubeconfig, metrics.clone(), KEPT_FIELDS).await?;
     let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
     let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
     if let Some(labels) = setup.labels.clone() {

@@ -121,6 +121,8 @@ struct Provisioner {
     timeout: Duration,
     /// The wait before a failed write of a PersistentVolume is repeated.
     retry: Duration,
+    /// Held while all annotations of a claim are read, which may be large.
+    one_large_read: tokio::sync::Mutex<()>,
     identity: String,
     in_flight: InFlight,
     /// Removes source finalizers. `None` if every node runs a provisioner: then the leader does it
@@ -187,6 +189,7 @@ impl Provisioner {
         Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,
+            one_large_read: tokio::sync::Mutex::default(),
             identity: volume::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
             in_flight: InFlight::default(),

@@ -3,17 +3,20 @@
 
 use std::sync::Arc;
 
+use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Store};
 use crate::client::events::{Event, Outlet};
+use crate::client::kube::trimmed;
 use crate::client::{Events, Kube, Leadership, Resource};
 use crate::controller::Context;
 use crate::controller::context::Common;
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, Service};
 use crate::flags;
+use crate::kept_fields::KEPT_FIELDS;
 use crate::metrics::Metrics;
 
 mod driver;
@@ -39,6 +42,11 @@ pub(crate) fn parse<T: clap::Args>(flags: &[&str]) -> T {
     T::from_arg_matches(&matches).expect("valid flags")
 }
 
+/// A client of the server that drops what controllers do not read, as that of a process does.
+pub(crate) fn client(api: &FakeApi) -> Client {
+    trimmed(api.client(), KEPT_FIELDS)
+}
+
 /// The surroundings of a controller under test.
 pub(crate) struct World {
     pub(crate) api: FakeApi,
@@ -58,7 +66,7 @@ impl World {
         let driver = Driver::with(script.serve(), DRIVER, &services, capabilities, &[]);
         let context = Context {
             driver: Arc::new(driver),
-            kube: Kube::new(api.client(), None, metrics.clone(), "test"),
+            kube: Kube::new(client(&api), None, metrics.clone(), "test"),
             caches: Arc::new(Caches::unwatched()),
             events: sender,
             metrics,
@@ -76,7 +84,7 @@ impl World {
     /// Stores an object in the server and in a cache.
     pub(crate) fn add<K: Resource>(&self, watch: &Store<K>, object: serde_json::Value) {
         let stored = self.api.put(object);
-        watch.apply_write(read(stored));
+        watch.apply_write(kept(stored));
     }
 
     /// The events since the last look.

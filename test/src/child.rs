@@ -110,6 +110,16 @@ impl Drop for Program {
     }
 }
 
+/// A size of a running process in KiB, from `/proc`: `VmRSS` is what is resident now, and `VmHWM`
+/// the most that has been.
+pub fn memory_kib(pid: u32, size: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.expect("the process is running");
+    let line = status.lines().find_map(|line| line.strip_prefix(size)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.expect("/proc says how much memory the process has")
+}
+
 /// Gives a program no input, and this file for its output and errors.
 pub fn log_to(command: &mut Command, log: File) {
     let output = log.try_clone().expect("a file can be opened twice");

@@ -204,13 +204,9 @@ impl Driver {
         }
     }
 
-    /// Resident memory in KiB, from `/proc`.
+    /// Resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
-            .expect("the driver is running");
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-        let number = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
-        number.expect("/proc says how much is resident")
+        child::memory_kib(self.pid(), "VmRSS")
     }
 
     /// The driver's whole log.

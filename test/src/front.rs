@@ -138,6 +138,11 @@ impl Front {
         self.pod.kill();
     }
 
+    /// The process ID of the controllers. Panics if they do not run.
+    pub fn pid(&self) -> u32 {
+        self.pod.pid().expect("the controllers run")
+    }
+
     /// The log of the controllers.
     pub fn log(&self) -> String {
         self.pod.log()

@@ -32,6 +32,13 @@ pub(crate) const SNAPSHOT_FINALIZER: &str =
 /// source.
 pub(crate) const ALLOW_MODE_CHANGE: &str =
     "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+/// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
+pub(crate) const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+/// Annotation of a claim: kubelet has nothing to expand.
+pub(crate) const NODE_EXPANSION_NOT_REQUIRED: &str =
+    "volume.kubernetes.io/node-expansion-not-required";
+/// Annotation of an attachment: the driver's node ID, for detaching after the CSINode is gone.
+pub(crate) const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 /// Volume attribute: the identity of the process that created the volume.
 pub(crate) const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 /// The API group of snapshots.

@@ -45,6 +45,13 @@ pub(crate) type Variable<'a> = (&'a str, &'a str, bool);
 
 const ANNOTATION: (&str, &str) = ("pvc.annotations['", "']");
 
+/// The keys of the annotations that a template names.
+pub(crate) fn annotation_keys(template: &str) -> impl Iterator<Item = &str> {
+    let tokens = template.split('$').skip(1).map(|after| token(after).0);
+    let (before, after) = ANNOTATION;
+    tokens.filter_map(move |token| token.strip_prefix(before)?.strip_suffix(after))
+}
+
 impl<'a> Variables<'a> {
     fn value(&self, token: &str, in_namespace: bool) -> Option<&'a str> {
         let fits = |&&(name, _, everywhere): &&Variable<'_>| {
@@ -231,6 +238,20 @@ fn is_part(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn annotations_that_templates_name() {
+        for (template, expected) in [
+            ("${pvc.annotations['team/key']}", &["team/key"][..]),
+            ("a-${pvc.annotations['b']}-${pvc.name}-${pvc.annotations['c']}", &["b", "c"]),
+            ("${pvc.name}-$x", &[]),
+            ("pvc.annotations['a']", &[]),
+            ("${pvc.annotations['a'", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(annotation_keys(template).collect::<Vec<_>>(), expected, "{template}");
+        }
+    }
     use crate::testing::check_result;
 
     #[test]

@@ -9,13 +9,11 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::attachment::{expected_name, is_expected_name};
+use crate::api::names::NODE_ID;
 use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
 use crate::cache::Change;
 use crate::client::Resource;
-
-/// The annotation that stores the driver's node ID, for detaching after the CSINode is gone.
-pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@
 //! A watch may select only a part of the objects ([`Selector`]). A missing object may then still
 //! exist, and a reported deletion may only mean that the object left the selection. Decisions that
 //! depend on an object's absence ask the API server ([`Kube::find`](crate::client::Kube::find)).
+//! The same holds for an object that is too large to be kept: the store has none of it but the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::client::kube::Resource;
+use crate::client::kube::{Resource, is_left_out};
 
 mod accepted;
 mod compress;
@@ -40,6 +41,9 @@ type Key = Arc<str>;
 
 /// Sorts before every character of a name, so objects are ordered by namespace.
 const BETWEEN: char = '\0';
+
+/// How many objects that are too large are logged at a time: a user can make any number of them.
+const LOGGED: usize = 100;
 
 /// A change of one object.
 #[derive(Clone, Debug)]
@@ -101,6 +105,8 @@ struct State<K> {
     selector: Selector,
     /// True once a list of all objects is complete: a missing object does not exist.
     whole: bool,
+    /// The keys of the objects that are too large to be kept.
+    left_out: BTreeSet<Key>,
 }
 
 struct Inner<K> {
@@ -154,6 +160,7 @@ impl<K: Resource> Store<K> {
             listing: None,
             selector: Selector::all(),
             whole: true,
+            left_out: BTreeSet::new(),
         };
         let inner = Inner {
             state: Mutex::new(state),
@@ -228,7 +235,8 @@ impl<K: Resource> Store<K> {
 
     /// True if the store lists all objects of the kind, so a missing object does not exist.
     pub fn is_whole(&self) -> bool {
-        self.lock().whole
+        let state = self.lock();
+        state.whole && state.left_out.is_empty()
     }
 
     /// Switches to this selector. Known objects stay until the next list is complete.
@@ -310,6 +318,11 @@ impl<K: Resource> Store<K> {
                 if let Some(listing) = &mut state.listing {
                     listing.insert(key.clone());
                 }
+                if is_left_out(&object) {
+                    state.leave_out(key);
+                    return;
+                }
+                state.left_out.remove(&key);
                 let known = state.objects.get(&key).map(StoredObject::version);
                 // The controller's own write may already be in the store when the watch reports the
                 // same version or an older one.
@@ -321,6 +334,7 @@ impl<K: Resource> Store<K> {
             Event::Delete(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
+                state.left_out.remove(&key);
                 // An object with the same name may already be in the store: its writer adds it
                 // before the watch reports this deletion.
                 let known = state.objects.get(&key).map(|known| known.get().uid());
@@ -344,6 +358,7 @@ impl<K: Resource> Store<K> {
                 for key in gone {
                     state.delete(&key);
                 }
+                state.left_out.retain(|key| listed.contains(key));
                 state.whole = state.selector.is_all();
                 drop(state);
                 self.inner.synced.send_replace(true);
@@ -357,8 +372,20 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> State<K> {
+    /// Forgets an object that is too large, except that there is one.
+    fn leave_out(&mut self, key: Key) {
+        self.delete(&key);
+        if self.left_out.insert(key.clone()) && self.left_out.len() <= LOGGED {
+            let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
+            tracing::warn!(
+                kind = %K::kind(&()), namespace, name,
+                "an object is too large to be kept in memory: nothing is done for it"
+            );
+        }
+    }
+
     fn apply(&mut self, key: Key, mut object: K) {
-        // Managed fields are never read, and they are often half of an object.
+        // They are never read, and often half of an object. Most kinds come without them.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);

@@ -134,8 +134,12 @@ impl Rig {
 
     fn new(site: &Site, scope: Scope, options: Options) -> Self {
         let mut world = World::new(&[]);
-        world.context.kube =
-            Kube::new(site.api.client(), None, world.context.metrics.clone(), "test");
+        world.context.kube = Kube::new(
+            crate::testing::client(&site.api),
+            None,
+            world.context.metrics.clone(),
+            "test",
+        );
         world.context.driver = Arc::new(site.driver());
         if scope.node().is_some() {
             let pools = || vec!["p2".to_owned(), "p1".to_owned()];

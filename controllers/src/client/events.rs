@@ -144,6 +144,8 @@ impl Events {
 
 fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Event {
     let reason = reason.to_owned();
+    // Events wait in the queue, and the sender remembers them.
+    let message = send::cut(&message);
     Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
 }
 

@@ -16,7 +16,10 @@ use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    Api, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, Request,
+};
+use kube::core::Status;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -31,10 +34,16 @@ mod client;
 mod discovery;
 mod limit;
 mod list;
+mod trim;
 
 pub(crate) use bytes_received::is_watch;
-pub use client::{ClientError, connect};
+pub use client::ClientError;
+pub(crate) use client::connect;
 pub use limit::Limit;
+use trim::TrimTo;
+pub(crate) use trim::{Keep, KeptFields, is_left_out};
+#[cfg(test)]
+pub(crate) use trim::{trimmed, trimmed_object};
 
 /// The API server's whole message for a JSON patch that does not apply, because a `test` fails or a
 /// path is missing. The message for an invalid object names the object and the field.
@@ -258,7 +267,25 @@ impl Kube {
     ) -> Result<Option<K>, ApiError> {
         let api = K::api(self.client.clone(), namespace);
         let call = Call::new::<K>("get", namespace, name);
-        unless_gone(self.timely(call, api.get(name)).await)
+        unless_gone(self.timely(call, async { known(api.get(name).await?) }).await)
+    }
+
+    /// Reads other fields of an object than those that are usually kept.
+    pub(crate) async fn get_fields<K: Resource>(
+        &self,
+        namespace: &str,
+        name: &str,
+        fields: &'static KeptFields,
+    ) -> Result<Option<K>, ApiError> {
+        let api = K::api(self.client.clone(), namespace);
+        let call = Call::new::<K>("get", namespace, name);
+        let sent = async {
+            let request = Request::new(api.resource_url()).get(name, &GetParams::default());
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            request.extensions_mut().insert(TrimTo(fields));
+            known(self.client.request::<K>(request).await?)
+        };
+        unless_gone(self.timely(call, sent).await)
     }
 
     /// Creates an object with the name in its metadata.
@@ -269,7 +296,7 @@ impl Kube {
         let call = Call::new::<K>("create", &namespace, &name.unwrap_or_default());
         let params =
             PostParams { field_manager: Some(self.manager.to_string()), ..PostParams::default() };
-        self.timely(call, api.create(&params, object)).await
+        self.timely(call, async { known(api.create(&params, object).await?) }).await
     }
 
     /// Applies a JSON merge patch to an object. Include `metadata.resourceVersion` if the patch
@@ -325,9 +352,12 @@ impl Kube {
             PatchParams { field_manager: Some(self.manager.to_string()), ..PatchParams::default() };
         let call = Call::new::<K>("patch", &namespace, &name);
         match subresource {
-            None => self.timely(call, api.patch(&name, &params, patch)).await,
+            None => {
+                self.timely(call, async { known(api.patch(&name, &params, patch).await?) }).await
+            }
             Some(part) => {
-                self.timely(call, api.patch_subresource(part, &name, &params, patch)).await
+                let patched = api.patch_subresource(part, &name, &params, patch);
+                self.timely(call, async { known(patched.await?) }).await
             }
         }
     }
@@ -384,9 +414,49 @@ impl Kube {
     }
 }
 
+/// Refuses an object of which only the name is known.
+fn known<K: Resource>(object: K) -> kube::Result<K> {
+    if !is_left_out(&object) {
+        return Ok(object);
+    }
+    let message = format!(
+        "the {} is too large to be kept in memory: make its labels, finalizers, data, spec or \
+         status smaller",
+        K::kind(&())
+    );
+    let refused = Status::failure(&message, "RequestEntityTooLarge").with_code(413);
+    Err(kube::Error::Api(refused.boxed()))
+}
+
 #[cfg(test)]
 mod tests {
+    use kube::api::PartialObjectMeta;
+
     use super::*;
+    use crate::testing::{DRIVER, World, volume, with};
+
+    /// A volume of which nothing is known must not pass for one without a handle.
+    #[tokio::test]
+    async fn an_object_that_is_too_large_is_refused() {
+        let world = World::new(&[]);
+        let kube = &world.context.kube;
+        world.api.put(volume("small", DRIVER, "h"));
+        assert!(kube.each::<PersistentVolume>(drop).await.is_ok());
+        let finalizers = vec!["example.com/f"; 100_000];
+        let large = json!({"metadata": {"finalizers": finalizers}});
+        world.api.put(with(volume("large", DRIVER, "h"), large));
+        let refused = |error: ApiError| {
+            let text = error.to_string();
+            assert!(matches!(error, ApiError::Rejected { code: 413, .. }), "{text}");
+            assert!(text.contains("too large"), "{text}");
+        };
+        refused(kube.get::<PersistentVolume>("", "large").await.expect_err("a refusal"));
+        refused(kube.each::<PersistentVolume>(drop).await.expect_err("a refusal"));
+        let mut names = Vec::new();
+        let take = |volume: PartialObjectMeta<PersistentVolume>| names.push(volume.name_any());
+        kube.each_metadata(take).await.expect("names");
+        assert_eq!(names, ["large", "small"]);
+    }
 
     #[test]
     fn errors_by_status() {

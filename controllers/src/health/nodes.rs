@@ -1,6 +1,6 @@
 //! Emits events on claims if their pods run on a node that is down.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,9 @@ struct Down {
     reported: Option<Vec<ObjectReference>>,
 }
 
+/// Claims by namespace and name.
+type Claims = BTreeMap<(String, String), ObjectReference>;
+
 /// A change of a node's state.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
@@ -56,15 +59,15 @@ pub(super) async fn run(context: &Context) {
         for change in decide(&mut known, &seen, Instant::now()) {
             match change {
                 Change::Failed(node) => {
-                    let pods = match pods_on(context, &node).await {
-                        Ok(pods) => pods,
+                    let bound = bound(volumes.each(), &context.driver.name);
+                    let claims = match used_on(context, &node, bound).await {
+                        Ok(claims) => claims,
                         // The next check finds the node failed again.
                         Err(error) => {
                             tracing::warn!(node, %error, "cannot list the pods of a failed node");
                             continue;
                         }
                     };
-                    let claims = in_use(&pods, volumes.each(), &context.driver.name);
                     let message =
                         format!("Node {node}, on which pods use the volume, is not ready");
                     emit(context, EventKind::Warning, "NodeFailed", &claims, &message);
@@ -81,12 +84,17 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// The pods on this node. They are listed when they are needed: a cluster has many pods, and nodes
-/// rarely fail.
-async fn pods_on(context: &Context, node: &str) -> Result<Vec<Pod>, ApiError> {
-    let mut pods = Vec::new();
-    context.kube.list_by_field(&format!("spec.nodeName={node}"), |pod| pods.push(pod)).await?;
-    Ok(pods)
+/// Of these claims, those that pods on this node use. The pods are listed when they are needed: a
+/// cluster has many, and nodes rarely fail.
+async fn used_on(
+    context: &Context,
+    node: &str,
+    mut unused: Claims,
+) -> Result<Vec<ObjectReference>, ApiError> {
+    let mut used = Vec::new();
+    let take = |pod: Pod| used.extend(take_used(&mut unused, &pod));
+    context.kube.list_by_field(&format!("spec.nodeName={node}"), take).await?;
+    Ok(used)
 }
 
 fn emit(
@@ -125,17 +133,18 @@ fn decide(
     changes
 }
 
-/// Claims on the driver's volumes that these pods use.
-fn in_use(
-    pods: &[Pod],
-    volumes: impl IntoIterator<Item = Arc<PersistentVolume>>,
-    driver: &str,
-) -> Vec<ObjectReference> {
-    let used: BTreeSet<(String, String)> = pods.iter().flat_map(pvc::of_pod).collect();
+/// The claims that are bound to the driver's volumes.
+fn bound(volumes: impl IntoIterator<Item = Arc<PersistentVolume>>, driver: &str) -> Claims {
     let bound = volumes.into_iter().filter_map(|volume| Volume::bound(&volume, driver));
-    let claims = bound.map(|volume| volume.claim);
     let name = |part: &Option<String>| part.clone().unwrap_or_default();
-    claims.filter(|claim| used.contains(&(name(&claim.namespace), name(&claim.name)))).collect()
+    bound
+        .map(|volume| ((name(&volume.claim.namespace), name(&volume.claim.name)), volume.claim))
+        .collect()
+}
+
+/// Takes the claims that a pod uses from `unused`.
+fn take_used(unused: &mut Claims, pod: &Pod) -> impl Iterator<Item = ObjectReference> {
+    pvc::of_pod(pod).filter_map(|claim| unused.remove(&claim))
 }
 
 #[cfg(test)]
@@ -219,8 +228,10 @@ mod tests {
         ] {
             let pods = volumes_of_pods.into_iter().map(|volumes| read(pod("p", "a", volumes)));
             let pods: Vec<Pod> = pods.collect();
-            let claims = in_use(&pods, volumes.clone(), "d");
-            let found: Vec<_> = claims.into_iter().map(|claim| claim.name.unwrap()).collect();
+            let mut unused = bound(volumes.clone(), "d");
+            let claims =
+                pods.iter().flat_map(|pod| take_used(&mut unused, pod).collect::<Vec<_>>());
+            let found: Vec<_> = claims.map(|claim| claim.name.unwrap()).collect();
             assert_eq!(found, expected);
         }
     }

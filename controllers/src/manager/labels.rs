@@ -91,7 +91,7 @@ mod tests {
     use crate::testing::{FakeApi, Fault};
 
     fn kube(api: &FakeApi) -> Kube {
-        Kube::new(api.client(), None, Arc::new(Metrics::default()), "test")
+        Kube::new(crate::testing::client(api), None, Arc::new(Metrics::default()), "test")
     }
 
     fn node(labels: Value) -> Value {

@@ -1,6 +1,7 @@
 //! Collects the inputs of the decision about one claim, from the caches. Where a cache miss proves
 //! nothing, it asks the API server.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -10,13 +11,18 @@ use kube::ResourceExt;
 
 use crate::api::pvc::{self, DataSource};
 use crate::api::scope::Scope;
+use crate::api::secret_template::annotation_keys;
 use crate::api::topology::NodeTopology;
 use crate::client::ApiError;
+use crate::kept_fields::CLAIM_ANNOTATIONS;
 use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
 use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Rules};
 use super::source::SourceObjects;
+
+/// Characters of an annotation that count: a secret's name has at most 253.
+const MAX_ANNOTATION: usize = 300;
 
 impl Provisioner {
     pub(super) fn rules(&self) -> Rules<'_> {
@@ -68,8 +74,38 @@ impl Provisioner {
         facts.wait = self.in_flight.wait(uid, class.metadata.uid.as_ref());
         if facts.last.is_none() && pvc::is_due(claim, class, context) {
             facts.has_volume = self.has_volume(claim).await?;
+            if !facts.has_volume {
+                facts.claim = self.with_annotations(claim, class).await?;
+            }
         }
         Ok(facts)
+    }
+
+    /// Adds the annotations that the class's templates name to a claim. Caches have only those that
+    /// no template decides on.
+    async fn with_annotations(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        class: &StorageClass,
+    ) -> Result<Arc<PersistentVolumeClaim>, ApiError> {
+        let parameters = class.parameters.iter().flatten();
+        let keys: BTreeSet<_> = parameters.flat_map(|(_, value)| annotation_keys(value)).collect();
+        if keys.is_empty() {
+            return Ok(claim.clone());
+        }
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let _one = self.one_large_read.lock().await;
+        let now = self.kube.get_fields(&namespace, &name, &CLAIM_ANNOTATIONS).await?;
+        let now = now.filter(|now: &PersistentVolumeClaim| now.uid() == claim.uid());
+        let mut annotated = PersistentVolumeClaim::clone(claim);
+        for (key, value) in now.and_then(|now| now.metadata.annotations).unwrap_or_default() {
+            if keys.contains(key.as_str()) {
+                // No longer text can be a secret's name.
+                let value = value.chars().take(MAX_ANNOTATION).collect();
+                annotated.annotations_mut().insert(key, value);
+            }
+        }
+        Ok(Arc::new(annotated))
     }
 
     async fn class_of(

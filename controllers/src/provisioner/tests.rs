@@ -337,6 +337,26 @@ async fn secrets_are_sent_and_masked_in_messages() {
     assert_eq!(rig.driver.state().created[0].secrets["word"], "open sesame");
 }
 
+/// Caches have no annotations but the known ones, so those that a template names are read.
+#[tokio::test]
+async fn a_secret_is_named_by_an_annotation_of_the_claim() {
+    for (secret, outcome) in [("key", Outcome::Done), ("other", Outcome::Failed)] {
+        let rig = central();
+        let annotations = json!({"team/key": secret, "team/text": "x".repeat(200_000)});
+        let claim = claim_value(None, &Value::Null);
+        rig.put_claim(&testing::with(claim, json!({"metadata": {"annotations": annotations}})));
+        rig.class(
+            "c-3",
+            json!({"csi.storage.k8s.io/provisioner-secret-name": "${pvc.annotations['team/key']}",
+                   "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"}),
+        );
+        rig.put_secret();
+        assert_eq!(rig.work().await, outcome, "{secret}");
+        let cached = rig.world.context.caches.claims().get_in("shop", "data").expect("the claim");
+        assert_eq!(cached.annotations().len(), 1, "only who provisions it");
+    }
+}
+
 /// This process loses its lead while it reads the secret. The new leader then makes the call.
 #[tokio::test(start_paused = true)]
 async fn without_the_lead_no_call_is_made() {

@@ -193,7 +193,7 @@ mod tests {
             node: "n1".to_owned(),
             segments: segments(),
             health: health.clone(),
-            kube: Kube::new(api.client(), None, metrics, "test"),
+            kube: Kube::new(crate::testing::client(&api), None, metrics, "test"),
             events,
         };
         api.put(node(json!({"zone": "a"})));

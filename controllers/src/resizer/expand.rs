@@ -19,14 +19,10 @@ use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
 use super::{Key, ResizeError, Resizer, Users, lacks_room, outcome_of, too_early};
+use crate::api::names::{NODE_EXPANSION_NOT_REQUIRED, PRE_RESIZE_CAPACITY};
 use crate::api::{pv, pvc, quantity};
 use crate::csi::{Call, Class, Freed, class};
 use crate::queue::Outcome;
-
-/// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
-const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
-/// Annotation of a claim: kubelet has nothing to expand.
-const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 
 /// The result of an expansion.
 struct Expanded {

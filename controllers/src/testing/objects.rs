@@ -9,10 +9,24 @@ use serde_json::{Value, json};
 
 use super::DRIVER;
 use crate::api::scope::Scope;
+use crate::client::Resource;
+use crate::client::kube::trimmed_object;
+use crate::kept_fields::KEPT_FIELDS;
 
 /// Reads an object of a kind.
 pub(crate) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object of the kind")
+}
+
+/// An object as controllers get it from the API server.
+pub(crate) fn kept<K: Resource>(value: Value) -> K {
+    match KEPT_FIELDS.iter().find(|kind| kind.plural == K::plural(&())) {
+        None => read(value),
+        Some(kind) => {
+            let json = trimmed_object(kind, value.to_string().as_bytes());
+            serde_json::from_slice(&json).expect("an object of the kind")
+        }
+    }
 }
 
 /// Compares a result with the expected one, or its error with a part of the expected message.

@@ -9,6 +9,7 @@ mod electing;
 mod failing;
 mod gone;
 mod groups;
+mod large_objects;
 mod modifying;
 mod older;
 mod places;

@@ -58,7 +58,7 @@ async fn a_node_is_shown_its_own() {
     let api = FakeApi::with_snapshots();
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
-    let caches = Caches::of_node(api.client(), stop, "n1");
+    let caches = Caches::of_node(crate::testing::client(&api), stop, "n1");
     caches.claims().synced().await;
     caches.volumes().synced().await;
     caches.pods().synced().await;
@@ -104,7 +104,7 @@ async fn watches_become_wider_and_narrower() {
     api.put(claim("bare", None));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
-    let caches = Caches::of_node(api.client(), stop, "n1");
+    let caches = Caches::of_node(crate::testing::client(&api), stop, "n1");
     let claims = caches.claims();
     let gone = Arc::new(Mutex::new(Vec::new()));
     let list = gone.clone();
@@ -139,7 +139,7 @@ async fn watches_become_wider_and_narrower() {
 async fn what_is_not_in_sight_is_asked_for() {
     let api = FakeApi::with_snapshots();
     api.put(claim("theirs", Some("n2")));
-    let kube = Kube::new(api.client(), None, Arc::default(), "test");
+    let kube = Kube::new(crate::testing::client(&api), None, Arc::default(), "test");
     for (watch_scope, found) in [(WatchScope::Narrow, true), (WatchScope::Whole, false)] {
         let caches = Caches::unwatched();
         let claims = caches.claims();
@@ -175,7 +175,7 @@ async fn parts_that_see_everything_share_what_they_see() {
     api.put(claim("first", Some("n2")));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
-    let caches = Caches::of_node(api.client(), stop, "n1");
+    let caches = Caches::of_node(crate::testing::client(&api), stop, "n1");
     let (one, other) = (caches.wide(), caches.wide());
     let claims = one.caches().claims();
     let of_one = reported(&claims);
@@ -218,7 +218,7 @@ async fn only_required_kinds_are_trouble() {
     }
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
-    let caches = Caches::new(api.client(), stop);
+    let caches = Caches::new(crate::testing::client(&api), stop);
     let (groups, volumes) = (caches.group_contents(), caches.volumes());
     while groups.trouble().is_none() || volumes.trouble().is_none() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;

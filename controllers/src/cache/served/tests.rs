@@ -99,10 +99,10 @@ fn one_line_says_what_is_off() {
 /// Caches of an API server, and the task that follows its kinds.
 fn caches(api: &FakeApi, stop: &CancellationToken) -> Caches {
     let served = Served::of(&ALL);
-    let kube = Kube::new(api.client(), None, Arc::default(), "test");
+    let kube = Kube::new(crate::testing::client(api), None, Arc::default(), "test");
     let (followed, stopped) = (served.clone(), stop.clone());
     tokio::spawn(async move { stopped.run_until_cancelled(followed.follow(&kube)).await });
-    Caches::new(api.client(), stop.clone()).serving(served)
+    Caches::new(crate::testing::client(api), stop.clone()).serving(served)
 }
 
 async fn soon<T>(what: &str, done: impl Future<Output = T>) -> T {

@@ -340,3 +340,37 @@ fn objects_of_one_name_differ_by_uid() {
     let expected = ["new first", "gone first", "new second", "changed second", "gone second"];
     assert_eq!(*reported.lock(), expected);
 }
+
+/// A volume of which the client passes on only the name, because it is too large.
+fn left_out(name: &str, version: u64) -> PersistentVolume {
+    crate::testing::kept(json!({"metadata": {
+        "name": name, "resourceVersion": version.to_string(), "uid": "u",
+        "finalizers": vec!["example.com/f"; 100_000],
+    }}))
+}
+
+#[test]
+fn an_object_that_is_too_large_is_not_taken_for_a_missing_one() {
+    let small = |version: u64| -> PersistentVolume {
+        let metadata = json!({"name": "a", "resourceVersion": version.to_string(), "uid": "u"});
+        crate::testing::kept(json!({ "metadata": metadata }))
+    };
+    let watch = Store::new();
+    let deleted = record(&watch, |change| matches!(change, Change::Deleted(_)));
+    watch.take(Event::Init);
+    watch.take(Event::InitApply(left_out("a", 1)));
+    watch.take(Event::InitDone);
+    assert!(watch.is_synced() && !watch.is_whole() && watch.get("a").is_none());
+    watch.take(Event::Apply(small(2)));
+    assert!(watch.is_whole() && watch.get("a").is_some(), "it is small by now");
+    watch.take(Event::Apply(left_out("a", 3)));
+    assert!(!watch.is_whole() && watch.get("a").is_none(), "it is too large again");
+    assert_eq!(*deleted.lock(), [false, true]);
+    watch.take(Event::Delete(left_out("a", 4)));
+    assert!(watch.is_whole(), "it is deleted");
+    watch.take(Event::Apply(left_out("b", 5)));
+    assert!(!watch.is_whole());
+    watch.take(Event::Init);
+    watch.take(Event::InitDone);
+    assert!(watch.is_whole(), "it is missing in a new list");
+}

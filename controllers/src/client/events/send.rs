@@ -221,7 +221,7 @@ impl Sender {
             },
             involved_object: event.about.clone(),
             reason: Some(event.reason.clone()),
-            message: Some(cut(&event.message)),
+            message: Some(event.message.clone()),
             type_: Some(
                 match event.kind {
                     Kind::Normal => "Normal",
@@ -260,7 +260,8 @@ fn sameness(event: &Event) -> Sameness {
     (about.uid.clone(), name, event.kind, event.reason.clone(), event.message.clone())
 }
 
-fn cut(message: &str) -> String {
+/// The beginning of a message: the API server takes no longer one.
+pub(super) fn cut(message: &str) -> String {
     if message.len() <= MAX_MESSAGE {
         return message.to_owned();
     }

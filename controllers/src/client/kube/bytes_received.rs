@@ -56,7 +56,11 @@ where
 }
 
 /// Returns the resource and the verb of a request.
-fn asked<'a>(method: &str, path: &'a str, query: Option<&str>) -> (&'a str, &'static str) {
+pub(super) fn asked<'a>(
+    method: &str,
+    path: &'a str,
+    query: Option<&str>,
+) -> (&'a str, &'static str) {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     // `api/v1` or `apis/group/version`.
     match parts.next() {

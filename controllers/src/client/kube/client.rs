@@ -14,6 +14,7 @@ use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::bytes_received::Received;
+use super::trim::{KeptFields, Trim};
 use crate::metrics::Metrics;
 
 type Answer = Response<hyper::body::Incoming>;
@@ -38,29 +39,31 @@ pub enum ClientError {
 /// to half a MiB each, and received data stays in pieces of them.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// Creates a client that counts the bytes the server sends. By default, the pod's service account
+/// Creates a client that counts the bytes the server sends, and drops what is not in `kept` of the
+/// kinds that are. By default, the pod's service account
 /// or the user's own kubeconfig applies.
 ///
 /// The client connects on the first request, so success proves nothing about the server. It never
 /// retries: its callers have queues and deadlines for that.
-pub async fn connect(
+pub(crate) async fn connect(
     kubeconfig: Option<&Path>,
     metrics: Arc<Metrics>,
+    kept: &'static [KeptFields],
 ) -> Result<Client, ClientError> {
-    Ok(client(config(kubeconfig).await?, &Received(metrics))?)
+    Ok(client(config(kubeconfig).await?, &Received(metrics), &Trim(kept))?)
 }
 
 /// Leaves proxies and credential plugins to kube's own client.
-fn client(config: Config, counted: &Received) -> Result<Client, kube::Error> {
+fn client(config: Config, counted: &Received, trim: &Trim) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         let builder = ClientBuilder::try_from(config)?;
-        return Ok(builder.with_layer(counted).build());
+        return Ok(builder.with_layer(counted).with_layer(trim).build());
     }
     let service = config.extra_headers_layer()?.layer(connections(&config)?);
     let service = option_layer(config.auth_layer()?).layer(service);
     let service = config.base_uri_layer().layer(service);
     let builder = ClientBuilder::new(service, config.default_namespace);
-    Ok(builder.with_layer(counted).build())
+    Ok(builder.with_layer(counted).with_layer(trim).build())
 }
 
 /// Builds the connections as kube does, with two differences. They limit the buffer size, which

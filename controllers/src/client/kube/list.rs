@@ -4,15 +4,19 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::core::ObjectList;
 
-use super::{ApiError, Call, Kube, Resource};
+use super::{ApiError, Call, Kube, Resource, known};
 
 /// Objects in one page.
 const PAGE: u32 = 500;
 
 impl Kube {
-    /// Passes every object of a kind to `take`.
+    /// Passes every object of a kind to `take`. Fails if one of them is too large to be known.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
+        let page = async |api: &Api<K>, params: &ListParams| {
+            let page = api.list(params).await?;
+            let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
+            Ok(ObjectList { items: known?, ..page })
+        };
         self.pages(ListParams::default(), usize::MAX, page, take).await?;
         Ok(())
     }
@@ -28,7 +32,7 @@ impl Kube {
     }
 
     /// Gives the objects with these labels to `take`, of all namespaces and of at most this many
-    /// pages. False if there are more.
+    /// pages. Of an object that is too large, only the name is known. False if there are more.
     pub async fn list<K: Resource>(
         &self,
         labels: &str,
@@ -43,7 +47,8 @@ impl Kube {
         self.pages(ListParams::default().labels(labels), pages, page, take).await
     }
 
-    /// Gives the objects with this value of a field (`name=value`) to `take`, of all namespaces.
+    /// Gives the objects with this value of a field (`name=value`) to `take`, of all namespaces. Of
+    /// an object that is too large, only the name is known.
     pub async fn list_by_field<K: Resource>(
         &self,
         field: &str,

@@ -146,7 +146,8 @@ async fn single_snapshots_do_not_wait_for_groups() {
     world.api.hide("volumegroupsnapshotclasses", 404);
     answers.single(Ok(snapshot(true)));
     let mut context = world.context.clone();
-    context.caches = Arc::new(Caches::new(world.api.client(), context.stop.clone()));
+    context.caches =
+        Arc::new(Caches::new(crate::testing::client(&world.api), context.stop.clone()));
     let running = tokio::spawn(run(context.clone(), options()));
     let is_ready = || {
         let content = world.api.get("volumesnapshotcontents/c");

@@ -186,3 +186,13 @@ fn long_messages_are_cut_between_characters() {
     let long = "ä".repeat(600);
     assert!(cut(&long).len() <= MAX_MESSAGE && cut(&long).ends_with('…'));
 }
+
+/// What waits in the queue is cut already, and so is what the sender remembers.
+#[tokio::test]
+async fn a_long_message_does_not_wait() {
+    let (events, mut waiting) = Events::collected(Arc::default());
+    let about = ObjectReference::default();
+    events.emit(about, Kind::Warning, "Failed", "x".repeat(200_000));
+    let event = waiting.recv().await.expect("an event");
+    assert_eq!(event.message.len(), MAX_MESSAGE);
+}
