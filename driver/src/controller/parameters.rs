@@ -21,6 +21,10 @@ pub const METADATA: &str = "csi.storage.k8s.io/";
 /// The parameter that names the pool of a class.
 pub const POOL: &str = "pool";
 
+/// The parameter with which an administrator allows a filesystem from the bytes of a block device.
+/// The driver's manifest names it, so that provisioners can pass on an administrator's annotation.
+pub const ALLOW_VOLUME_MODE_CHANGE: &str = "allowVolumeModeChange";
+
 /// The maximum size of a parameter map, in bytes (CSI, "Size Limits").
 const MAX_MAP: usize = 4096;
 
@@ -39,6 +43,8 @@ pub struct Class {
     pub mkfs_options: Vec<String>,
     /// The volume settings of the class.
     pub changes: Changes,
+    /// A filesystem may be mounted that users of a block device wrote.
+    pub allow_volume_mode_change: bool,
 }
 
 impl Class {
@@ -132,6 +138,10 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
             }
             "mkfsOptions" => {
                 class.mkfs_options = words(value).map_err(|why| invalid(field(), why))?;
+            }
+            ALLOW_VOLUME_MODE_CHANGE => {
+                class.allow_volume_mode_change =
+                    boolean(value).map_err(|why| invalid(field(), why))?;
             }
             _ => match class.changes.set(key, value) {
                 Some(set) => set.map_err(|why| invalid(field(), why))?,

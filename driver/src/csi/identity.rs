@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
+use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
+
+use crate::controller::parameters::ALLOW_VOLUME_MODE_CHANGE;
 
 /// Plugin services that every configuration has.
 pub const ALWAYS: [service::Type; 2] =
@@ -32,6 +35,7 @@ impl Identity {
             ("build", env!("CARGO_PKG_VERSION")),
             ("csi", "1.13.0"),
             ("license", env!("CARGO_PKG_LICENSE")),
+            (MODE_CHANGE_PARAMETER, ALLOW_VOLUME_MODE_CHANGE),
         ];
         csi::GetPluginInfoResponse {
             name: self.name.clone(),
