@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
 use crate::storage::{Provisioning, Settings};
@@ -20,10 +21,6 @@ pub use shell_split::words;
 pub const METADATA: &str = "csi.storage.k8s.io/";
 /// The parameter that names the pool of a class.
 pub const POOL: &str = "pool";
-
-/// The parameter with which an administrator allows a filesystem from the bytes of a block device.
-/// The driver's manifest names it, so that provisioners can pass on an administrator's annotation.
-pub const ALLOW_VOLUME_MODE_CHANGE: &str = "allowVolumeModeChange";
 
 /// The maximum size of a parameter map, in bytes (CSI, "Size Limits").
 const MAX_MAP: usize = 4096;

@@ -8,7 +8,9 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
 use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
 
-use crate::controller::parameters::ALLOW_VOLUME_MODE_CHANGE;
+/// The class parameter with which an administrator allows a filesystem from the bytes of a block
+/// device. The manifest names it, so that a provisioner can pass on an administrator's annotation.
+pub const ALLOW_VOLUME_MODE_CHANGE: &str = "allowVolumeModeChange";
 
 /// Plugin services that every configuration has.
 pub const ALWAYS: [service::Type; 2] =

@@ -1,10 +1,10 @@
 //! Finds the source of a copied volume.
 
 use super::super::capability::CapabilitySet;
-use super::super::parameters::ALLOW_VOLUME_MODE_CHANGE;
 use super::super::{Controller, Result};
 use super::create_request::SourceRef;
 use crate::csi::capability::carried_fs;
+use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{Invalid, invalid};
 use crate::kernel::FsType;
 use crate::storage::{Format, Provisioning, Source, VolumeHandle, VolumeRecord};
@@ -42,9 +42,9 @@ impl ContentSource {
             (_, Some(asked)) if self.raw && !allow_volume_mode_change => Err(invalid(
                 "volume_content_source",
                 format!(
-                    "is of a block device, whose users can write any {asked}: it is mounted only if \
-                     an administrator allows it, by the parameter {ALLOW_VOLUME_MODE_CHANGE}: \
-                     \"true\" of the class, or for hostloop's provisioner by the \
+                    "is of a block device, and its users can write any {asked} to it: request a block \
+                     device, or have an administrator allow a filesystem, by the class parameter \
+                     {ALLOW_VOLUME_MODE_CHANGE}: \"true\", or for hostloop's provisioner by the \
                      VolumeSnapshotContent's annotation \
                      snapshot.storage.kubernetes.io/allow-volume-mode-change: \"true\""
                 ),
