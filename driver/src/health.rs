@@ -129,6 +129,8 @@ pub(crate) struct VolumeFacts {
     pub(crate) issues: Vec<Issue>,
     /// Errors that the mounted filesystem reports.
     pub(crate) errors: Option<String>,
+    /// The names of mount options that it is mounted with and that no class may set.
+    pub(crate) refused_options: Vec<String>,
     /// How the mounted filesystem is smaller than its device, and why.
     pub(crate) smaller: Option<String>,
     /// Maximum duration of a freeze.
@@ -151,6 +153,14 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     }
     if let Some(smaller) = &facts.smaller {
         all.push(condition(Degraded, "FilesystemSmaller", smaller));
+    }
+    if !facts.refused_options.is_empty() {
+        let message = format!(
+            "it is mounted with options that no class may set any more: {}; remove them from the \
+             mountOptions of its PersistentVolume and of its class",
+            facts.refused_options.join(", ")
+        );
+        all.push(condition(Degraded, "MountOptionsRefused", message));
     }
     // A thick volume has its space in the pool, but maybe not below.
     let full = match facts.provisioning {

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+mod allowed_mount_options;
 pub mod error;
 mod ext4_layout;
 pub mod extents;
@@ -26,11 +27,14 @@ mod mkfs_options;
 mod mount_flags;
 mod mount_words;
 pub mod mountinfo;
+mod option_value;
 pub mod reflink_support;
 pub mod shared_dir;
 mod shared_table;
 pub(crate) mod under_way;
 
+pub use allowed_mount_options::check_mount_options;
+pub(crate) use allowed_mount_options::{LABELS, refused_mount_options};
 pub use error::{Error, Result};
 pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};
 pub(crate) use loop_device::loop_names;

@@ -17,6 +17,7 @@ pub mod csi {
 }
 
 pub mod calls;
+pub mod manifest;
 pub mod status_details;
 
 /// How the kubelet learns of a plugin on its node.

@@ -44,3 +44,27 @@ pub const MKFS_OPTIONS: &[(&str, &str)] = &[
     ("btrfs", "-retc"),
     ("btrfs", "-d raid0 loop0"),
 ];
+
+/// Mount options of a class, by filesystem, that reach other devices or files, show what was never
+/// written completely, or stop the node.
+pub const MOUNT_OPTIONS: &[(&str, &str)] = &[
+    ("xfs", "rtdev=/dev/sda"),
+    ("xfs", "logdev=/dev/loop0"),
+    ("xfs", "noatime,rtdev=/dev/sda"),
+    ("xfs", "norecovery"),
+    ("btrfs", "device=/dev/sda"),
+    ("btrfs", "degraded"),
+    ("btrfs", "rescue=all"),
+    ("btrfs", "subvol=../../etc"),
+    ("btrfs", "fatal_errors=panic"),
+    ("ext4", "journal_path=/dev/sda"),
+    ("ext4", "journal_dev=2049"),
+    ("ext4", "usrjquota=aquota.user"),
+    ("ext4", "source=/dev/sda"),
+    ("ext4", "warn_on_error"),
+    ("ext4", "noload"),
+    ("ext4", "bind"),
+    ("ext4", "loop=/dev/loop0"),
+    ("ext4", "context=\"u:r:t:s0,journal_path=/dev/sda\""),
+    ("ext4", "x-a=\"b,journal_path=/dev/sda,c=\""),
+];

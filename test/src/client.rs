@@ -160,6 +160,13 @@ pub fn mounted(fs: &str, mode: Mode) -> csi::VolumeCapability {
     capability(AccessType::Mount(mount), mode)
 }
 
+/// A capability to mount with these options for a single writer.
+pub fn flagged(fs: &str, options: &str) -> csi::VolumeCapability {
+    let mount_flags = vec![options.to_owned()];
+    let mount = MountVolume { fs_type: fs.to_owned(), mount_flags, ..Default::default() };
+    capability(AccessType::Mount(mount), Mode::SingleNodeWriter)
+}
+
 /// A capability to use the raw device, with the mode.
 pub fn raw_block(mode: Mode) -> csi::VolumeCapability {
     capability(AccessType::Block(BlockVolume {}), mode)

@@ -37,6 +37,12 @@ pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
+/// The volume mode. Without one, a volume has the default.
+pub(crate) fn volume_mode(volume: &PersistentVolume) -> &str {
+    let mode = volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
+    mode.unwrap_or(pvc::FILESYSTEM)
+}
+
 pub(crate) fn phase(volume: &PersistentVolume) -> Option<&str> {
     volume.status.as_ref()?.phase.as_deref()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hostloop_proto::csi;
+use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
 use tokio_util::sync::CancellationToken;
 
 use crate::csi::{Csi, Failure};
@@ -28,6 +29,9 @@ pub struct Driver {
     pub name: String,
     /// The version from `GetPluginInfo`.
     pub version: String,
+    /// The class parameter that lets a filesystem be made from the bytes of a block device, if the
+    /// driver refuses that without it.
+    pub mode_change_parameter: Option<String>,
     services: BTreeSet<i32>,
     controller: BTreeSet<i32>,
     group: BTreeSet<i32>,
@@ -62,6 +66,7 @@ impl Driver {
             csi,
             name: info.name,
             version: info.vendor_version,
+            mode_change_parameter: info.manifest.get(MODE_CHANGE_PARAMETER).cloned(),
             services,
             controller: BTreeSet::new(),
             group: BTreeSet::new(),
@@ -84,6 +89,7 @@ impl Driver {
             name: name.to_owned(),
             // A driver with built-in capabilities is from the same build.
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode_change_parameter: None,
             services: services.iter().map(|one| *one as i32).collect(),
             controller: controller.iter().map(|one| *one as i32).collect(),
             group: group.iter().map(|one| *one as i32).collect(),

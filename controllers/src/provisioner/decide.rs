@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi::{
-    CapacityRange, CreateVolumeRequest, TopologyRequirement, VolumeCapability, VolumeContentSource,
+    CapacityRange, CreateVolumeRequest, TopologyRequirement, VolumeCapability,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
@@ -24,7 +24,7 @@ use super::Options;
 use super::access::{self, VolumeMode};
 use super::error::Error;
 use super::secrets::{self, SecretPurpose, TemplateVars};
-use super::source::{self, SourceObjects, Target};
+use super::source::{self, Source, SourceObjects, Target};
 
 /// Provisioning flags and capabilities that decisions depend on.
 #[derive(Clone, Debug)]
@@ -174,9 +174,7 @@ fn create(
     let found = source::content_source(target, &draft.source, &inputs.source);
     let (source, protects_source) = match (found, last) {
         // The running call reads the source, which stays protected even while it is being deleted.
-        (Err(_), Some(last)) if last.draft.source == draft.source => {
-            (last.request.volume_content_source.clone(), false)
-        }
+        (Err(_), Some(last)) if last.draft.source == draft.source => (last.source.clone(), false),
         (found, _) => (found?, true),
     };
     let (topology, made_from) = match rules.driver.has_topology() {
@@ -277,6 +275,7 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
+    pub(crate) source: Source,
     /// The request without secrets: they are read right before the call.
     pub(crate) request: CreateVolumeRequest,
     pub(crate) secrets: Secrets,
@@ -285,7 +284,7 @@ pub(crate) struct Plan {
 /// References that are resolved for a draft.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) source: Option<VolumeContentSource>,
+    pub(crate) source: Source,
     pub(crate) topology: Option<TopologyRequirement>,
     pub(crate) attributes: Option<Arc<VolumeAttributesClass>>,
 }
@@ -385,17 +384,22 @@ pub(crate) fn finish(
     if settings.extra_metadata {
         parameters.extend(pvc::names(&draft.claim, &draft.name));
     }
+    if let (true, VolumeMode::Filesystem { .. }, Some(parameter)) =
+        (found.source.may_change_mode, &draft.volume_mode, &driver.mode_change_parameter)
+    {
+        parameters.insert(parameter.clone(), "true".to_owned());
+    }
     let request = CreateVolumeRequest {
         name: draft.name.clone(),
         capacity_range: Some(CapacityRange { required_bytes: draft.size, limit_bytes: 0 }),
         volume_capabilities: draft.capabilities.clone(),
         parameters,
         secrets: BTreeMap::new(),
-        volume_content_source: found.source,
+        volume_content_source: found.source.content.clone(),
         accessibility_requirements: found.topology,
         mutable_parameters: mutable(&draft, found.attributes.as_deref(), &driver.name)?,
     };
-    Ok(Plan { draft, request, secrets })
+    Ok(Plan { draft, source: found.source, request, secrets })
 }
 
 fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<Secrets, Error> {

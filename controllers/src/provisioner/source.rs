@@ -12,6 +12,7 @@ use crate::client::Resource;
 use crate::controller::content_owner;
 use crate::controller::owner::{Ownership, owner};
 use crate::csi::Pools;
+use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use crate::api::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER};
@@ -35,6 +36,13 @@ pub(crate) enum SourceError {
     Small { what: String, requested: String, needed: String },
     #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]
     Mode { what: String, requested: String, has: String, advice: &'static str },
+    #[error(
+        "spec.volumeMode is Filesystem, but VolumeSnapshotContent {content} of {what} does not say \
+         (spec.sourceVolumeMode) that it is of a filesystem: use volumeMode Block, or have an \
+         administrator who trusts the data annotate the VolumeSnapshotContent with \
+         snapshot.storage.kubernetes.io/allow-volume-mode-change=true"
+    )]
+    UnknownMode { what: String, content: String },
 }
 
 impl SourceError {
@@ -75,6 +83,42 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// True if an administrator allows another volume mode than that of the source. Only
+    /// administrators write contents, which are in no namespace.
+    fn allows_mode_change(&self, content: &VolumeSnapshotContent) -> bool {
+        let annotation = content.annotations().get(ALLOW_MODE_CHANGE);
+        !self.prevent_mode_change || annotation.is_some_and(|text| boolean::parse(text) == Ok(true))
+    }
+
+    /// Checks the volume mode of a snapshot. The kernel trusts a filesystem that it mounts, so none
+    /// comes from the bytes of a block device without an administrator's word.
+    ///
+    /// A content that a controller made may lack the mode: the volume's object was gone by then, and
+    /// users can bring that about. One that an administrator made of a snapshot may lack it, too.
+    fn may_have_mode(
+        &self,
+        what: &str,
+        content: &VolumeSnapshotContent,
+    ) -> Result<(), SourceError> {
+        let requested = pvc::volume_mode(self.claim);
+        let view = content.view();
+        let by_hand = view.given.is_some() && !view.is_member && view.group.is_none();
+        match content.spec.source_volume_mode.as_deref() {
+            _ if self.allows_mode_change(content) => Ok(()),
+            Some(has) if has != requested => Err(SourceError::Mode {
+                what: what.to_owned(),
+                requested: requested.to_owned(),
+                has: has.to_owned(),
+                advice: "use the same mode, or have the VolumeSnapshotContent annotated with \
+                         snapshot.storage.kubernetes.io/allow-volume-mode-change=true",
+            }),
+            None if requested == pvc::FILESYSTEM && !by_hand => {
+                Err(SourceError::UnknownMode { what: what.to_owned(), content: content.name_any() })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     fn must_hold(&self, what: &str, needed: i64) -> Result<(), SourceError> {
         if self.size >= needed {
             return Ok(());
@@ -87,21 +131,32 @@ impl Target<'_> {
     }
 }
 
-/// Builds the source of a CreateVolume request from the objects, or rejects them.
+/// A source that a volume can be made from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Source {
+    /// The source in the CreateVolume request; `None` for an empty volume.
+    pub(crate) content: Option<VolumeContentSource>,
+    /// True if an administrator allows a filesystem from it even if users wrote it to a block device.
+    pub(crate) may_change_mode: bool,
+}
+
+/// Finds the source of a volume from the objects, or rejects them.
 pub(crate) fn content_source(
     target: Target<'_>,
     source: &DataSource,
     found: &SourceObjects,
-) -> Result<Option<VolumeContentSource>, SourceError> {
+) -> Result<Source, SourceError> {
+    let content = found.content.as_deref();
     match source {
-        DataSource::Nothing | DataSource::Other(_) => Ok(None),
-        DataSource::Snapshot(name) => {
-            let (snapshot, content) = (found.snapshot.as_deref(), found.content.as_deref());
-            from_snapshot(target, name, snapshot, content).map(Some)
-        }
+        DataSource::Nothing | DataSource::Other(_) => Ok(Source::default()),
+        DataSource::Snapshot(name) => Ok(Source {
+            content: Some(from_snapshot(target, name, found.snapshot.as_deref(), content)?),
+            may_change_mode: content.is_some_and(|content| target.allows_mode_change(content)),
+        }),
         DataSource::Claim(name) => {
             let (claim, volume) = (found.claim.as_deref(), found.volume.as_deref());
-            from_claim(target, name, claim, volume).map(Some)
+            let content = Some(from_claim(target, name, claim, volume)?);
+            Ok(Source { content, may_change_mode: false })
         }
     }
 }
@@ -168,19 +223,7 @@ fn from_snapshot(
         let needed = quantity::bytes(size).ok_or_else(|| unfit("the restoreSize is not a size"))?;
         target.must_hold(&what, needed)?;
     }
-    let requested = pvc::volume_mode(target.claim);
-    let has = content.spec.source_volume_mode.as_deref().filter(|has| *has != requested);
-    let allowed = content.annotations().get(ALLOW_MODE_CHANGE);
-    let allowed = allowed.is_some_and(|text| boolean::parse(text) == Ok(true));
-    if let Some(has) = has.filter(|_| target.prevent_mode_change && !allowed) {
-        return Err(SourceError::Mode {
-            what,
-            requested: requested.to_owned(),
-            has: has.to_owned(),
-            advice: "use the same mode, or have the VolumeSnapshotContent annotated with \
-                     snapshot.storage.kubernetes.io/allow-volume-mode-change=true",
-        });
-    }
+    target.may_have_mode(&what, content)?;
     let source = SnapshotSource { snapshot_id };
     Ok(VolumeContentSource { r#type: Some(Type::Snapshot(source)) })
 }
@@ -236,7 +279,7 @@ fn from_claim(
         return Err(unfit(&format!("PersistentVolume {bound} is not Bound yet")));
     }
     let requested = pvc::volume_mode(target.claim);
-    let has = spec.volume_mode.as_deref().unwrap_or(pvc::FILESYSTEM);
+    let has = pv::volume_mode(volume);
     if has != requested {
         return Err(SourceError::Mode {
             what,

@@ -115,6 +115,7 @@ impl Rig {
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {"name": "content"},
             "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
+                     "sourceVolumeMode": "Filesystem",
                      "volumeSnapshotRef": {"name": "snap", "namespace": "shop", "uid": "s"}},
             "status": {"snapshotHandle": "handle-of-snap"},
         }));

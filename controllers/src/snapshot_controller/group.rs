@@ -27,6 +27,7 @@ use crate::snapshots::{
 
 mod claim_labels;
 mod members;
+mod source_modes;
 
 pub(super) use claim_labels::ClaimLabels;
 use members::Member;
@@ -342,7 +343,8 @@ fn new_content(
     let handles = volumes.iter().map(|volume| decide::handle_of::<Groups>(class, volume));
     let handles = handles.collect::<Result<_, _>>()?;
     let node = node(facts, &volumes)?;
-    let (metadata, reference) = decide::new_content(facts, class, node)?;
+    let (mut metadata, reference) = decide::new_content(facts, class, node)?;
+    source_modes::note(&mut metadata, &volumes);
     let spec = VolumeGroupSnapshotContentSpec {
         volume_group_snapshot_ref: reference,
         deletion_policy: class.deletion_policy,

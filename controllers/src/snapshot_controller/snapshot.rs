@@ -383,14 +383,13 @@ fn new_content(
     let nodes = facts.nodes.as_ref();
     let node = nodes.and_then(|nodes| node_of(volume, nodes));
     let (metadata, reference) = decide::new_content(facts, class, node)?;
-    let volume_spec = volume.spec.as_ref();
     let spec = VolumeSnapshotContentSpec {
         volume_snapshot_ref: reference,
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),
         volume_snapshot_class_name: class.metadata.name.clone(),
         source: ContentSource { volume_handle: Some(handle), snapshot_handle: None },
-        source_volume_mode: volume_spec.and_then(|spec| spec.volume_mode.clone()),
+        source_volume_mode: Some(pv::volume_mode(volume).to_owned()),
     };
     Ok(VolumeSnapshotContent { metadata, spec, status: None })
 }

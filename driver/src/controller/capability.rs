@@ -4,7 +4,7 @@ use hostloop_proto::csi;
 
 use crate::csi::capability::Asked;
 use crate::csi::validate::{CapabilityRules, Invalid, invalid};
-use crate::kernel::FsType;
+use crate::kernel::{FsType, check_mount_options};
 use crate::storage::{Access, Capability};
 
 /// The capabilities of one request. All use a raw block volume, or all use one filesystem.
@@ -65,6 +65,17 @@ impl CapabilitySet {
     /// The filesystem; `None` for a raw block volume or an empty list.
     pub(super) fn fs(&self) -> Option<FsType> {
         self.all.iter().find_map(|c| c.access.fs())
+    }
+
+    /// Checks the mount options against those that a class may set. Volumes that exist are mounted
+    /// with others, too: an earlier version accepted them, or an administrator wrote them into the
+    /// PersistentVolume.
+    pub(super) fn check_mount_options(&self, field: &str) -> Result<(), Invalid> {
+        self.all.iter().enumerate().try_for_each(|(i, capability)| match &capability.access {
+            Access::Mount { fs, flags, .. } => check_mount_options(*fs, flags)
+                .map_err(|why| invalid(format!("{field}[{i}].mount.mount_flags"), why)),
+            Access::Block => Ok(()),
+        })
     }
 
     /// True if both sets are equal, in any order and with any duplicates.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
 use crate::storage::{Provisioning, Settings};
@@ -39,6 +40,8 @@ pub struct Class {
     pub mkfs_options: Vec<String>,
     /// The volume settings of the class.
     pub changes: Changes,
+    /// A filesystem may be mounted that users of a block device wrote.
+    pub allow_volume_mode_change: bool,
 }
 
 impl Class {
@@ -132,6 +135,10 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
             }
             "mkfsOptions" => {
                 class.mkfs_options = words(value).map_err(|why| invalid(field(), why))?;
+            }
+            ALLOW_VOLUME_MODE_CHANGE => {
+                class.allow_volume_mode_change =
+                    boolean(value).map_err(|why| invalid(field(), why))?;
             }
             _ => match class.changes.set(key, value) {
                 Some(set) => set.map_err(|why| invalid(field(), why))?,

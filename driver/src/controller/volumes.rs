@@ -47,12 +47,13 @@ impl Controller {
         let pool = self.pools.named(request.class.pool.as_deref())?;
         let wanted = request.wanted.on_volume_with(source.as_ref().and_then(ContentSource::fs));
         let fs = wanted.fs();
+        wanted.check_mount_options("volume_capabilities")?;
         // A copy of a filesystem needs no mkfs, whatever the class of its source allowed once.
         if source.as_ref().and_then(ContentSource::fs).is_none() {
             request.class.check_mkfs_options(fs)?;
         }
         if let Some(source) = &source {
-            source.serves(&wanted)?;
+            source.serves(&wanted, request.class.allow_volume_mode_change)?;
         }
         if let Some(fs) = fs {
             self.require_tools(fs)?;

@@ -5,7 +5,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
 
 use crate::csi::validate::{self, CapabilityRules, Invalid};
-use crate::kernel::FsType;
+use crate::kernel::{FsType, LABELS};
 use crate::storage::{Access, AccessMode, Capability, Format, VolumeRecord};
 
 /// A capability from a request.
@@ -114,13 +114,13 @@ pub(crate) fn compatible(present: &Capability, asked: &Capability) -> bool {
 
 /// The mount options that label files for SELinux. Only they may have commas, in quotes.
 fn labels(access: &Access) -> Vec<String> {
-    const NAMES: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
     let mut is_quoted = false;
     let options = access.flags().join(",");
     let words = options.split(|c| {
         is_quoted ^= c == '"';
         c == ',' && !is_quoted
     });
-    let labels = words.filter(|word| NAMES.iter().any(|name| word.starts_with(name)));
+    let labels =
+        words.filter(|word| word.split_once('=').is_some_and(|(name, _)| LABELS.contains(&name)));
     labels.map(str::to_owned).collect()
 }

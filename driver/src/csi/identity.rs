@@ -6,6 +6,11 @@ use std::collections::BTreeMap;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
+use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
+
+/// The class parameter with which an administrator allows a filesystem from the bytes of a block
+/// device. The manifest names it, so that a provisioner can pass on an administrator's annotation.
+pub const ALLOW_VOLUME_MODE_CHANGE: &str = "allowVolumeModeChange";
 
 /// Plugin services that every configuration has.
 pub const ALWAYS: [service::Type; 2] =
@@ -32,6 +37,7 @@ impl Identity {
             ("build", env!("CARGO_PKG_VERSION")),
             ("csi", "1.13.0"),
             ("license", env!("CARGO_PKG_LICENSE")),
+            (MODE_CHANGE_PARAMETER, ALLOW_VOLUME_MODE_CHANGE),
         ];
         csi::GetPluginInfoResponse {
             name: self.name.clone(),

@@ -6,8 +6,10 @@ use super::{Condition, VolumeFacts, filesystem_size, of_volume};
 use crate::diagnose::pool::PoolFacts;
 use crate::diagnose::volume::{Image, Issue, judge};
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, FileId, FsType, Kernel, file};
-use crate::storage::{self, About, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord};
+use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
+use crate::storage::{
+    self, About, Access, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord,
+};
 
 impl PoolFacts {
     /// Collects the facts from a look at a pool; `look` is `None` if the pool is missing.
@@ -93,6 +95,7 @@ impl View {
             provisioning: record.settings.provisioning,
             max_freeze: pools.options().max_freeze,
             findings: findings(pools, record),
+            refused_options: refused_options(record),
             ..VolumeFacts::default()
         };
         if facts.pool.unreachable().is_some() {
@@ -154,6 +157,15 @@ fn filesystem_errors(
     };
     let errors = kernel.fs_errors(&mount.mount_point, mount.loop_minor()?, fs?);
     errors.unwrap_or_default()
+}
+
+fn refused_options(record: &VolumeRecord) -> Vec<String> {
+    match record.stage.as_deref().map(|stage| &stage.capability.access) {
+        Some(Access::Mount { fs, flags, .. }) => {
+            refused_mount_options(*fs, flags).into_iter().map(|option| option.name).collect()
+        }
+        Some(Access::Block) | None => Vec::new(),
+    }
 }
 
 fn findings(pools: &Pools, record: &VolumeRecord) -> Vec<String> {

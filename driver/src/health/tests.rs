@@ -59,6 +59,10 @@ fn changed(minor: u32) -> Issue {
 #[case::an_issue(issues(vec![Issue::ImageMissing { held_by: vec![] }]), &["DataLoss ImageMissing"])]
 #[case::once_per_reason(issues(vec![changed(3), changed(4)]), &["Inaccessible DeviceChanged"])]
 #[case::errors(facts(|f| f.errors = Some("3 errors".into())), &["Degraded FilesystemErrors"])]
+#[case::mount_options(
+    facts(|f| f.refused_options = vec!["rtdev".into()]),
+    &["Degraded MountOptionsRefused"]
+)]
 #[case::frozen(issues(vec![Issue::Frozen { since_ns: 1 }]), &["Inaccessible Frozen"])]
 #[case::nearly_full(facts(|f| f.pool.usage = Some(usage(49))), &["Degraded PoolNearlyFull"])]
 #[case::nearly_full_but_thick(

@@ -45,38 +45,46 @@ impl BindFlags {
     }
 }
 
+/// The options that are flags of mount(2), and whether they set or clear the flag.
+const FLAGS: &[(&str, libc::c_ulong, bool)] = &[
+    ("ro", libc::MS_RDONLY, true),
+    ("rw", libc::MS_RDONLY, false),
+    ("nosuid", libc::MS_NOSUID, true),
+    ("suid", libc::MS_NOSUID, false),
+    ("nodev", libc::MS_NODEV, true),
+    ("dev", libc::MS_NODEV, false),
+    ("noexec", libc::MS_NOEXEC, true),
+    ("exec", libc::MS_NOEXEC, false),
+    ("sync", libc::MS_SYNCHRONOUS, true),
+    ("async", libc::MS_SYNCHRONOUS, false),
+    ("dirsync", libc::MS_DIRSYNC, true),
+    ("noatime", libc::MS_NOATIME, true),
+    ("atime", libc::MS_NOATIME, false),
+    ("nodiratime", libc::MS_NODIRATIME, true),
+    ("diratime", libc::MS_NODIRATIME, false),
+    ("relatime", libc::MS_RELATIME, true),
+    ("norelatime", libc::MS_RELATIME, false),
+    ("strictatime", libc::MS_STRICTATIME, true),
+    ("nostrictatime", libc::MS_STRICTATIME, false),
+    ("lazytime", libc::MS_LAZYTIME, true),
+    ("nolazytime", libc::MS_LAZYTIME, false),
+    ("iversion", libc::MS_I_VERSION, true),
+    ("noiversion", libc::MS_I_VERSION, false),
+    ("mand", libc::MS_MANDLOCK, true),
+    ("nomand", libc::MS_MANDLOCK, false),
+    ("silent", libc::MS_SILENT, true),
+    ("loud", libc::MS_SILENT, false),
+];
+
 /// The mount(2) flag of an option, and whether the option sets or clears it.
 fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
-    Some(match option {
-        "ro" => (libc::MS_RDONLY, true),
-        "rw" => (libc::MS_RDONLY, false),
-        "nosuid" => (libc::MS_NOSUID, true),
-        "suid" => (libc::MS_NOSUID, false),
-        "nodev" => (libc::MS_NODEV, true),
-        "dev" => (libc::MS_NODEV, false),
-        "noexec" => (libc::MS_NOEXEC, true),
-        "exec" => (libc::MS_NOEXEC, false),
-        "sync" => (libc::MS_SYNCHRONOUS, true),
-        "async" => (libc::MS_SYNCHRONOUS, false),
-        "dirsync" => (libc::MS_DIRSYNC, true),
-        "noatime" => (libc::MS_NOATIME, true),
-        "atime" => (libc::MS_NOATIME, false),
-        "nodiratime" => (libc::MS_NODIRATIME, true),
-        "diratime" => (libc::MS_NODIRATIME, false),
-        "relatime" => (libc::MS_RELATIME, true),
-        "norelatime" => (libc::MS_RELATIME, false),
-        "strictatime" => (libc::MS_STRICTATIME, true),
-        "nostrictatime" => (libc::MS_STRICTATIME, false),
-        "lazytime" => (libc::MS_LAZYTIME, true),
-        "nolazytime" => (libc::MS_LAZYTIME, false),
-        "iversion" => (libc::MS_I_VERSION, true),
-        "noiversion" => (libc::MS_I_VERSION, false),
-        "mand" => (libc::MS_MANDLOCK, true),
-        "nomand" => (libc::MS_MANDLOCK, false),
-        "silent" => (libc::MS_SILENT, true),
-        "loud" => (libc::MS_SILENT, false),
-        _ => return None,
-    })
+    let (_, bit, sets) = FLAGS.iter().find(|(name, ..)| *name == option)?;
+    Some((*bit, *sets))
+}
+
+/// The options that are flags of mount(2).
+pub(super) fn flag_names() -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().map(|(name, ..)| *name)
 }
 
 /// True if these options make a filesystem, and so every bind of it, read-only.
@@ -90,7 +98,7 @@ pub(crate) fn is_discard(option: &str) -> bool {
 }
 
 /// True for options that matter to readers of fstab but not to the kernel.
-fn is_for_others(option: &str) -> bool {
+pub(super) fn is_for_others(option: &str) -> bool {
     matches!(
         option,
         "" | "defaults"

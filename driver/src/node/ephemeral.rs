@@ -144,6 +144,11 @@ impl Node {
         req: &csi::NodePublishVolumeRequest,
         asked: &Asked,
     ) -> Result<Arc<VolumeRecord>> {
+        let capability = asked.plain();
+        if !capability.access.flags().is_empty() {
+            let why = "are for classes: an inline volume has none";
+            return Err(invalid("volume_capability.mount.mount_flags", why).into());
+        }
         let handle = VolumeHandle::Inline(req.volume_id.clone());
         match self.pools.volume(&handle) {
             Err(storage::Error::NoVolume(_)) => {}
@@ -152,15 +157,10 @@ impl Node {
             found => return Ok(found?),
         }
         let attributes = attributes(&req.volume_context)?;
-        let capability = asked.plain();
-        let Access::Mount { fs, flags, .. } = &capability.access else {
+        let Access::Mount { fs, .. } = &capability.access else {
             let why = "is a block device, which an inline volume can't be";
             return Err(invalid("volume_capability", why).into());
         };
-        if !flags.is_empty() {
-            let why = "are for classes: an inline volume has none";
-            return Err(invalid("volume_capability.mount.mount_flags", why).into());
-        }
         let open = self.pools.inline_pools();
         let pool = self.pools.named(Some(choose(&open, attributes.pool.as_deref())?))?;
         let limits = &self.config.inline;

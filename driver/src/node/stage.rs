@@ -234,14 +234,20 @@ impl Node {
         self.staged(record, attached?.minor)
     }
 
-    /// Records that the staging is complete. NodePublishVolume requires this.
+    /// Records that the staging is complete. NodePublishVolume requires this. A filesystem that was
+    /// mounted from the bytes of a block device is known from now on, and so are its copies.
     pub(super) fn staged(&self, record: &VolumeRecord, minor: u32) -> Result<()> {
         self.pools.update_volume(&record.id, |r| {
+            let mut mounted = None;
             if let Some(stage) = &mut r.stage {
                 stage.minor = Some(minor);
+                mounted = stage.capability.access.fs();
             }
-            if let Format::Formatting(fs) = r.format {
-                r.format = Format::Done(fs);
+            match (r.format, mounted) {
+                (Format::Formatting(fs), _) | (Format::Raw, Some(fs)) => {
+                    r.format = Format::Done(fs);
+                }
+                _ => {}
             }
         })?;
         Ok(())

@@ -14,8 +14,10 @@ mod filesystem;
 mod growth;
 mod inline;
 mod leftovers;
+mod mount_options;
 mod paths;
 mod requests;
+mod volume_modes;
 
 pub(crate) use block::*;
 pub(crate) use events::*;
@@ -23,8 +25,10 @@ pub(crate) use filesystem::*;
 pub(crate) use growth::*;
 pub(crate) use inline::*;
 pub(crate) use leftovers::*;
+pub(crate) use mount_options::*;
 pub(crate) use paths::*;
 pub(crate) use requests::*;
+pub(crate) use volume_modes::*;
 
 /// Defines a test for each scenario, on the kernel of the including rig.
 macro_rules! scenarios {
@@ -74,6 +78,8 @@ macro_rules! all_scenarios {
             a_pod_leaves_a_volume_with_an_unreadable_record,
             mkfs_options_of_older_records_are_not_obeyed,
             staging_takes_what_was_trimmed_or_changes_nothing,
+            a_class_with_options_that_reach_other_devices_makes_nothing,
+            a_volume_that_has_other_options_is_mounted_and_says_so,
             a_second_path_or_another_use_is_refused,
             other_mounts_are_not_touched,
             mounts_of_others_between_those_of_a_volume_stay,
@@ -85,6 +91,8 @@ macro_rules! all_scenarios {
             unpublish_needs_no_record_and_keeps_staging_directories,
             health_reports_what_is_missing_at_the_paths,
             mkfs_itself_takes_no_option_that_reads_a_file,
+            raw_bytes_are_mounted_by_an_administrators_word_alone,
+            a_filesystem_that_was_a_block_device_is_raw,
         );
     };
 }

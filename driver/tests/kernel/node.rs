@@ -9,6 +9,7 @@ mod growth;
 mod lifecycle;
 mod mapped;
 mod mkfs_options;
+mod mount_options;
 mod odd;
 mod read_only;
 mod renamed;

@@ -24,7 +24,7 @@ const SENT: &[(&str, usize)] = &[
     ("ControllerPublishVolume", 47),
     ("ControllerUnpublishVolume", 25),
     ("CreateSnapshot", 36),
-    ("CreateVolume", 149),
+    ("CreateVolume", 169),
     ("CreateVolumeGroupSnapshot", 36),
     ("DeleteSnapshot", 27),
     ("DeleteVolume", 28),

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use hostloop_driver::csi::validate;
-use hostloop_driver::kernel::MountTable;
+use hostloop_driver::kernel::{FsType, MountTable, check_mount_options};
 use hostloop_driver::storage::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
 use hostloop_proto::csi;
 use tonic::{Code, Status};
@@ -110,6 +110,33 @@ target!(
         if let Ok(name) = validate::name("name", &text) {
             assert_eq!(name, text);
             assert!(!name.is_empty() && name.len() <= 128 && !name.contains('\0'));
+        }
+    }
+);
+
+target!(
+    /// What a class may mount with reaches mount(2) only in words that are allowed by themselves.
+    mount_options,
+    |bytes: &[u8]| {
+        let like = [
+            "noatime,commit=5,errors=remount-ro",
+            "context=\"u:r:t:s0:c1,c2.c3,c4-s1:c5\",rtdev=/dev/sda",
+            "x-a=\"b,logdev=/dev/sda,c=\"",
+            "compress=zstd:3,subvol=@a/b,device=/dev/sda",
+            "journal_path=/dev/sda,journal_dev=2049",
+        ];
+        let text = text_like(bytes, &like.map(String::from));
+        let flags: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        for fs in FsType::ALL {
+            if check_mount_options(fs, &flags).is_err() {
+                continue;
+            }
+            const DEVICES: [&str; 5] = ["rtdev", "logdev", "device", "journal_path", "journal_dev"];
+            for word in flags.iter().flat_map(|flag| flag.split(',')) {
+                let name = word.split_once('=').map_or(word, |(name, _)| name);
+                assert!(!DEVICES.contains(&name.trim_matches('"')), "{fs} {text:?}");
+                assert!(name.is_ascii() || name.starts_with(['x', 'X', 'c']), "{fs} {text:?}");
+            }
         }
     }
 );

@@ -208,7 +208,17 @@ impl Words<'_> {
             "node_id" => one_of(entropy, &["n1", "n1", "n1", "n2", ""]),
             "fs_type" => one_of(entropy, &["", "", "ext4", "xfs", "btrfs", "vfat"]),
             "mount_flags" => {
-                one_of(entropy, &["noatime", "ro", "discard", "nodev", "data=ordered"])
+                const FLAGS: [&str; 8] = [
+                    "noatime",
+                    "ro",
+                    "discard",
+                    "nodev",
+                    "data=ordered",
+                    "rtdev=/dev/null",
+                    "context=\"u:r:t:s0:c1,c2\"",
+                    "noatime,commit=5",
+                ];
+                one_of(entropy, &FLAGS)
             }
             "volume_mount_group" => one_of(entropy, &["", "", "1000", "0"]),
             _ if field.ends_with("_path") => {
@@ -223,7 +233,8 @@ impl Words<'_> {
     }
 
     fn key(&self, entropy: &mut Entropy<'_>) -> String {
-        const KEYS: [&str; 14] = [
+        const KEYS: [&str; 15] = [
+            "allowVolumeModeChange",
             "pool",
             "kind",
             "provisioning",

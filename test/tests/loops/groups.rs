@@ -2,7 +2,7 @@
 
 use hostloop_proto::csi;
 use hostloop_test::front::FrontSpec;
-use hostloop_test::front::fields::{is_ready_to_use, name, text};
+use hostloop_test::front::fields::{handle, is_ready_to_use, name, text};
 use hostloop_test::front::objects::{self, restored, with};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
@@ -136,5 +136,60 @@ async fn an_empty_group_ends_in_an_error() {
     let at = rig.at("VolumeGroupSnapshot", "shop");
     let failed = |group: &Value| !error(group).is_empty();
     rig.until(&at, "with an error", failed).await;
+    rig.down().await;
+}
+
+/// A user deletes the claims at once, so that no object shows the volumes' modes when the contents of
+/// the members are made. A filesystem must not come from the bytes that a user wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_keep_the_volume_mode_of_claims_that_are_deleted_at_once() {
+    let rig = Rig::with_snapshots(spec("group-raw")).await;
+    class(&rig, "VolumeSnapshotClass", json!({})).await;
+    class(&rig, "VolumeGroupSnapshotClass", json!({})).await;
+    let labels = json!({"metadata": {"labels": {"app": "shop"}}});
+    let block = || json!({"spec": {"volumeMode": "Block"}});
+    let mut handles = Vec::new();
+    for (name, mode) in [("raw", block()), ("other", block()), ("files", json!({}))] {
+        let (_, volume) = rig.bound_claim(name, with(labels.clone(), mode)).await;
+        handles.push(handle(&volume).to_owned());
+    }
+    // The driver has the group, and the answer comes when the volumes are gone.
+    let unanswered = Step::DoneBut(Code::DeadlineExceeded);
+    rig.driver.always("CreateVolumeGroupSnapshot", unanswered);
+    group_of(&rig, API, "shop").await;
+    rig.until_so("a group", || rig.driver.left().groups == 1).await;
+    for name in ["raw", "other", "files"] {
+        rig.delete(rig.claim_at(name)).await;
+    }
+    rig.until_volumes(0).await;
+    rig.driver.unscript("CreateVolumeGroupSnapshot");
+
+    let at = rig.at("VolumeGroupSnapshot", "shop");
+    rig.until(&at, "ready", is_ready_to_use).await;
+    let members = rig.objects.list("VolumeSnapshot", &rig.namespace).await;
+    assert_eq!(members.len(), 3, "{members:#?}");
+    for member in &members {
+        let at = rig.at("VolumeSnapshot", name(member));
+        let member = rig.until(&at, "ready", is_ready_to_use).await;
+        let content_at = content_of(&rig, &member);
+        let content = rig.get(&content_at).await;
+        let of = text(&content["spec"]["source"]["volumeHandle"]);
+        let is_raw = handles[..2].iter().any(|raw| raw == of);
+        let mode = if is_raw { "Block" } else { "Filesystem" };
+        assert_eq!(content["spec"]["sourceVolumeMode"], mode, "{content:#}");
+        if !is_raw {
+            rig.bound_claim("copy", restored(&at.name)).await;
+            continue;
+        }
+        let copy = format!("copy-{of}");
+        rig.bound_claim(&format!("{copy}-raw"), with(restored(&at.name), block())).await;
+        rig.claim(&copy, restored(&at.name)).await;
+        rig.warned(&rig.claim_at(&copy), "ProvisioningFailed", &["has Block"]).await;
+        // An administrator trusts the data.
+        let allow = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+        rig.objects.merge(&content_at, json!({"metadata": {"annotations": {allow: "true"}}})).await;
+        rig.bound(&copy).await;
+    }
+    rig.delete(at).await;
     rig.down().await;
 }

@@ -111,6 +111,29 @@ async fn the_request() {
     assert_eq!(plan.secrets.node_publish, None);
 }
 
+/// The driver learns of an administrator's word by the parameter that its manifest names. Other
+/// drivers get no parameter that is not theirs.
+#[tokio::test]
+async fn the_word_that_a_mode_may_change() {
+    let settings = settings();
+    for (may_change_mode, mode, parameter, is_passed) in [
+        (true, "Filesystem", Some("allow"), true),
+        (false, "Filesystem", Some("allow"), false),
+        (true, "Block", Some("allow"), false),
+        (true, "Filesystem", None, false),
+    ] {
+        let mut driver = able_driver();
+        driver.mode_change_parameter = parameter.map(str::to_owned);
+        let claim = claim(&[("/spec/volumeMode", json!(mode))]);
+        let draft = draft(&claim, &class(&[]), &driver, &settings).expect("a draft");
+        let source = Source { may_change_mode, ..Source::default() };
+        let plan = finish(draft, Found { source, ..Found::default() }, &driver, &settings);
+        let parameters = plan.expect("a plan").request.parameters;
+        let allow = parameters.get("allow").map(String::as_str);
+        assert_eq!(allow, is_passed.then_some("true"), "{may_change_mode} {mode} {parameter:?}");
+    }
+}
+
 #[tokio::test]
 async fn filesystems() {
     let old = |key: &str| vec![("/parameters", json!({key: "btrfs"}))];

@@ -4,6 +4,7 @@ use super::super::decide::tests::changed;
 use super::*;
 use crate::api::names::SNAPSHOT_FINALIZER;
 use crate::api::scope::MANAGED_BY;
+use crate::snapshots::content::GROUP_HANDLE;
 use crate::testing::{affinity, check_result, node_scope, read};
 
 /// A claim that needs a volume.
@@ -43,7 +44,7 @@ fn content() -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
         "metadata": {"name": "content", "annotations": {}},
-        "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
+        "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {"snapshotHandle": "handle"},
                  "volumeSnapshotRef": {"name": "snap", "namespace": "ns", "uid": "u"}},
         "status": {"snapshotHandle": "handle"},
     })
@@ -103,6 +104,82 @@ fn snapshots() {
         let made = from_snapshot(target, "snap", one, None);
         check(made, handle(), Some(error), "missing");
     }
+}
+
+/// How a content came to be.
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    /// By a snapshot controller, of a volume.
+    Dynamic,
+    /// By a controller, of a member of a group.
+    Member,
+    /// As a member, by a controller that writes the snapshot's handle.
+    MemberOfHandle,
+    /// By an administrator, of a snapshot.
+    ByHand,
+}
+
+/// A filesystem never comes from the bytes of a block device without an administrator's word.
+#[test]
+fn volume_modes() {
+    use Made::{ByHand, Dynamic, Member, MemberOfHandle};
+    for (has, made, requested, error) in [
+        (None, Dynamic, "Filesystem", Some("does not say")),
+        (None, Member, "Filesystem", Some("does not say")),
+        (None, MemberOfHandle, "Filesystem", Some("does not say")),
+        (None, ByHand, "Filesystem", None),
+        (None, Dynamic, "Block", None),
+        (None, Member, "Block", None),
+        (None, ByHand, "Block", None),
+        (Some("Block"), Dynamic, "Filesystem", Some("has Block")),
+        (Some("Block"), Member, "Filesystem", Some("has Block")),
+        (Some("Block"), ByHand, "Filesystem", Some("has Block")),
+        (Some("Block"), Dynamic, "Block", None),
+        (Some("Filesystem"), Dynamic, "Filesystem", None),
+        (Some("Filesystem"), Dynamic, "Block", Some("has Filesystem")),
+        (Some(""), Dynamic, "Filesystem", Some("has ")),
+    ] {
+        let what = format!("{has:?} {made:?} {requested}");
+        let (source, annotations) = match made {
+            Dynamic => (json!({"volumeHandle": "v"}), json!({})),
+            Member => (json!({"volumeHandle": "v"}), json!({GROUP_HANDLE: "g"})),
+            MemberOfHandle => (json!({"snapshotHandle": "s"}), json!({GROUP_HANDLE: "g"})),
+            ByHand => (json!({"snapshotHandle": "s"}), json!({})),
+        };
+        let mut claim = copy();
+        claim.spec.as_mut().unwrap().volume_mode = Some(requested.to_owned());
+        let pools = Pools::default();
+        let target = target(&claim, &Scope::Cluster, &pools);
+        let with = |target, annotation: Option<&str>| {
+            let mut annotations = annotations.clone();
+            if let Some(text) = annotation {
+                annotations[ALLOW_MODE_CHANGE] = json!(text);
+            }
+            let changes = [
+                ("/spec/source", source.clone()),
+                ("/spec/sourceVolumeMode", json!(has)),
+                ("/metadata/annotations", annotations),
+            ];
+            may_change_mode(target, &changes)
+        };
+        for no_word in [None, Some("false"), Some("yes"), Some("")] {
+            check_result(with(target, no_word), error.map_or(Ok(false), Err), &what);
+        }
+        check_result(with(target, Some("true")), Ok(true), &what);
+        let lenient = Target { prevent_mode_change: false, ..target };
+        check_result(with(lenient, None), Ok(true), &what);
+    }
+}
+
+/// Makes a source from the snapshot, and says whether its mode may change.
+fn may_change_mode(target: Target<'_>, content_is: &[(&str, Value)]) -> Result<bool, SourceError> {
+    let found = SourceObjects {
+        snapshot: Some(Arc::new(read(snapshot()))),
+        content: Some(Arc::new(read(changed(content(), content_is)))),
+        ..SourceObjects::default()
+    };
+    let made = content_source(target, &DataSource::Snapshot("snap".to_owned()), &found);
+    made.map(|source| source.may_change_mode)
 }
 
 fn source_claim() -> Value {
@@ -206,8 +283,11 @@ fn on_a_node_affinity_label_and_handle_must_agree() {
         let labels = node.map_or(Value::Null, managed);
         let existing = [("/status/snapshotHandle", json!(handle)), ("/metadata/labels", labels)];
         let existing = changed(content(), &existing);
-        let from_volume = ("/spec/source", json!({"volumeHandle": "v"}));
-        let taken = changed(existing.clone(), &[from_volume]);
+        let from_volume = [
+            ("/spec/source", json!({"volumeHandle": "v"})),
+            ("/spec/sourceVolumeMode", json!("Filesystem")),
+        ];
+        let taken = changed(existing.clone(), &from_volume);
         let one = read(snapshot());
         for (content, is_source) in [(existing, is_source), (taken, is_source && node.is_some())] {
             let made = from_snapshot(target, "snap", Some(&one), Some(&read(content.clone())));

@@ -188,6 +188,7 @@ async fn a_snapshot_wakes_its_restores_when_it_is_ready() {
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {"name": "content", "uid": "c"},
             "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
+                     "sourceVolumeMode": "Filesystem",
                      "volumeSnapshotRef": {"name": "snap", "namespace": "shop", "uid": "s"}},
             "status": {"snapshotHandle": "handle-of-snap", "readyToUse": ready},
         })

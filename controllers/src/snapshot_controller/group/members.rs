@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Facts, Failure, GroupStep};
+use super::{Facts, Failure, GroupStep, source_modes};
 use crate::api::pv;
 use crate::api::scope::MANAGED_BY;
 use crate::queue::rest;
@@ -187,8 +187,6 @@ impl Whole<'_> {
             }
         }
         let node = group_content.labels().get(MANAGED_BY);
-        let volume = self.member.volume.as_ref();
-        let volume_spec = volume.and_then(|volume| volume.spec.as_ref());
         let metadata = ObjectMeta {
             name: Some(self.names().1),
             annotations: Some(annotations),
@@ -205,9 +203,17 @@ impl Whole<'_> {
                 volume_handle: self.member.info.volume_handle.clone(),
                 snapshot_handle: None,
             },
-            source_volume_mode: volume_spec.and_then(|spec| spec.volume_mode.clone()),
+            source_volume_mode: self.volume_mode().map(str::to_owned),
         };
         VolumeSnapshotContent { metadata, spec, status: None }
+    }
+
+    /// The mode of the member's volume when the group was taken, or the volume's mode now: its object
+    /// may be gone since.
+    fn volume_mode(&self) -> Option<&str> {
+        let handle = self.member.info.volume_handle.as_deref();
+        let then = handle.and_then(|handle| source_modes::of(self.group_content, handle));
+        then.or_else(|| self.member.volume.as_deref().map(pv::volume_mode))
     }
 
     /// The missing fields of a content's status. The snapshotter changes existing fields.

@@ -161,6 +161,7 @@ fn the_content_made() {
                 "annotations": {
                     "groupsnapshot.storage.kubernetes.io/deletion-secret-name": "key",
                     "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace": "keys",
+                    "hostloop.csi.dev/block-volume-handles": "[\"vol-1\"]",
                 },
                 "labels": {"snapshot.storage.kubernetes.io/managed-by": "node-1"},
                 "finalizers": ["groupsnapshot.storage.kubernetes.io/\

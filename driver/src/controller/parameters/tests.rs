@@ -40,6 +40,11 @@ fn classes_are_read() {
         ("provisioning=thin discard=false", with(THIN, Some(false), None, None)),
         ("directIO=false", with(None, None, Some(false), None)),
         ("readAheadKiB=4096", with(None, None, None, Some(4096))),
+        (
+            "allowVolumeModeChange=true",
+            Class { allow_volume_mode_change: true, ..Class::default() },
+        ),
+        ("allowVolumeModeChange=false", Class::default()),
     ] {
         assert_eq!(class(&pairs(text)), Ok(expected), "{text}");
     }
@@ -59,6 +64,8 @@ fn an_invalid_class_parameter_is_named() {
         "provisioning=Thick",
         "discard=yes",
         "directIO=1",
+        "allowVolumeModeChange=True",
+        "allowvolumemodechange=true",
         "readAheadKiB=-1",
         "readAheadKiB=+1",
         "readAheadKiB=1048577",

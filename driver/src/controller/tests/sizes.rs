@@ -101,11 +101,16 @@ fn a_request_is_enough_with_another_volume_mode() {
         for (kind, first, second) in
             [("to-block", mount(fs), block()), ("from-block", block(), mount(fs))]
         {
+            let allowed = || match kind {
+                "from-block" => pairs("allowVolumeModeChange=true"),
+                _ => pairs(""),
+            };
             let what = format!("{fs}-{kind}");
             let made = bench.try_create(request(&what, &first, 1)).unwrap();
             let snapshot = snapshot_for(&bench, &what, &made, 1);
             let restored = bench.try_create(csi::CreateVolumeRequest {
                 volume_content_source: from(of_snapshot(&snapshot)),
+                parameters: allowed(),
                 ..request(&format!("{what}-restored"), &second, 1)
             });
             let restored = restored.unwrap();

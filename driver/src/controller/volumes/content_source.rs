@@ -4,9 +4,10 @@ use super::super::capability::CapabilitySet;
 use super::super::{Controller, Result};
 use super::create_request::SourceRef;
 use crate::csi::capability::carried_fs;
+use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{Invalid, invalid};
 use crate::kernel::FsType;
-use crate::storage::{Format, Provisioning, Source};
+use crate::storage::{Format, Provisioning, Source, VolumeHandle, VolumeRecord};
 
 /// An existing source.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,8 @@ pub(super) struct ContentSource {
     pub(super) bytes: u64,
     /// The format state of the source.
     pub(super) format: Format,
+    /// True if users may have written a filesystem of their own, as to a block device.
+    pub(super) raw: bool,
     /// The default provisioning of a copy.
     pub(super) provisioning: Provisioning,
 }
@@ -27,8 +30,25 @@ impl ContentSource {
     }
 
     /// Checks that a copy supports these capabilities ("Source incompatible or not supported").
-    pub(super) fn serves(&self, wanted: &CapabilitySet) -> std::result::Result<(), Invalid> {
+    ///
+    /// The kernel trusts a filesystem that it mounts, so the bytes of a block device are mounted only
+    /// if an administrator said so.
+    pub(super) fn serves(
+        &self,
+        wanted: &CapabilitySet,
+        allow_volume_mode_change: bool,
+    ) -> std::result::Result<(), Invalid> {
         match (self.fs(), wanted.fs()) {
+            (_, Some(asked)) if self.raw && !allow_volume_mode_change => Err(invalid(
+                "volume_content_source",
+                format!(
+                    "is of a block device, and its users can write any {asked} to it: request a block \
+                     device, or have an administrator allow a filesystem, by the class parameter \
+                     {ALLOW_VOLUME_MODE_CHANGE}: \"true\", or for hostloop's provisioner by the \
+                     VolumeSnapshotContent's annotation \
+                     snapshot.storage.kubernetes.io/allow-volume-mode-change: \"true\""
+                ),
+            )),
             (Some(has), Some(asked)) if has != asked => Err(invalid(
                 "volume_content_source",
                 format!("carries {has}, and the new volume is to be {asked}"),
@@ -38,15 +58,26 @@ impl ContentSource {
     }
 }
 
+/// True for the bytes of a block device, by their format and by the volume that has or had them.
+///
+/// A volume for mounts is `Raw` if an administrator allowed it, until it is mounted.
+fn is_raw(format: Format, volume: Option<&VolumeRecord>) -> bool {
+    let mounted =
+        |volume: &VolumeRecord| volume.capabilities.iter().any(|c| c.access.fs().is_some());
+    format == Format::Raw && !volume.is_some_and(mounted)
+}
+
 impl Controller {
     pub(super) fn content_source(&self, named: SourceRef) -> Result<ContentSource> {
         match named {
             SourceRef::Snapshot(id) => {
                 let snapshot = self.pools.snapshot(&id)?;
+                let volume = self.pools.volume(&VolumeHandle::Id(snapshot.source)).ok();
                 Ok(ContentSource {
                     source: Source::Snapshot(id),
                     bytes: snapshot.size_bytes,
                     format: snapshot.format,
+                    raw: is_raw(snapshot.format, volume.as_deref()),
                     provisioning: snapshot.provisioning,
                 })
             }
@@ -56,6 +87,7 @@ impl Controller {
                     source: Source::Volume(volume.id),
                     bytes: volume.capacity_bytes,
                     format: volume.format,
+                    raw: is_raw(volume.format, Some(&*volume)),
                     provisioning: volume.settings.provisioning,
                 })
             }
@@ -69,6 +101,7 @@ mod tests {
     use super::super::super::tests::config;
     use super::*;
     use crate::storage::{PoolId, VolumeId};
+    use crate::testkit::{mounted, raw, record_of};
 
     /// Reads a capability with this filesystem, or of a block device.
     fn wanted(fs: Option<&str>) -> CapabilitySet {
@@ -91,17 +124,63 @@ mod tests {
             (Format::Raw, Some("xfs"), Some(Xfs), true),
             (Format::Raw, None, None, true),
         ];
-        let pool = PoolId::generate();
         for (format, asked, fs, fits) in table {
-            let source = ContentSource {
-                source: Source::Volume(VolumeId::generate(pool)),
-                bytes: 0,
-                format,
-                provisioning: Provisioning::Thin,
-            };
+            let source = source(format, false);
             let wanted = wanted(asked).on_volume_with(source.fs());
             assert_eq!(wanted.fs(), fs, "{format:?} {asked:?}");
-            assert_eq!(source.serves(&wanted).is_ok(), fits, "{format:?} {asked:?}");
+            assert_eq!(source.serves(&wanted, false).is_ok(), fits, "{format:?} {asked:?}");
+        }
+    }
+
+    fn source(format: Format, raw: bool) -> ContentSource {
+        ContentSource {
+            source: Source::Volume(VolumeId::generate(PoolId::generate())),
+            bytes: 0,
+            format,
+            raw,
+            provisioning: Provisioning::Thin,
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_block_device_are_mounted_by_an_administrators_word_alone() {
+        for (raw, asked, allowed, fits) in [
+            (true, Some("ext4"), false, false),
+            (true, Some(""), false, false),
+            (true, Some("xfs"), true, true),
+            (true, None, false, true),
+            (false, Some("ext4"), false, true),
+        ] {
+            let what = format!("{raw} {asked:?} {allowed}");
+            let served = source(Format::Raw, raw).serves(&wanted(asked), allowed);
+            assert_eq!(served.is_ok(), fits, "{what}");
+            if let Err(refused) = served {
+                assert_eq!(refused.field, "volume_content_source");
+                assert!(refused.why.contains("allowVolumeModeChange"), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_users_may_have_written_raw() {
+        let volume = |capability| VolumeRecord {
+            capabilities: [capability].into(),
+            ..record_of(PoolId::generate(), "a")
+        };
+        let (block, mount) = (volume(raw()), volume(mounted()));
+        for (format, volume, expected) in [
+            (Format::Raw, Some(&block), true),
+            // A snapshot outlives its volume.
+            (Format::Raw, None, true),
+            // An administrator allowed it.
+            (Format::Raw, Some(&mount), false),
+            (Format::Done(FsType::Xfs), Some(&mount), false),
+            (Format::Done(FsType::Xfs), None, false),
+            (Format::None, Some(&mount), false),
+            (Format::Formatting(FsType::Xfs), Some(&mount), false),
+        ] {
+            let what = format!("{format:?} {:?}", volume.map(|volume| &volume.capabilities));
+            assert_eq!(is_raw(format, volume), expected, "{what}");
         }
     }
 }

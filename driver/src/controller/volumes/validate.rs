@@ -67,6 +67,9 @@ fn differs(
         Ok(wanted) => wanted.on_volume_with(own_fs(record)),
         Err(e) => return Some(e.to_string()),
     };
+    if let Err(e) = wanted.check_mount_options("volume_capabilities") {
+        return Some(e.to_string());
+    }
     if let Some(why) = wanted.into_all().iter().find_map(|c| unsupported(record, c)) {
         return Some(format!("volume_capabilities: {why}"));
     }

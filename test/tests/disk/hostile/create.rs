@@ -2,8 +2,8 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_test::attacks::MKFS_OPTIONS;
-use hostloop_test::client::{map, mounted, new_volume, raw_block};
+use hostloop_test::attacks::{MKFS_OPTIONS, MOUNT_OPTIONS};
+use hostloop_test::client::{flagged, map, mounted, new_volume, raw_block};
 use hostloop_test::driver::NODE;
 use hostloop_test::pools::MIB;
 use hostloop_test::requests::{of_snapshot, of_volume};
@@ -104,6 +104,11 @@ async fn parameters(bench: &mut Bench) {
         ..new_volume("pvc-hostile", 512 * MIB)
     };
     bench.parameters(MKFS_OPTIONS, mkfs).await;
+    let mount = |fs: &str, options: &str| Create {
+        volume_capabilities: vec![flagged(fs, options)],
+        ..new_volume("pvc-hostile", 512 * MIB)
+    };
+    bench.parameters(MOUNT_OPTIONS, mount).await;
     let contradiction =
         Create { parameters: map(&[("pool", "default"), ("kind", "nowhere")]), ..base() };
     bench.refuse("a pool and another kind", contradiction, INVALID).await;
@@ -117,10 +122,12 @@ async fn sources(bench: &mut Bench) {
     let snap = |id: &str| from(of_snapshot(id));
     bench.ids(idle, volume, MISSING).await;
     bench.ids(snapshot, snap, MISSING).await;
+    let raw = volume(&known.block);
     let smaller = Create { capacity_range: range(8 << 20, 8 << 20), ..snap(snapshot) };
     let elsewhere = snap(&foreign(snapshot));
     let rows = [
         ("a source of no type", from(Some(Default::default())), INVALID),
+        ("the bytes of a block device as a filesystem", raw, INVALID),
         ("a snapshot as a volume", volume(snapshot), MISSING),
         ("a volume as a snapshot", snap(idle), MISSING),
         ("a missing volume", volume(&missing(idle)), NOT_FOUND),

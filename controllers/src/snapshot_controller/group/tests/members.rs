@@ -1,7 +1,7 @@
 //! Tests of the members of groups.
 
 use super::*;
-use crate::snapshots::SnapshotInfo;
+use crate::snapshots::{SnapshotInfo, VolumeGroupSnapshotContent};
 
 /// A group that has been snapshotted, with these objects of one member.
 fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts {
@@ -137,4 +137,50 @@ fn names_of_members() {
         names::member_names("g1", "vol-1").1,
         "snapcontent-3f24a93f41494e46f899e662d5c3d6377de1f934904867d498983a9a4a233481"
     );
+}
+
+/// Users can delete claims, and so the volumes' objects, before the contents of the members are made.
+#[test]
+fn the_mode_of_a_member() {
+    let snapshot = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": "s", "namespace": "team", "uid": "s-uid"}, "spec": {"source": {}}});
+    // The annotation of the group's content, the mode of the volume if its object is there.
+    for (noted, volume, expected) in [
+        (Some(r#"["vol-1"]"#), None, Some("Block")),
+        (Some(r#"["vol-2","vol-1"]"#), None, Some("Block")),
+        (Some(r#"["vol-2"]"#), None, Some("Filesystem")),
+        (Some("[]"), None, Some("Filesystem")),
+        (Some(r#"["vol-1"]"#), Some(json!("Filesystem")), Some("Block")),
+        (None, Some(json!("Block")), Some("Block")),
+        (None, Some(Value::Null), Some("Filesystem")),
+        (Some("vol-1"), Some(json!("Block")), Some("Block")),
+        (None, None, None),
+        (Some("{}"), None, None),
+    ] {
+        let what = format!("{noted:?} {volume:?}");
+        let mut facts = with_member(Some(snapshot.clone()), None);
+        facts.content = Some(of(content(json!({
+            "metadata": {"annotations": {"hostloop.csi.dev/block-volume-handles": noted}},
+            "status": {"volumeGroupSnapshotHandle": "gs"},
+        }))));
+        facts.own.members[0].volume =
+            volume.and_then(|mode| claim(1, json!({}), json!({"spec": {"volumeMode": mode}})).1);
+        let Step::Own(GroupStep::CreateMemberContent(made)) = decide(&facts) else {
+            panic!("{what}: {:?}", decide(&facts));
+        };
+        assert_eq!(made.spec.source_volume_mode.as_deref(), expected, "{what}");
+    }
+}
+
+/// A handle that the group's content was not made of has no noted mode.
+#[test]
+fn the_noted_modes_are_those_of_the_sources() {
+    let noted = json!({"metadata": {"annotations":
+        {"hostloop.csi.dev/block-volume-handles": r#"["vol-1","vol-9"]"#}}});
+    let made: VolumeGroupSnapshotContent = serde_json::from_value(content(noted)).unwrap();
+    for (handle, expected) in
+        [("vol-1", Some("Block")), ("vol-2", Some("Filesystem")), ("vol-9", None)]
+    {
+        assert_eq!(source_modes::of(&made, handle), expected, "{handle}");
+    }
 }

@@ -1,0 +1,39 @@
+//! The volume modes of a group's sources. The content of a group has no field for them, and the
+//! volumes may be gone when the contents of its members are made, which need them. So an annotation
+//! keeps them from the time when the group's content is made.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use crate::api::{pv, pvc};
+use crate::snapshots::VolumeGroupSnapshotContent;
+
+/// Annotation of a group's content: the handles of its block volumes, as a JSON list. Its other
+/// volumes have filesystems. Only administrators and the snapshot controller write it.
+const BLOCK_VOLUMES: &str = "hostloop.csi.dev/block-volume-handles";
+
+/// Notes the modes of these volumes at the content that is made of them.
+pub(super) fn note(content: &mut ObjectMeta, volumes: &[&PersistentVolume]) {
+    let blocks = volumes.iter().filter(|volume| pv::volume_mode(volume) == pvc::BLOCK);
+    let handles = blocks.filter_map(|volume| Some(&*pv::csi(volume)?.volume_handle));
+    let handles = serde_json::Value::from_iter(handles);
+    let annotations = content.annotations.get_or_insert_with(BTreeMap::new);
+    annotations.insert(BLOCK_VOLUMES.to_owned(), handles.to_string());
+}
+
+/// The mode of a source when the group's content was made of it, if that is known.
+pub(super) fn of(content: &VolumeGroupSnapshotContent, handle: &str) -> Option<&'static str> {
+    let sources = content.spec.source.volume_handles.as_ref()?;
+    let noted = content.annotations().get(BLOCK_VOLUMES)?;
+    let blocks: Vec<String> = serde_json::from_str(noted).ok()?;
+    if !sources.iter().any(|source| source == handle) {
+        return None;
+    }
+    Some(match blocks.iter().any(|block| block == handle) {
+        true => pvc::BLOCK,
+        false => pvc::FILESYSTEM,
+    })
+}
