@@ -30,6 +30,7 @@ pub mod reflink_support;
 pub mod shared_dir;
 mod shared_table;
 pub(crate) mod under_way;
+pub mod wanted;
 
 pub use error::{Error, Result};
 pub use ext4_layout::{Ext4Growth, Ext4Layout, NoGrowth};

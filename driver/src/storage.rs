@@ -99,6 +99,9 @@ pub struct Capacity {
     pub largest: u64,
 }
 
+/// Records of volumes that may change at once in a pool.
+const CHANGING: usize = 64;
+
 /// An open pool.
 #[derive(Debug)]
 pub struct Pool {
@@ -109,6 +112,8 @@ pub struct Pool {
     limits: Limits,
     layout: Layout,
     index: RwLock<Index>,
+    /// Held while the record of a volume changes; a volume's ID chooses one.
+    changing: [Mutex<()>; CHANGING],
     /// Space promised to running operations.
     under_way: Mutex<SpaceRequest>,
     /// The filesystems that provide the pool's space; set once the pool is open.

@@ -79,7 +79,7 @@ fn of_kernel(error: &kernel::Error) -> Code {
     match error {
         NoSpace { .. } => Code::ResourceExhausted,
         // Another operation is under way: the caller must retry.
-        Busy { .. } | Covered { .. } => Code::Aborted,
+        Busy { .. } | Covered { .. } | Unwanted { .. } => Code::Aborted,
         // The operation did nothing. A retry can succeed once that filesystem responds again.
         Silent { .. } => Code::Unavailable,
         // The kernel may still be executing an operation that timed out.
