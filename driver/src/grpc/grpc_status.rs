@@ -63,7 +63,7 @@ fn of_pool(error: &storage::Error) -> Code {
         Unavailable { .. } | Locked { .. } | OtherNode { .. } => Code::Unavailable,
         ForeignPool(_) => Code::FailedPrecondition,
         NoVolume(_) | NoSnapshot(_) | NoGroup(_) => Code::NotFound,
-        NoRoom { .. } | NoRoomBelow { .. } => Code::ResourceExhausted,
+        NoRoom { .. } | NoRoomBelow { .. } | SnapshotQuota { .. } => Code::ResourceExhausted,
         Attached { .. } => Code::FailedPrecondition,
         // "DeleteSnapshot Errors", snapshot is part of a group.
         InGroup(..) => Code::InvalidArgument,
