@@ -50,7 +50,7 @@ impl Pool {
         let (mut books, mut guard) = self.books()?;
         if self.admit(&books, need).is_err() {
             drop(guard);
-            self.measure_snapshots()?;
+            self.measure_snapshots();
             (books, guard) = self.books()?;
         }
         let _guard = guard;

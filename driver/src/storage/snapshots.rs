@@ -44,7 +44,7 @@ impl<'a> Shot<'a> {
     /// to meanwhile, or could not be cloned.
     fn settle(&mut self, pools: &'a Pools, parameters: &Parameters) -> Result<()> {
         let all = file::allocated_bytes(&self.image)?.min(self.origin.len);
-        self.share.own = all.saturating_sub(self.share.common(&self.image)?);
+        self.share.own = all.saturating_sub(self.share.common(&self.image));
         self.room.raise(self.pool, self.share.own)?;
         if !self.allowance.as_ref().is_some_and(|it| it.covers(self.share.own)) {
             self.allowance = None;
@@ -105,10 +105,10 @@ impl<'a> Share<'a> {
         share
     }
 
-    /// Bytes of an image in blocks of the base.
-    fn common(&self, image: &File) -> Result<u64> {
-        let common = self.base.as_ref().map(|base| extents::common_bytes(base, image));
-        Ok(common.transpose()?.unwrap_or_default())
+    /// Bytes of an image in blocks of the base; none if one of them can't be read.
+    fn common(&self, image: &File) -> u64 {
+        let common = self.base.as_ref().and_then(|base| extents::common_bytes(base, image).ok());
+        common.unwrap_or_default()
     }
 }
 
@@ -198,7 +198,7 @@ impl Pools {
         let id = SnapshotId::generate(pool.id);
         let share = Share::begin(pool, volume.id, id);
         let take = origin.copy_takes(pool);
-        let common = if take == 0 { share.common(&origin.image)? } else { 0 };
+        let common = if take == 0 { share.common(&origin.image) } else { 0 };
         let promise = origin.allocated.min(origin.len).saturating_sub(common);
         let allowance = self.allow_snapshot(parameters, promise)?;
         let room = pool.reserve(SpaceRequest { promise, take, thick: false })?;
@@ -241,26 +241,29 @@ impl Pools {
 impl Pool {
     /// Finds out what the snapshots share that were there before this process, once. Until then
     /// each one promises all that it has.
-    pub(super) fn measure_snapshots(&self) -> Result<()> {
+    pub(super) fn measure_snapshots(&self) {
         let mut measured = self.measured.lock();
         if *measured || !self.reflinks {
-            return Ok(());
+            return;
         }
         let pairs = self.index.read().lineage.without_base();
         for (volume, id, base) in pairs {
-            let open =
-                |id: SnapshotId| self.open_image(EntryKind::Snapshots, &id.to_string(), false);
             // One that can't be read promises all that it has, and its own calls report it.
-            let (Ok(image), Ok(earlier)) = (open(id), open(base)) else {
+            let Ok(common) = self.common_bytes(base, id) else {
                 continue;
             };
-            let common = extents::common_bytes(&earlier, &image)?;
             let mut index = self.index.write();
-            let all = index.snapshots.get(id)?.map_or(0, |record| record.promised());
-            index.lineage.count_on(volume, id, base, all.saturating_sub(common));
+            if let Ok(Some(record)) = index.snapshots.get(id) {
+                let own = record.promised().saturating_sub(common);
+                index.lineage.count_on(volume, id, base, own);
+            }
         }
         *measured = true;
-        Ok(())
+    }
+
+    fn common_bytes(&self, base: SnapshotId, id: SnapshotId) -> Result<u64> {
+        let open = |id: SnapshotId| self.open_image(EntryKind::Snapshots, &id.to_string(), false);
+        Ok(extents::common_bytes(&open(base)?, &open(id)?)?)
     }
 
     /// Deletes a snapshot and frees its space.
