@@ -36,6 +36,7 @@ mod metadata;
 pub mod metrics;
 mod node;
 pub mod operation_locks;
+pub mod permits;
 mod pool_metrics;
 pub mod socket;
 

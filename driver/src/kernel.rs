@@ -32,6 +32,7 @@ pub mod reflink_support;
 pub mod shared_dir;
 mod shared_table;
 pub(crate) mod under_way;
+pub mod wanted;
 
 pub use allowed_mount_options::check_mount_options;
 pub(crate) use allowed_mount_options::{LABELS, refused_mount_options};

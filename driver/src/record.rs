@@ -21,6 +21,9 @@ use crate::kernel::{FsType, READ_AHEAD_KIB};
 /// The schema version that this build writes, and the newest that it reads.
 pub const SCHEMA: u32 = 1;
 
+/// A parameter map, as in requests and records.
+pub type Parameters = BTreeMap<String, String>;
+
 /// The record of a volume. A node may have ten thousand of them in memory, so fields that many
 /// volumes have in common are shared, and fields that few volumes have are boxed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -33,6 +33,7 @@ mod index;
 pub mod issue;
 mod joined;
 pub(crate) mod layers;
+mod lineage;
 mod load;
 mod open;
 pub mod place;
@@ -42,6 +43,7 @@ mod reservation;
 pub mod scan;
 mod scratch_mount;
 mod slots;
+mod snapshot_quota;
 mod snapshots;
 mod space;
 mod trial_mount;
@@ -67,6 +69,7 @@ use self::issue::{Holds, Noted};
 use self::joined::Joined;
 use self::place::PoolPlace;
 use self::recovery::Unfinished;
+use self::snapshot_quota::SnapshotQuota;
 use self::space::{Filesystems, Space};
 use crate::diagnose::pool::{Lost, SparseFile};
 use crate::kernel::{FsUsage, Kernel, file};
@@ -99,6 +102,9 @@ pub struct Capacity {
     pub largest: u64,
 }
 
+/// Records of volumes that may change at once in a pool.
+const CHANGING: usize = 64;
+
 /// An open pool.
 #[derive(Debug)]
 pub struct Pool {
@@ -109,6 +115,10 @@ pub struct Pool {
     limits: Limits,
     layout: Layout,
     index: RwLock<Index>,
+    /// Held while the record of a volume changes; a volume's ID chooses one.
+    changing: [Mutex<()>; CHANGING],
+    /// True if it is known what snapshots of an earlier process share.
+    measured: Mutex<bool>,
     /// Space promised to running operations.
     under_way: Mutex<SpaceRequest>,
     /// The filesystems that provide the pool's space; set once the pool is open.
@@ -184,6 +194,7 @@ pub struct Pools {
     filesystems: Arc<Filesystems>,
     copy_rates: CopyRates,
     growths: Growths,
+    quota: SnapshotQuota,
     freed: Announcements,
 }
 
@@ -396,6 +407,7 @@ impl Pool {
     /// [`Error::Unavailable`] if the next opening of the pool would not find it.
     pub fn capacity(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
         self.check_place()?;
+        self.measure_snapshots();
         self.promisable(provisioning)
     }
 

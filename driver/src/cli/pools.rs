@@ -77,6 +77,12 @@ pub struct PoolArgs {
     /// Maximum time that a filesystem may stay frozen while its snapshot is copied or cloned
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     pub max_freeze: Duration,
+
+    /// Maximum space that the snapshots of one namespace may promise on this node [default: no limit
+    /// but the pools']. It needs the snapshotter's --extra-create-metadata, which names the namespace:
+    /// snapshots without a namespace count as those of one
+    #[arg(long, value_name = "SIZE", value_parser = config::size)]
+    pub max_snapshot_bytes_per_namespace: Option<u64>,
 }
 
 /// Errors in the combination of the flags about pools.
@@ -135,6 +141,7 @@ impl PoolArgs {
             reserve: self.reserve,
             max_volume_bytes: self.max_volume_size.map(blocks_for),
             max_freeze: self.max_freeze,
+            max_snapshot_bytes_per_namespace: self.max_snapshot_bytes_per_namespace,
         }
     }
 }

@@ -4,8 +4,6 @@
 //! The one exception is in [`none`]. A provisioner adds the keys under [`METADATA`], not the user;
 //! only [`filesystem`] reads one of them.
 
-use std::collections::BTreeMap;
-
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
@@ -28,8 +26,7 @@ const MAX_MAP: usize = 4096;
 /// The largest read-ahead, in KiB: 1 GiB.
 const MAX_READ_AHEAD: u32 = 1 << 20;
 
-/// A parameter map, as in requests and records.
-pub type Parameters = BTreeMap<String, String>;
+pub use crate::record::Parameters;
 
 /// The parameters of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

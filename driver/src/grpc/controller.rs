@@ -1,13 +1,15 @@
 //! The Controller service over gRPC.
 
+use std::collections::BTreeMap;
+
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
 use super::dispatch::service;
-use super::lanes::Lane;
+use super::lanes::{Lane, Work};
 use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
-use crate::storage::Freed;
+use crate::storage::{Freed, Pools, Provisioning, SnapshotId};
 
 service! {
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
@@ -15,17 +17,20 @@ service! {
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
         about |r| &r.name,
         in |r, pools| Lane::of_class(pools, &r.parameters, source(r).as_ref().map(|s| s.key.text())),
+        as creation, by "pvc/namespace",
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets],
+        about |r| &r.volume_id, as |_, _| Work::Delete,
+        holding |r| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
         -> ControllerPublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id),
+        about |r| &r.volume_id, holding |r| Key::volume_record(&r.volume_id),
         but for [secrets, volume_context];
     "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
         -> ControllerUnpublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets],
+        about |r| &r.volume_id, as |_, _| Work::Leave,
+        holding |r| Key::volume_record(&r.volume_id), but for [secrets],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse
@@ -45,9 +50,10 @@ service! {
         about |_| "";
     "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
         about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
+        as |r, pools| snapshots([&r.source_volume_id], pools), by "volumesnapshot/namespace",
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
-        about |r| &r.snapshot_id,
+        about |r| &r.snapshot_id, as |_, _| Work::Delete,
         holding |r| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets],
         freeing |_| Freed::Room;
     "ListSnapshots" list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse
@@ -56,13 +62,17 @@ service! {
         about |r| &r.snapshot_id;
     "ControllerExpandVolume" controller_expand_volume(ControllerExpandVolumeRequest)
         -> ControllerExpandVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id,
+        as |r, pools| if is_thick(&r.volume_id, pools) { Work::Allocate } else { Work::Change },
+        holding |r| Key::volume(&r.volume_id), but for [secrets];
     "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse
         about |r| &r.volume_id;
     "ControllerModifyVolume" controller_modify_volume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets],
+        about |r| &r.volume_id,
+        as |r, _| if makes_thick(&r.mutable_parameters) { Work::Allocate } else { Work::Change },
+        holding |r| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
 }
 
@@ -74,6 +84,45 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<Hold> {
         Type::Volume(volume) => Key::Volume(volume.volume_id.clone()),
     };
     Some(key.copied())
+}
+
+/// The work of CreateVolume. A copy in a pool with reflinks copies no bytes, unless source or copy
+/// must have blocks of its own.
+fn creation(request: &csi::CreateVolumeRequest, pools: &Pools) -> Work {
+    let maps = [&request.parameters, &request.mutable_parameters];
+    let thick = maps.into_iter().any(makes_thick);
+    let Some(source) = source(request) else {
+        return if thick { Work::Allocate } else { Work::Change };
+    };
+    let lane = Lane::of_class(pools, &request.parameters, Some(source.key.text()));
+    let shares = lane.shares_blocks(pools) && !lane.is_between_pools();
+    if shares && !thick && !is_thick(source.key.text(), pools) { Work::Change } else { Work::Copy }
+}
+
+/// The work to take snapshots of these volumes.
+pub(super) fn snapshots<'a>(
+    volumes: impl IntoIterator<Item = &'a String> + Clone,
+    pools: &Pools,
+) -> Work {
+    let lane = Lane::of_ids(pools, volumes.clone().into_iter().map(String::as_str));
+    let thick = volumes.into_iter().any(|id| is_thick(id, pools));
+    if lane.shares_blocks(pools) && !thick { Work::Change } else { Work::Copy }
+}
+
+/// True for a thick volume, or a snapshot of one: its restore is thick, too.
+fn is_thick(id: &str, pools: &Pools) -> bool {
+    let provisioning = match id.parse::<SnapshotId>() {
+        Ok(id) => pools.snapshot(&id).map(|snapshot| snapshot.provisioning).ok(),
+        Err(_) => {
+            let volume = id.parse().ok().and_then(|handle| pools.volume(&handle).ok());
+            volume.map(|volume| volume.settings.provisioning)
+        }
+    };
+    provisioning == Some(Provisioning::Thick)
+}
+
+fn makes_thick(parameters: &BTreeMap<String, String>) -> bool {
+    parameters.get("provisioning").is_some_and(|value| value == "thick")
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.

@@ -1,11 +1,13 @@
 //! Connects gRPC requests to the blocking services.
 //!
 //! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
-//! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It also names the
-//! lock keys (see [operation_locks](super::operation_locks)), the fields that do not affect the
+//! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It names the kind of
+//! work, if it is not a change, and the namespace that takes a turn with a copy. It also names the lock
+//! keys (see [operation_locks](super::operation_locks)), the fields that do not affect the
 //! answer, and what the RPC frees.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
@@ -16,6 +18,10 @@ use super::lanes::{Lane, Lanes, Work};
 use super::metrics::Calls;
 use super::operation_locks::{Fingerprint, Hold, Operation, OperationLocks, Then};
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
+
+/// How long a copy goes on without a caller. Kubernetes' controllers and upstream's sidecars retry
+/// at least every five minutes.
+const GRACE: Duration = Duration::from_secs(360);
 
 /// A request as the dispatcher sees it.
 pub(crate) trait Call: EventFields + Send + Sized + 'static {
@@ -32,6 +38,12 @@ pub(crate) trait Call: EventFields + Send + Sized + 'static {
     fn lane(&self, pools: &Pools) -> Lane {
         Lane::of_ids(pools, [self.about()])
     }
+
+    /// What the RPC needs a thread for, if it holds something.
+    fn work(&self, pools: &Pools) -> Work;
+
+    /// The namespace of the RPC's object, as far as the request has it.
+    fn namespace(&self) -> Option<&String>;
 
     /// What a success frees for others that wait.
     fn frees(&self) -> Option<Freed>;
@@ -88,10 +100,14 @@ impl Dispatcher {
                 Err(status) => Err(status),
             }
         } else {
-            let threads = self.lanes.threads(&lane, Work::Change);
+            let kind = request.work(&self.pools);
+            let threads = self.lanes.threads(&lane, kind);
+            let caller = request.namespace().cloned().unwrap_or_default();
+            let grace = (kind == Work::Copy).then_some(GRACE);
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
-            let operation = Operation { method: C::METHOD, holds, fingerprint, patience, then };
+            let method = C::METHOD;
+            let operation = Operation { method, holds, fingerprint, patience, caller, grace, then };
             let event = report.event();
             let work = move || match event {
                 Some(event) => event.run(|| work(&service, request)),
@@ -129,6 +145,8 @@ macro_rules! service {
             $rpc:literal $method:ident($request:ident) -> $response:ident
             about $about:expr
             $(, in $lane:expr)?
+            $(, as $work:expr)?
+            $(, by $namespace:literal)?
             $(, holding $holds:expr, but for [$($ignored:ident),*])?
             $(, freeing $freed:expr)?;
         )+
@@ -141,7 +159,9 @@ macro_rules! service {
         $($crate::grpc::dispatch::call! {
             $request, concat!("/", $full, "/", $rpc), $about
             $(, in $lane)?
-            $(, $holds, [$($ignored),*])?
+            $(, as $work)?
+            $(, by $namespace)?
+            $(, holding $holds, [$($ignored),*])?
             $(, freeing $freed)?
         })+
 
@@ -164,7 +184,9 @@ macro_rules! call {
     (
         $request:ident, $method:expr, $about:expr
         $(, in $lane:expr)?
-        $(, $holds:expr, [$($ignored:ident),*])?
+        $(, as $work:expr)?
+        $(, by $namespace:literal)?
+        $(, holding $holds:expr, [$($ignored:ident),*])?
         $(, freeing $freed:expr)?
     ) => {
         impl $crate::grpc::dispatch::Call for hostloop_proto::csi::$request {
@@ -191,6 +213,22 @@ macro_rules! call {
                     lane(self, pools)
                 }
             )?
+
+            fn work(&self, _pools: &$crate::storage::Pools) -> $crate::grpc::lanes::Work {
+                $(
+                    let work: fn(&Self, &$crate::storage::Pools) -> $crate::grpc::lanes::Work =
+                        $work;
+                    return work(self, _pools);
+                )?
+                #[allow(unreachable_code, reason = "of a row that is another kind of work")]
+                $crate::grpc::lanes::Work::Change
+            }
+
+            fn namespace(&self) -> Option<&String> {
+                $(return self.parameters.get(concat!("csi.storage.k8s.io/", $namespace));)?
+                #[allow(unreachable_code, reason = "of a row with a namespace")]
+                None
+            }
 
             fn frees(&self) -> Option<$crate::storage::Freed> {
                 $(

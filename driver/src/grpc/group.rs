@@ -2,8 +2,9 @@
 
 use hostloop_proto::csi;
 
+use super::controller::snapshots;
 use super::dispatch::service;
-use super::lanes::Lane;
+use super::lanes::{Lane, Work};
 use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
 use crate::storage::Freed;
@@ -20,6 +21,7 @@ service! {
         -> CreateVolumeGroupSnapshotResponse
         about |r| &r.name,
         in |r, pools| Lane::of_ids(pools, r.source_volume_ids.iter().map(String::as_str)),
+        as |r, pools| snapshots(&r.source_volume_ids, pools), by "volumegroupsnapshot/namespace",
         holding new_group, but for [secrets];
     "DeleteVolumeGroupSnapshot" delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
         -> DeleteVolumeGroupSnapshotResponse
@@ -28,6 +30,7 @@ service! {
             let members = r.snapshot_ids.iter().map(String::as_str);
             Lane::of_ids(pools, members.chain([r.group_snapshot_id.as_str()]))
         },
+        as |_, _| Work::Delete,
         holding old_group, but for [secrets],
         freeing |_| Freed::Room;
     "GetVolumeGroupSnapshot" get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)

@@ -63,7 +63,7 @@ fn of_pool(error: &storage::Error) -> Code {
         Unavailable { .. } | Locked { .. } | OtherNode { .. } => Code::Unavailable,
         ForeignPool(_) => Code::FailedPrecondition,
         NoVolume(_) | NoSnapshot(_) | NoGroup(_) => Code::NotFound,
-        NoRoom { .. } | NoRoomBelow { .. } => Code::ResourceExhausted,
+        NoRoom { .. } | NoRoomBelow { .. } | SnapshotQuota { .. } => Code::ResourceExhausted,
         Attached { .. } => Code::FailedPrecondition,
         // "DeleteSnapshot Errors", snapshot is part of a group.
         InGroup(..) => Code::InvalidArgument,
@@ -79,7 +79,7 @@ fn of_kernel(error: &kernel::Error) -> Code {
     match error {
         NoSpace { .. } => Code::ResourceExhausted,
         // Another operation is under way: the caller must retry.
-        Busy { .. } | Covered { .. } => Code::Aborted,
+        Busy { .. } | Covered { .. } | Unwanted { .. } => Code::Aborted,
         // The operation did nothing. A retry can succeed once that filesystem responds again.
         Silent { .. } => Code::Unavailable,
         // The kernel may still be executing an operation that timed out.

@@ -2,25 +2,32 @@
 //!
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
-//! number of threads for changes and for streams, and one for each kind of question ([`POOLLESS`]
-//! in the lane without pools). Calls that hang hold no more than that, however often a client
-//! retries.
+//! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
+//! often a client retries, and copies of gigabytes hold up nothing but other copies.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::operation_locks::shutting_down;
+use super::permits::{Permit, Permits};
 use crate::controller::parameters::POOL;
 use crate::record::id;
 use crate::storage::{Pools, VolumeHandle};
 
 /// Changes in one lane at once. More would only wait for the same disk.
 const CHANGES: usize = 32;
+/// Calls in one lane at once that end the use of a volume.
+const LEAVES: usize = 32;
+/// Deletions in one lane at once. Each one frees the blocks of its image.
+const DELETIONS: usize = 8;
+/// Calls in one lane at once that allocate the whole of a volume.
+const ALLOCATIONS: usize = 2;
+/// Copies of bytes in one lane at once: two keep a disk busy, and more would make it seek.
+pub(super) const COPIES: usize = 2;
 /// Streams in one lane at once.
 const STREAMS: usize = 16;
 /// Threads for each kind of question that touches no pool.
@@ -69,6 +76,18 @@ impl Lane {
         Lane::of(0..pools.count())
     }
 
+    /// True if a snapshot in this lane shares blocks with its volume, as far as its pools decide.
+    pub(crate) fn shares_blocks(&self, pools: &Pools) -> bool {
+        let slots = pools.slots();
+        let mut states = self.0.iter().filter_map(|slot| slots.get(*slot)?.state.as_ref().ok());
+        states.all(|pool| pool.reflinks())
+    }
+
+    /// True for a copy from one pool to another.
+    pub(crate) fn is_between_pools(&self) -> bool {
+        self.0.len() > 1
+    }
+
     fn of(slots: impl IntoIterator<Item = usize>) -> Lane {
         let mut slots: Vec<usize> = slots.into_iter().collect();
         slots.sort_unstable();
@@ -101,13 +120,36 @@ fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {
 pub(crate) enum Work {
     /// The RPC changes state.
     Change,
+    /// The RPC ends a use of a volume. It never waits for the other kinds.
+    Leave,
+    /// The RPC deletes a volume or snapshot.
+    Delete,
+    /// The RPC allocates all of a thick volume.
+    Allocate,
+    /// The RPC copies bytes.
+    Copy,
     /// The RPC reads for a long time and answers with a stream.
     Stream,
     /// The RPC is a question, sent by this method.
     Question(&'static str),
 }
 
-type Threads = HashMap<(Lane, Work), Arc<Semaphore>>;
+impl Work {
+    /// The calls of this kind, for people.
+    pub(crate) fn calls(self) -> &'static str {
+        match self {
+            Work::Change => "changes",
+            Work::Leave => "unpublishing calls",
+            Work::Delete => "deletions",
+            Work::Allocate => "allocations of thick volumes",
+            Work::Copy => "copies",
+            Work::Stream => "streams",
+            Work::Question(_) => "questions",
+        }
+    }
+}
+
+type Threads = HashMap<(Lane, Work), Arc<Permits>>;
 
 /// The threads of all lanes. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -115,15 +157,19 @@ pub(crate) struct Lanes(Arc<Mutex<Threads>>);
 
 impl Lanes {
     /// The threads for this kind of work in a lane.
-    pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Semaphore> {
+    pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Permits> {
         let mut lanes = self.0.lock();
         let threads = match work {
             Work::Change => CHANGES,
+            Work::Leave => LEAVES,
+            Work::Delete => DELETIONS,
+            Work::Allocate => ALLOCATIONS,
+            Work::Copy => COPIES,
             Work::Stream => STREAMS,
             Work::Question(_) if lane.0.is_empty() => POOLLESS,
             Work::Question(_) => 1,
         };
-        let made = || Arc::new(Semaphore::new(threads));
+        let made = || Permits::new(threads, work.calls());
         lanes.entry((lane.clone(), work)).or_insert_with(made).clone()
     }
 
@@ -132,11 +178,11 @@ impl Lanes {
         &self,
         lane: &Lane,
         method: &'static str,
-    ) -> Result<OwnedSemaphorePermit, Status> {
+    ) -> Result<Permit, Status> {
         let threads = self.threads(lane, Work::Question(method));
-        match tokio::time::timeout(PATIENCE, threads.acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) => Err(shutting_down()),
+        match tokio::time::timeout(PATIENCE, threads.acquire("")).await {
+            Ok(Some(permit)) => Ok(permit),
+            Ok(None) => Err(shutting_down()),
             Err(_) => Err(Status::unavailable(format!(
                 "the pool has not answered an earlier {method} for {} s; it may hang",
                 PATIENCE.as_secs()

@@ -9,7 +9,6 @@ use std::time::Duration;
 use hostloop_proto::csi;
 use hostloop_proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -18,6 +17,7 @@ use super::call_log::{Interest, Report};
 use super::dispatch::{Call, Dispatcher, call};
 use super::lanes::Work;
 use super::operation_locks::{guarded, shutting_down};
+use super::permits::Permit;
 use crate::controller::{self, Controller};
 
 call!(GetMetadataAllocatedRequest, "/csi.v1.SnapshotMetadata/GetMetadataAllocated", |r| &r
@@ -55,8 +55,8 @@ impl MetadataService {
         let report =
             Report::begin(&self.dispatcher.calls, C::METHOD, request.about(), Interest::Question);
         let lane = request.lane(&self.dispatcher.pools);
-        let turn = self.dispatcher.lanes.threads(&lane, Work::Stream).acquire_owned().await;
-        let turn = turn.map_err(|_| shutting_down())?;
+        let turn = self.dispatcher.lanes.threads(&lane, Work::Stream).acquire("").await;
+        let turn = turn.ok_or_else(shutting_down)?;
         let service = self.service.clone();
         let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);
         Ok(Response::new(produce_on_thread(produce, report, turn, STALL)))
@@ -64,12 +64,7 @@ impl MetadataService {
 }
 
 /// Runs `produce` on a blocking thread and returns the stream of the messages it emits.
-fn produce_on_thread<M, P>(
-    produce: P,
-    report: Report,
-    turn: OwnedSemaphorePermit,
-    stall: Duration,
-) -> Answers<M>
+fn produce_on_thread<M, P>(produce: P, report: Report, turn: Permit, stall: Duration) -> Answers<M>
 where
     M: Send + 'static,
     P: FnOnce(&mut dyn FnMut(M) -> bool) -> controller::Result<()> + Send + 'static,

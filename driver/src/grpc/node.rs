@@ -1,7 +1,7 @@
 //! The Node service over gRPC.
 
 use super::dispatch::service;
-use super::lanes::Lane;
+use super::lanes::{Lane, Work};
 use super::operation_locks::Key;
 use crate::node::Node;
 use crate::storage::{Freed, VolumeHandle};
@@ -15,7 +15,8 @@ service! {
         but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [],
+        about |r| &r.volume_id, as |_, _| Work::Leave,
+        holding |r| Key::volume(&r.volume_id), but for [],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
@@ -25,7 +26,8 @@ service! {
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [],
+        about |r| &r.volume_id, as |_, _| Work::Leave,
+        holding |r| Key::volume(&r.volume_id), but for [],
         freeing unpublished;
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
         -> NodeGetVolumeStatsResponse

@@ -9,28 +9,34 @@
 //!   deadline passes);
 //! - is **ABORTED** if both RPCs change the object ("Operation pending for volume" in the
 //!   specification);
-//! - runs **beside** the other if both copy the object and it never changes (a snapshot);
+//! - runs **beside** the other if both copy the object and it never changes (a snapshot), or if one
+//!   copies it and the other changes its record alone;
 //! - **waits** otherwise. A caller that waits too long is ABORTED. Its request keeps its place in
 //!   the queue, where a retry joins it.
 //!
-//! Work runs on a blocking thread. It continues when the caller hangs up. The objects are released
-//! when the work returns or panics. An RPC that waits holds no thread.
+//! Work runs on a blocking thread. It continues when the caller hangs up; a copy only as long as a
+//! retry may still come ([`Operation::grace`]). The objects are released when the work returns or
+//! panics, and the sources of a copy already when they are copied. An RPC that waits holds no
+//! thread.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hostloop_events::Shortened;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
+use super::permits::{Permit, Permits};
 use crate::csi::validate::MAX_STRING;
+use crate::kernel::wanted::Wanted;
 
 /// An object that only one RPC at a time may change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +63,11 @@ impl Key {
     /// The hold of an RPC that creates, changes or deletes the object.
     pub(super) fn changed(self) -> Hold {
         Hold { key: self, usage: Usage::Change }
+    }
+
+    /// The holds of an RPC that changes this volume's record, and nothing that a copy depends on.
+    pub(super) fn volume_record(id: &str) -> Vec<Hold> {
+        vec![Hold { key: Key::Volume(id.to_owned()), usage: Usage::Record }]
     }
 
     /// The hold of an RPC that copies the object.
@@ -96,6 +107,8 @@ impl fmt::Display for Key {
 pub enum Usage {
     /// It creates, changes or deletes the object.
     Change,
+    /// It changes the object's record, and nothing that a copy depends on.
+    Record,
     /// It copies the object, which must not change meanwhile.
     Copy,
 }
@@ -122,7 +135,8 @@ enum Precedence {
 /// freeze it. Copies of a snapshot need no freeze.
 fn precedence(key: &Key, earlier: Usage, later: Usage) -> Precedence {
     match (key, earlier, later) {
-        (_, Usage::Change, Usage::Change) => Precedence::Abort,
+        (_, Usage::Record, Usage::Copy) | (_, Usage::Copy, Usage::Record) => Precedence::Beside,
+        (_, Usage::Change | Usage::Record, Usage::Change | Usage::Record) => Precedence::Abort,
         (Key::Snapshot(_), Usage::Copy, Usage::Copy) => Precedence::Beside,
         _ => Precedence::After,
     }
@@ -149,8 +163,12 @@ pub struct Operation {
     pub holds: Vec<Hold>,
     /// The digest of the request.
     pub fingerprint: Fingerprint,
-    /// How long the caller waits for earlier requests.
+    /// How long the caller waits for earlier requests, and for a thread.
     pub patience: Duration,
+    /// The caller that takes a turn when the request gets a thread: see [`Permits`].
+    pub caller: String,
+    /// How long the work goes on without a caller that waits for it; `None` is to its end.
+    pub grace: Option<Duration>,
     /// Called after a success, once the objects are released and before the answer.
     pub then: Option<Then>,
 }
@@ -169,12 +187,49 @@ struct Job {
     answer: watch::Sender<Option<Answer>>,
     /// Notified when an earlier job ends.
     wake: Notify,
+    grace: Option<Duration>,
+    /// The number of callers so far.
+    callers: AtomicUsize,
+    /// The threads for one of which the job waits.
+    waits_for: Mutex<Option<Arc<Permits>>>,
+    wanted: Arc<Wanted>,
 }
 
 impl Job {
     fn is_for(&self, operation: &Operation) -> bool {
         self.method == operation.method && self.fingerprint == operation.fingerprint
     }
+
+    /// Adds a caller, under the table's lock.
+    fn join(self: &Arc<Self>) -> Joined {
+        self.callers.fetch_add(1, Ordering::Relaxed);
+        // The job's end must end its channel, so a caller can't keep the job.
+        Joined { job: Arc::downgrade(self), answer: self.answer.subscribe() }
+    }
+
+    /// Returns once no caller has waited for the answer for the time of grace.
+    async fn is_unwanted(&self, table: &Mutex<Table>) {
+        let Some(grace) = self.grace else {
+            return std::future::pending().await;
+        };
+        loop {
+            let before = self.callers.load(Ordering::Relaxed);
+            self.answer.closed().await;
+            tokio::time::sleep(grace).await;
+            // Under the lock, so that a caller joins before this, or not at all.
+            let _table = table.lock();
+            if self.answer.is_closed() && self.callers.load(Ordering::Relaxed) == before {
+                self.wanted.end();
+                return;
+            }
+        }
+    }
+}
+
+/// A caller's view of a job.
+struct Joined {
+    job: Weak<Job>,
+    answer: watch::Receiver<Option<Answer>>,
 }
 
 /// The jobs that use one object, in the order of their arrival.
@@ -203,7 +258,11 @@ impl Table {
             let queue = self.queues.get(&hold.key).map_or(&[][..], Vec::as_slice);
             // Equal requests have equal holds, so an equal one is in the first queue already.
             if let Some((_, equal)) = queue.iter().find(|(_, job)| job.is_for(operation)) {
-                return Admission::Join(equal.clone());
+                return if equal.wanted.has_ended() {
+                    Admission::Abort(Status::aborted(UNWANTED))
+                } else {
+                    Admission::Join(equal.clone())
+                };
             }
             let aborts = |(usage, _): &&(Usage, _)| {
                 precedence(&hold.key, *usage, hold.usage) == Precedence::Abort
@@ -230,7 +289,13 @@ impl Table {
 
     /// Removes a job from its queues, and wakes those that may start now.
     fn remove(&mut self, job: &Arc<Job>) {
-        for Hold { key, .. } in &job.holds {
+        self.release(job, |_| true);
+    }
+
+    /// Removes a job from the queues of the objects that it uses like this, and wakes those that
+    /// may start now.
+    fn release(&mut self, job: &Arc<Job>, used: fn(Usage) -> bool) {
+        for Hold { key, .. } in job.holds.iter().filter(|hold| used(hold.usage)) {
             let Some(queue) = self.queues.get_mut(key) else {
                 continue;
             };
@@ -257,9 +322,9 @@ pub struct OperationLocks {
 /// The result of asking for objects.
 enum Ticket {
     /// The request is in the queues of its objects.
-    Entered(Turn),
+    Entered(Turn, Joined),
     /// Work for an equal request waits or runs.
-    Joined(Arc<Job>),
+    Joined(Joined),
 }
 
 /// A job's places in its queues. Dropping this ends the job.
@@ -303,7 +368,7 @@ impl OperationLocks {
     /// drops the answer, not the work.
     pub async fn run<R, E>(
         &self,
-        threads: Arc<Semaphore>,
+        threads: Arc<Permits>,
         mut operation: Operation,
         work: impl FnOnce() -> Result<R, E> + Send + 'static,
     ) -> Result<R, Status>
@@ -313,34 +378,19 @@ impl OperationLocks {
     {
         let (method, patience) = (operation.method, operation.patience);
         let then = operation.then.take();
-        let (job, mut answer) = match self.take(operation)? {
-            // The job's end must end its channel, so a caller can't keep the job.
-            Ticket::Joined(job) => (Arc::downgrade(&job), job.answer.subscribe()),
-            Ticket::Entered(turn) => {
-                let job = (Arc::downgrade(&turn.job), turn.job.answer.subscribe());
-                self.work.spawn(async move {
-                    if !turn.comes().await {
-                        return;
-                    }
-                    // The semaphore is never closed.
-                    let _thread = threads.acquire_owned().await;
-                    let done = tokio::task::spawn_blocking(move || perform(turn, work, then));
-                    // `perform` has already answered after a panic.
-                    let _ = done.await;
-                });
-                job
+        let caller = std::mem::take(&mut operation.caller);
+        let Joined { job, mut answer } = match self.take(operation)? {
+            Ticket::Joined(joined) => joined,
+            Ticket::Entered(turn, joined) => {
+                self.work.spawn(self.clone().end_to_end(turn, threads, caller, work, then));
+                joined
             }
         };
         let until = Instant::now() + patience;
         if timeout_at(until, answer.wait_for(Option::is_some)).await.is_err()
-            && let Some(job) = job.upgrade()
-            && let Some((key, other)) = self.table.lock().obstacle(&job)
+            && let Some(why) = job.upgrade().and_then(|job| self.waits_for(&job))
         {
-            return Err(Status::aborted(format!(
-                "{}, and has not ended within {} s",
-                in_progress(key, other),
-                patience.as_secs_f32()
-            )));
+            return Err(Status::aborted(format!("{why} within {} s", patience.as_secs_f32())));
         }
         let answer = match answer.wait_for(Option::is_some).await {
             Ok(answer) => answer.clone(),
@@ -354,11 +404,60 @@ impl OperationLocks {
         }
     }
 
+    /// Waits for the job's turn and for a thread, and does its work, while it is wanted.
+    async fn end_to_end<R, E>(
+        self,
+        turn: Turn,
+        threads: Arc<Permits>,
+        caller: String,
+        work: impl FnOnce() -> Result<R, E> + Send + 'static,
+        then: Option<Then>,
+    ) where
+        R: Send + Sync + 'static,
+        E: Into<Status> + 'static,
+    {
+        let job = turn.job.clone();
+        let unwanted = job.is_unwanted(&self.table);
+        tokio::pin!(unwanted);
+        let begins = async {
+            if !turn.comes().await {
+                return None;
+            }
+            *job.waits_for.lock() = Some(threads.clone());
+            let thread = threads.acquire(&caller).await;
+            *job.waits_for.lock() = None;
+            thread
+        };
+        let thread = tokio::select! {
+            thread = begins => thread,
+            () = &mut unwanted => None,
+        };
+        let Some(_thread) = thread else {
+            return;
+        };
+        let done = tokio::task::spawn_blocking(move || perform(turn, work, then));
+        tokio::pin!(done);
+        // `perform` has already answered after a panic.
+        tokio::select! {
+            _ = &mut done => {}
+            () = unwanted => drop(done.await),
+        }
+    }
+
+    /// What a job waits for, for people; `None` if it runs.
+    fn waits_for(&self, job: &Job) -> Option<String> {
+        if let Some((key, other)) = self.table.lock().obstacle(job) {
+            return Some(format!("{}, and has not ended", in_progress(key, other)));
+        }
+        let threads = job.waits_for.lock().clone()?;
+        Some(format!("the call waits for {threads}, and has not begun"))
+    }
+
     /// Runs work without keys on a blocking thread. The permit is released when the work ends, even
     /// if the caller hangs up earlier.
     pub async fn read<R, E>(
         &self,
-        thread: OwnedSemaphorePermit,
+        thread: Permit,
         work: impl FnOnce() -> Result<R, E> + Send + 'static,
     ) -> Result<R, Status>
     where
@@ -372,11 +471,16 @@ impl OperationLocks {
         tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Refuses all further requests, and those that wait for earlier ones.
+    /// Refuses all further requests, and those that wait for earlier ones. Ends copies under way.
     pub fn close(&self) {
         let mut table = self.table.lock();
         table.closed = true;
-        table.queues.values().flatten().for_each(|(_, job)| job.wake.notify_one());
+        for (_, job) in table.queues.values().flatten() {
+            job.wake.notify_one();
+            if job.grace.is_some() {
+                job.wanted.end();
+            }
+        }
         self.work.close();
     }
 
@@ -396,7 +500,7 @@ impl OperationLocks {
             return Err(shutting_down());
         }
         match table.admit(&operation) {
-            Admission::Join(job) => return Ok(Ticket::Joined(job)),
+            Admission::Join(job) => return Ok(Ticket::Joined(job.join())),
             Admission::Abort(status) => return Err(status),
             Admission::Enter => {}
         }
@@ -406,6 +510,16 @@ impl OperationLocks {
             holds: operation.holds,
             answer: watch::Sender::new(None),
             wake: Notify::new(),
+            grace: operation.grace,
+            callers: AtomicUsize::new(0),
+            waits_for: Mutex::default(),
+            wanted: Arc::default(),
+        });
+        let (held, table_of) = (Arc::downgrade(&job), self.table.clone());
+        job.wanted.once_copied(move || {
+            if let Some(job) = held.upgrade() {
+                table_of.lock().release(&job, |usage| usage == Usage::Copy);
+            }
         });
         for hold in &job.holds {
             let queue = table.queues.entry(hold.key.clone()).or_default();
@@ -414,7 +528,8 @@ impl OperationLocks {
                 queue.push((hold.usage, job.clone()));
             }
         }
-        Ok(Ticket::Entered(Turn { table: self.table.clone(), job }))
+        let joined = job.join();
+        Ok(Ticket::Entered(Turn { table: self.table.clone(), job }, joined))
     }
 }
 
@@ -426,7 +541,11 @@ where
     E: Into<Status>,
 {
     let started = std::time::Instant::now();
-    let answer = guarded(work).map(|answer| Arc::new(answer) as Arc<dyn Any + Send + Sync>);
+    let answer = turn
+        .job
+        .wanted
+        .run(|| guarded(work))
+        .map(|answer| Arc::new(answer) as Arc<dyn Any + Send + Sync>);
     let code = answer.as_ref().map_or_else(|s| s.code(), |_| Code::Ok);
     let job = turn.job.clone();
     drop(turn);
@@ -461,6 +580,10 @@ pub(crate) fn guarded<R, E: Into<Status>>(
 fn in_progress(key: &Key, job: &Job) -> String {
     format!("an operation on {key} is in progress ({})", job.method)
 }
+
+/// The answer to a retry that comes while its earlier work ends, because it came too late.
+const UNWANTED: &str =
+    "the driver ends the work of this call, which no caller waited for: try again";
 
 /// The answer to an RPC that the driver no longer begins.
 pub(super) fn shutting_down() -> Status {

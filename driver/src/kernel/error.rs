@@ -81,6 +81,9 @@ pub enum Error {
         /// The number of cloned extents.
         extents: u64,
     },
+    /// No caller waited for the work any more, or the driver ends.
+    #[error("{path}: stopped, since no caller waited for it: a retry begins again")]
+    Unwanted { path: PathBuf },
 }
 
 impl Error {

@@ -115,6 +115,38 @@ pub fn shared_bytes(file: &File) -> Result<u64> {
     Ok(shared)
 }
 
+/// Number of bytes of `target` in blocks that it shares with `base` at the same offsets, after
+/// writing both back.
+pub fn common_bytes(base: &File, target: &File) -> Result<u64> {
+    let len = length(base)?.min(length(target)?);
+    let (mut at, mut bytes) = (0, 0);
+    while at < len {
+        let pair = Pair::read(base, target, at, len)?;
+        bytes += common(&pair.base, &pair.target);
+        at = pair.end;
+    }
+    Ok(bytes)
+}
+
+/// The bytes at the same offsets and addresses in two maps. Pure.
+fn common(base: &[Extent], target: &[Extent]) -> u64 {
+    let mut bases = base.iter().peekable();
+    let mut bytes = 0;
+    for extent in target {
+        while bases.next_if(|base| base.end() <= extent.logical).is_some() {}
+        for base in bases.clone().take_while(|base| base.logical < extent.end()) {
+            if let Some(both) = extent.clip(base.logical, base.end())
+                && base.addressed
+                && extent.addressed
+                && both.physical == base.address_at(both.logical)
+            {
+                bytes += both.length;
+            }
+        }
+    }
+    bytes
+}
+
 /// Calls `visit` with the extents of a file in order, some at a time, until it returns false.
 fn each_batch(file: &File, mut visit: impl FnMut(&[fiemap::RawExtent]) -> bool) -> Result<()> {
     let len = length(file)?;

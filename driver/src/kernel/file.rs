@@ -13,7 +13,7 @@ use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::failpoint::effect;
-use super::{Error, FsUsage, MountEntry, Result, magic};
+use super::{Error, FsUsage, MountEntry, Result, linux, magic, wanted};
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +34,16 @@ pub enum Copied {
     Shared,
     /// Copied this many bytes.
     Bytes(u64),
+}
+
+/// How a copy treats the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as it can: a filesystem is frozen meanwhile.
+    Fast,
+    /// It writes each few megabytes back before it goes on. So an fsync of another file waits for
+    /// no more than these, and the page cache keeps what others have in it.
+    Gentle,
 }
 
 /// Path of an open file for error messages, if the kernel still knows one.
@@ -75,7 +85,7 @@ pub fn clone(from: &File, to: &File) -> Result<()> {
 /// copy_file_range, then read and write). Allocated space in `to` stays allocated, and must read as
 /// zeros. The copy shares nothing. Once `stop` returns true, it stops with `Stopped`, but never
 /// before the first step: that shows how fast the files are. Returns the number of copied bytes.
-pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u64> {
+pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) -> Result<u64> {
     let len = length(from)?;
     if length(to)? != len {
         set_len(to, len)?;
@@ -84,9 +94,11 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
     let mut by_kernel = copies_by_value(from);
     let mut copied = 0;
     let mut at = 0;
+    let mut written = 0..0;
     while let Some((start, end)) = next_data(from, at, len)? {
         at = start;
         while at < end {
+            wanted::check(to)?;
             if copied > 0 && stop() {
                 return Err(Error::Stopped { path: name_of(to), copied });
             }
@@ -98,6 +110,11 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
             }
             at += done;
             copied += done;
+            written.end = at;
+            if pace == Pace::Gentle && written.end - written.start >= COPY_STEP {
+                linux::write_back(to, written.clone())?;
+                written.start = at;
+            }
         }
     }
     Ok(copied)
@@ -172,6 +189,7 @@ pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
     // In steps: each one locks the file, which may be in use through a loop device.
     for at in (0..len).step_by(ALLOCATE_STEP as usize) {
+        wanted::check(file)?;
         let step = (len - at).min(ALLOCATE_STEP);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, step))
             .map_err(on_file("fallocate", file))?;
@@ -191,6 +209,7 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
     // In steps: each one locks the file, which may be in use through a loop device.
     for at in (0..len).step_by(UNSHARE_STEP as usize) {
+        wanted::check(file)?;
         let step = (len - at).min(UNSHARE_STEP);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, at, step))
             .map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;

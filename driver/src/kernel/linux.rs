@@ -1,6 +1,8 @@
 //! The real kernel.
 
 use std::fs::File;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -301,6 +303,15 @@ pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
 /// file `what`.
 pub(crate) fn start_sync(file: &File, what: &Path) -> Result<()> {
     ioctl::start_writeback(file).map_err(|e| Error::io("sync_file_range", what, e))
+}
+
+/// Writes a range of a file back, waits for that, and drops it from the page cache.
+pub(crate) fn write_back(file: &File, range: Range<u64>) -> Result<()> {
+    let named = |op| move |e| Error::io(op, super::file::name_of(file), e);
+    ioctl::write_back(file, range.clone()).map_err(named("sync_file_range"))?;
+    let len = NonZeroU64::new(range.end - range.start);
+    rustix::fs::fadvise(file, range.start, len, rustix::fs::Advice::DontNeed)
+        .map_err(|e| named("fadvise")(e.into()))
 }
 
 /// Removes a loop device that is neither attached nor open. Only for benchmarks: they attach so

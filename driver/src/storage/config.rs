@@ -57,6 +57,8 @@ pub struct PoolOptions {
     pub max_volume_bytes: Option<u64>,
     /// The longest time that a filesystem may stay frozen for a copy.
     pub max_freeze: Duration,
+    /// What the snapshots of one namespace may promise on this node, in bytes.
+    pub max_snapshot_bytes_per_namespace: Option<u64>,
 }
 
 /// The part of a pool that is never promised.

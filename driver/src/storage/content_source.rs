@@ -10,7 +10,7 @@ use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, Intents, Limits, Target};
 use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
-use crate::kernel::file::{self, Copied};
+use crate::kernel::file::{self, Copied, Pace};
 use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
 
@@ -144,7 +144,7 @@ impl CopyJob<'_> {
         let began = Instant::now();
         let allocated = || file::allocated_bytes(self.to).unwrap_or(SAMPLE);
         let enough = || allocated() >= SAMPLE || began.elapsed() >= LONGEST;
-        let bytes = match file::copy_sparse(&self.origin.image, self.to, &enough) {
+        let bytes = match file::copy_sparse(&self.origin.image, self.to, Pace::Fast, &enough) {
             Ok(copied) | Err(kernel::Error::Stopped { copied, .. }) => copied,
             Err(e) => return Err(e.into()),
         };
@@ -290,10 +290,12 @@ impl Intents for Recorded<'_> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use rstest::rstest;
 
     use super::*;
+    use crate::kernel::wanted::Wanted;
     use crate::storage::copy_rate::Ended;
     use crate::testkit::{MI, Site, new};
 
@@ -306,13 +308,12 @@ mod tests {
     #[case::the_first(None)]
     #[case::after_a_faster_one(Some(Measured { bytes: 64 << 30, took: Duration::from_secs(1) }))]
     fn a_copy_that_was_stopped_freezes_only_once(#[case] known: Option<Measured>) {
-        /// Pieces of data between holes are slow to copy.
-        const PIECES: u64 = 16_000;
+        /// Each of them is a step of the copy.
+        const PIECES: u64 = 2_000;
         let mut site = Site::fake(&["a", "b"]);
-        site.options.max_freeze = Duration::from_millis(20);
+        site.options.max_freeze = Duration::from_secs(1);
         site.open();
-        let large = |name| NewVolume { capacity_bytes: 128 * MI, ..new(name) };
-        let volume = site.create(large("one"));
+        let volume = site.create(NewVolume { capacity_bytes: 32 * MI, ..new("one") });
         let image = site.pools().open_image(&volume, true).unwrap();
         for piece in 0..PIECES {
             image.write_all_at(&[1; 4096], MI + piece * 8192).unwrap();
@@ -324,15 +325,56 @@ mod tests {
             site.pools().copy_rates.note(route, known, Ended::InTime);
         }
 
+        // All steps together take four times as long as the freeze, on any machine.
+        let slow = Arc::new(Wanted::with_step(|| std::thread::sleep(Duration::from_millis(2))));
         for says in ["copying takes longer", "copying the "] {
             let source = Some(Source::Volume(volume.id));
-            let copy = NewVolume { source, ..large("copy") };
-            match site.pools().create_volume(&site.named("b"), copy) {
+            let copy = NewVolume { source, capacity_bytes: 32 * MI, ..new("copy") };
+            match slow.run(|| site.pools().create_volume(&site.named("b"), copy)) {
                 Err(Error::CannotFreeze(why)) if why.starts_with(says) => {}
                 other => panic!("{other:?} does not start with {says}"),
             }
             assert_eq!(freezes(&site), 1);
         }
+    }
+
+    /// The source is mounted, and so frozen, or a snapshot.
+    #[rstest]
+    fn a_copy_that_nobody_wants_leaves_nothing(#[values(true, false)] mounted: bool) {
+        let mut site = Site::fake(&["a"]);
+        site.options.max_freeze = Duration::from_secs(60);
+        site.open();
+        let large = |name| NewVolume { capacity_bytes: 32 * MI, ..new(name) };
+        let volume = site.create(large("one"));
+        let image = site.pools().open_image(&volume, true).unwrap();
+        image.write_all_at(&vec![1; 20 << 20], MI).unwrap();
+        let source = if mounted {
+            Source::Volume(volume.id)
+        } else {
+            Source::Snapshot(site.snapshot(&volume, "snap").id)
+        };
+        let _mounted = mounted.then(|| site.mounted(&volume, "mount"));
+        let before = (site.entries(), site.pool().index.read().promised());
+
+        let unwanted = Arc::new_cyclic(|this: &std::sync::Weak<Wanted>| {
+            let (this, steps) = (this.clone(), AtomicUsize::new(0));
+            Wanted::with_step(move || {
+                if steps.fetch_add(1, Ordering::SeqCst) == 2 {
+                    this.upgrade().unwrap().end();
+                }
+            })
+        });
+        let copy = NewVolume { source: Some(source), ..large("copy") };
+        let copied = unwanted.run(|| site.pools().create_volume(&site.pool(), copy));
+        refused!(copied, Error::Kernel(kernel::Error::Unwanted { .. }));
+        assert_eq!((site.entries(), site.pool().index.read().promised()), before);
+        assert_eq!(*site.pool().under_way.lock(), SpaceRequest::default());
+        assert!(site.volume(volume.id).freeze.is_none());
+        let thaws = site.kernel.effects().iter().filter(|e| e.op == "thaw").count();
+        assert_eq!((freezes(&site), thaws), if mounted { (1, 1) } else { (0, 0) });
+        // A later call is a new one.
+        let copy = NewVolume { source: Some(source), ..large("copy") };
+        site.pools().create_volume(&site.pool(), copy).unwrap();
     }
 
     /// Two pools never share blocks, so a clone from one to the other copies bytes.

@@ -11,7 +11,7 @@ use hostloop_events::phase;
 use super::{Error, Provisioning, Result};
 use crate::kernel;
 use crate::kernel::extents::clone::clone_in_steps;
-use crate::kernel::file::{self, Copied};
+use crate::kernel::file::{self, Copied, Pace};
 
 /// The properties of the new image.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,7 @@ pub fn copy(
     to: &File,
     want: &CopyRequest,
     source: Source,
+    pace: Pace,
     stop: &dyn Fn() -> bool,
 ) -> Result<Copied> {
     if may_share(want, to) {
@@ -67,7 +68,7 @@ pub fn copy(
              with reflinks (XFS, btrfs, or image=)"
         )));
     }
-    Ok(Copied::Bytes(phase("copy", || file::copy_sparse(from, to, stop))?))
+    Ok(Copied::Bytes(phase("copy", || file::copy_sparse(from, to, pace, stop))?))
 }
 
 /// True if the new image `to` may share blocks with its source.

@@ -49,6 +49,12 @@ pub enum Error {
         path.display()
     )]
     NoRoomBelow { pool: String, path: PathBuf, lacks: u64, free: u64 },
+    /// The snapshots of a namespace would promise more than it may have.
+    #[error(
+        "the snapshots of namespace {namespace:?} promise {used} bytes on this node, and {wanted} \
+         more would exceed its limit of {limit} (--max-snapshot-bytes-per-namespace): delete some"
+    )]
+    SnapshotQuota { namespace: String, wanted: u64, used: u64, limit: u64 },
     /// A loop device still holds the image.
     #[error("volume {volume} is in use: {by}")]
     Attached {
@@ -83,8 +89,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if a pool, or the disk below it, has no room for the request. Nothing has changed then.
+    /// True if a pool, the disk below it, or a limit has no room for the request. Nothing has changed
+    /// then.
     pub fn is_no_room(&self) -> bool {
-        matches!(self, Error::NoRoom { .. } | Error::NoRoomBelow { .. })
+        use Error::*;
+        matches!(self, NoRoom { .. } | NoRoomBelow { .. } | SnapshotQuota { .. })
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::copy_image::{self, CopyRequest, Source};
 use super::{Error, Result, VolumeId};
-use crate::kernel::file::Copied;
+use crate::kernel::file::{Copied, Pace};
 use crate::kernel::{self, FileId, Kernel, Probe};
 
 mod freeze_plan;
@@ -82,7 +82,8 @@ impl Still {
     ) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
         let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
-        copy_image::copy(from, to, want, source, &|| self.stop())
+        let pace = if self.until.is_some() { Pace::Fast } else { Pace::Gentle };
+        copy_image::copy(from, to, want, source, pace, &|| self.stop())
     }
 }
 

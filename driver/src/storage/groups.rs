@@ -31,7 +31,7 @@ impl Pools {
         let home =
             pools.first().ok_or_else(|| Error::Refused("a group of no volumes".to_owned()))?;
         home.index.read().groups.check_unused(name)?;
-        let (shots, taken_ns) = self.copy(&pools, volumes)?;
+        let (shots, taken_ns) = self.copy(&pools, volumes, parameters)?;
         let id = GroupId::generate(home.id);
         let record = GroupRecord {
             schema: SCHEMA,

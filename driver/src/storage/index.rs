@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::lineage::Lineage;
 use super::record_io::{Broken, Record};
-use super::{Capability, Error, GroupRecord, SnapshotRecord, VolumeId, VolumeRecord};
+use super::{Capability, Error, GroupRecord, SnapshotId, SnapshotRecord, VolumeId, VolumeRecord};
 use crate::kernel::interned::Interned;
 
 #[cfg(test)]
@@ -227,6 +228,8 @@ pub(super) struct Index {
     pub(super) volumes: Table<VolumeRecord>,
     pub(super) snapshots: Table<SnapshotRecord>,
     pub(super) groups: Table<GroupRecord>,
+    /// What the snapshots share, and so do not promise.
+    pub(super) lineage: Lineage,
     inline: HashMap<Box<str>, VolumeId>,
     capabilities: Interned<[Capability]>,
     parameters: Interned<BTreeMap<String, String>>,
@@ -257,6 +260,25 @@ impl Index {
         }
     }
 
+    /// Inserts a snapshot, which promises this much beside its base (see [`Lineage::put`]).
+    pub(super) fn put_snapshot(&mut self, record: Arc<SnapshotRecord>, own: u64) {
+        self.lineage.put(record.source, record.id, record.promised(), own);
+        self.snapshots.put(record);
+    }
+
+    /// Bytes that the pool promised to a snapshot.
+    pub(super) fn promised_to(&self, snapshot: &SnapshotRecord) -> u64 {
+        let own = self.lineage.own(snapshot.source, snapshot.id);
+        own.unwrap_or_else(|| snapshot.promised())
+    }
+
+    /// Removes a snapshot.
+    pub(super) fn take_snapshot(&mut self, id: SnapshotId) {
+        if let Some(record) = self.snapshots.take(id) {
+            self.lineage.take(record.source, id);
+        }
+    }
+
     /// Finds the volume with this kubelet handle.
     pub(super) fn inline(&self, handle: &str) -> Option<Arc<VolumeRecord>> {
         let id = self.inline.get(handle)?;
@@ -271,6 +293,7 @@ impl Index {
 
     /// Bytes promised to volumes and snapshots.
     pub(super) fn promised(&self) -> u64 {
-        (self.volumes.promised()).saturating_add(self.snapshots.promised())
+        let snapshots = self.lineage.promised(self.snapshots.promised());
+        self.volumes.promised().saturating_add(snapshots)
     }
 }

@@ -21,7 +21,7 @@ use super::record_io::{Broken, Record};
 use super::scratch_mount;
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
-    VolumeId, VolumeRecord,
+    SnapshotRecord, VolumeId, VolumeRecord,
 };
 use crate::diagnose::volume::{Length, length};
 use crate::kernel::{FileId, Kernel};
@@ -116,9 +116,11 @@ fn read_records(pool: &Pool) -> Result<Index> {
     })?;
     put_broken(&mut index.volumes, broken);
     index.volumes.pack();
-    let snapshots = &mut index.snapshots;
-    let broken = read_shelf(pool, About::Snapshot, |record| snapshots.put(Arc::new(record)))?;
-    put_broken(snapshots, broken);
+    let broken = read_shelf(pool, About::Snapshot, |record: SnapshotRecord| {
+        let all = record.promised();
+        index.put_snapshot(Arc::new(record), all);
+    })?;
+    put_broken(&mut index.snapshots, broken);
     let groups = &mut index.groups;
     let broken = read_shelf(pool, About::Group, |record| groups.put(Arc::new(record)))?;
     put_broken(groups, broken);

@@ -25,6 +25,20 @@ impl Drop for Reservation<'_> {
     }
 }
 
+impl Reservation<'_> {
+    /// Makes the promise at least this large. After [`Error::NoRoom`] nothing has changed.
+    pub(super) fn raise(&mut self, pool: &Arc<Pool>, promise: u64) -> Result<()> {
+        let more = promise.saturating_sub(self.need.promise);
+        if more > 0 {
+            let added = pool.reserve(SpaceRequest { promise: more, ..SpaceRequest::default() })?;
+            // Both are released by this one.
+            std::mem::forget(added);
+            self.need.promise += more;
+        }
+        Ok(())
+    }
+}
+
 impl Pool {
     /// Reserves space for an operation. [`Error::NoRoom`] reports how much could be promised. A pool
     /// that its next opening would not find takes nothing more.
@@ -33,7 +47,13 @@ impl Pool {
         if need.thick {
             self.back_thick(need)?;
         }
-        let (books, _guard) = self.books()?;
+        let (mut books, mut guard) = self.books()?;
+        if self.admit(&books, need).is_err() {
+            drop(guard);
+            self.measure_snapshots();
+            (books, guard) = self.books()?;
+        }
+        let _guard = guard;
         self.admit(&books, need)?;
         let mut under_way = self.under_way.lock();
         under_way.promise += need.promise;

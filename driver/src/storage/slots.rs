@@ -121,6 +121,7 @@ impl Pools {
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
             growths: Growths::default(),
+            quota: Default::default(),
             freed: Announcements::default(),
             kernel,
             options,

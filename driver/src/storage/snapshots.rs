@@ -1,6 +1,5 @@
 //! Creation and deletion of snapshots.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -10,11 +9,13 @@ use super::capacity::SpaceRequest;
 use super::content_source::{CopyJob, Origin};
 use super::directory::Incoming;
 use super::file_names::EntryKind;
+use super::index::Named;
 use super::reservation::Reservation;
-use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId, SnapshotRecord};
-use super::{VolumeHandle, VolumeId, VolumeRecord};
-use crate::kernel::file;
-use crate::record::SCHEMA;
+use super::snapshot_quota::Allowance;
+use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId};
+use super::{SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
+use crate::kernel::{extents, file, wanted};
+use crate::record::{Parameters, SCHEMA};
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,9 @@ pub(super) struct Shot<'a> {
     image: File,
     origin: Origin,
     volume: Arc<VolumeRecord>,
-    _room: Reservation<'a>,
+    share: Share<'a>,
+    room: Reservation<'a>,
+    allowance: Option<Allowance<'a>>,
 }
 
 impl<'a> Shot<'a> {
@@ -35,6 +38,19 @@ impl<'a> Shot<'a> {
         let (origin, pool) = (&self.origin, self.pool);
         let want = origin.copy_request(pool, origin.len, Provisioning::Thin);
         CopyJob { origin, to: &self.image, pool: pool.id, want }
+    }
+
+    /// Reserves what the copy turned out to promise more than was expected: the volume was written
+    /// to meanwhile, or could not be cloned.
+    fn settle(&mut self, pools: &'a Pools, parameters: &Parameters) -> Result<()> {
+        let all = file::allocated_bytes(&self.image)?.min(self.origin.len);
+        self.share.own = all.saturating_sub(self.share.common(&self.image));
+        self.room.raise(self.pool, self.share.own)?;
+        if !self.allowance.as_ref().is_some_and(|it| it.covers(self.share.own)) {
+            self.allowance = None;
+            self.allowance = pools.allow_snapshot(parameters, self.share.own)?;
+        }
+        Ok(())
     }
 
     /// Writes the record and moves the snapshot into place. The space stays reserved until the
@@ -55,7 +71,53 @@ impl<'a> Shot<'a> {
             allocated_bytes: file::allocated_bytes(&self.image)?,
         };
         self.incoming.commit(&record, None)?;
-        Ok(Committed { pool: self.pool, record: Arc::new(record), _room: self._room })
+        let (pool, record) = (self.pool, Arc::new(record));
+        let (share, allowance) = (self.share, self.allowance);
+        Ok(Committed { pool, record, share, _room: self.room, _allowance: allowance })
+    }
+}
+
+/// What a snapshot shares with the one before it while it is taken. Dropping it ends that.
+struct Share<'a> {
+    pool: &'a Pool,
+    volume: VolumeId,
+    id: SnapshotId,
+    /// The image of the snapshot before it.
+    base: Option<File>,
+    /// Bytes that the snapshot promises beside its base.
+    own: u64,
+}
+
+impl<'a> Share<'a> {
+    /// Chooses the newest snapshot of the volume as the base of this one.
+    fn begin(pool: &'a Pool, volume: VolumeId, id: SnapshotId) -> Share<'a> {
+        let mut share = Share { pool, volume, id, base: None, own: 0 };
+        let newest = pool.index.read().lineage.newest(volume);
+        let base = newest.filter(|_| pool.reflinks).and_then(|newest| {
+            // Without an image it shares nothing, and its own calls report that.
+            let image = pool.open_image(EntryKind::Snapshots, &newest.to_string(), false).ok()?;
+            Some((newest, image))
+        });
+        if let Some((newest, image)) = base {
+            share.base = Some(image);
+            pool.index.write().lineage.begin(volume, id, newest);
+        }
+        share
+    }
+
+    /// Bytes of an image in blocks of the base; none if one of them can't be read.
+    fn common(&self, image: &File) -> u64 {
+        let common = self.base.as_ref().and_then(|base| extents::common_bytes(base, image).ok());
+        common.unwrap_or_default()
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        let mut index = self.pool.index.write();
+        if index.snapshots.get(self.id).is_ok_and(|found| found.is_none()) {
+            index.lineage.take(self.volume, self.id);
+        }
     }
 }
 
@@ -63,13 +125,15 @@ impl<'a> Shot<'a> {
 pub(super) struct Committed<'a> {
     pub(super) pool: &'a Arc<Pool>,
     pub(super) record: Arc<SnapshotRecord>,
+    share: Share<'a>,
     _room: Reservation<'a>,
+    _allowance: Option<Allowance<'a>>,
 }
 
 impl Committed<'_> {
     /// Adds the record to the index.
     pub(super) fn publish(self) -> Arc<SnapshotRecord> {
-        self.pool.index.write().snapshots.put(self.record.clone());
+        self.pool.index.write().put_snapshot(self.record.clone(), self.share.own);
         self.record
     }
 }
@@ -77,7 +141,7 @@ impl Committed<'_> {
 /// Fields of a snapshot's record that do not come from its volume's record.
 pub(super) struct Facts<'a> {
     pub(super) name: String,
-    pub(super) parameters: &'a BTreeMap<String, String>,
+    pub(super) parameters: &'a Parameters,
     pub(super) group: Option<GroupId>,
     pub(super) taken_ns: u64,
 }
@@ -88,11 +152,11 @@ impl Pools {
         &self,
         volume: &VolumeId,
         name: &str,
-        parameters: &BTreeMap<String, String>,
+        parameters: &Parameters,
     ) -> Result<Arc<SnapshotRecord>> {
         let pools = [self.with_id(volume.pool())?];
         pools[0].index.read().snapshots.check_unused(name)?;
-        let (shots, taken_ns) = self.copy(&pools, &[*volume])?;
+        let (shots, taken_ns) = self.copy(&pools, &[*volume], parameters)?;
         let facts = Facts { name: name.to_owned(), parameters, group: None, taken_ns };
         let shot = shots.into_iter().next().ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))?;
         Ok(shot.commit(&facts)?.publish())
@@ -101,32 +165,46 @@ impl Pools {
     /// Takes snapshots of volumes at one point in time, and returns that time. `pools` lists the
     /// pool of each volume in the same order.
     pub(super) fn copy<'a>(
-        &self,
+        &'a self,
         pools: &'a [Arc<Pool>],
         volumes: &[VolumeId],
+        parameters: &Parameters,
     ) -> Result<(Vec<Shot<'a>>, u64)> {
-        let shots = pools.iter().zip(volumes).map(|(pool, id)| self.prepare(pool, id));
-        let shots = shots.collect::<Result<Vec<_>>>()?;
+        let shots = pools.iter().zip(volumes);
+        let shots = shots.map(|(pool, id)| self.prepare(pool, id, parameters));
+        let mut shots = shots.collect::<Result<Vec<_>>>()?;
         let jobs: Vec<CopyJob<'_>> = shots.iter().map(Shot::job).collect();
         let taken_ns = self.copy_images(&jobs)?;
-        for shot in &shots {
+        // With reflinks, the next snapshot of a volume counts on this one, and begins after it.
+        if pools.iter().all(|pool| !pool.reflinks) {
+            wanted::copied();
+        }
+        for shot in &mut shots {
+            shot.settle(self, parameters)?;
             phase("sync", || file::sync(&shot.image, &shot.incoming.image_path()))?;
         }
         Ok((shots, taken_ns))
     }
 
     /// All preparation before the volume is frozen.
-    fn prepare<'a>(&self, pool: &'a Arc<Pool>, id: &VolumeId) -> Result<Shot<'a>> {
+    fn prepare<'a>(
+        &'a self,
+        pool: &'a Arc<Pool>,
+        id: &VolumeId,
+        parameters: &Parameters,
+    ) -> Result<Shot<'a>> {
         let volume = self.volume(&VolumeHandle::Id(*id))?;
         let origin = self.origin_volume(volume.clone())?;
-        let room = pool.reserve(SpaceRequest {
-            promise: origin.allocated.min(origin.len),
-            take: origin.copy_takes(pool),
-            thick: false,
-        })?;
         let id = SnapshotId::generate(pool.id);
+        let share = Share::begin(pool, volume.id, id);
+        let take = origin.copy_takes(pool);
+        let common = if take == 0 { share.common(&origin.image) } else { 0 };
+        let promise = origin.allocated.min(origin.len).saturating_sub(common);
+        let allowance = self.allow_snapshot(parameters, promise)?;
+        let room = pool.reserve(SpaceRequest { promise, take, thick: false })?;
         let incoming = pool.layout.begin(id.to_string())?;
-        Ok(Shot { pool, id, image: incoming.image()?, incoming, origin, volume, _room: room })
+        let image = incoming.image()?;
+        Ok(Shot { pool, id, image, incoming, origin, volume, share, room, allowance })
     }
 
     /// Frees a snapshot. A missing snapshot is [`Error::NoSnapshot`]; a group's is
@@ -161,11 +239,38 @@ impl Pools {
 }
 
 impl Pool {
+    /// Finds out what the snapshots share that were there before this process, once. Until then
+    /// each one promises all that it has.
+    pub(super) fn measure_snapshots(&self) {
+        let mut measured = self.measured.lock();
+        if *measured || !self.reflinks {
+            return;
+        }
+        let pairs = self.index.read().lineage.without_base();
+        for (volume, id, base) in pairs {
+            // One that can't be read promises all that it has, and its own calls report it.
+            let Ok(common) = self.common_bytes(base, id) else {
+                continue;
+            };
+            let mut index = self.index.write();
+            if let Ok(Some(record)) = index.snapshots.get(id) {
+                let own = record.promised().saturating_sub(common);
+                index.lineage.count_on(volume, id, base, own);
+            }
+        }
+        *measured = true;
+    }
+
+    fn common_bytes(&self, base: SnapshotId, id: SnapshotId) -> Result<u64> {
+        let open = |id: SnapshotId| self.open_image(EntryKind::Snapshots, &id.to_string(), false);
+        Ok(extents::common_bytes(&open(base)?, &open(id)?)?)
+    }
+
     /// Deletes a snapshot and frees its space.
     pub(super) fn drop_snapshot(&self, id: SnapshotId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Snapshots, &entry)?;
-        self.index.write().snapshots.take(id);
+        self.index.write().take_snapshot(id);
         self.forget(&About::Snapshot(id));
         self.layout.free(&entry);
         Ok(())
@@ -174,7 +279,7 @@ impl Pool {
     /// Deletes a snapshot of a group that does not exist, and frees it now or later. False if even
     /// the move to `trash/` failed.
     pub(super) fn abandon_snapshot(&self, id: SnapshotId) -> bool {
-        self.index.write().snapshots.take(id);
+        self.index.write().take_snapshot(id);
         self.forget(&About::Snapshot(id));
         self.layout.abandon(EntryKind::Snapshots, id.to_string())
     }

@@ -15,13 +15,15 @@ use super::image_file::Image;
 use super::load;
 use super::scratch_mount;
 use super::trial_mount;
-use super::{About, Error, Format, Freed, NewVolume, Pool, Pools, Provisioning, Result, Settings};
+use super::{
+    About, CHANGING, Error, Format, Freed, NewVolume, Pool, Pools, Provisioning, Result, Settings,
+};
 use super::{
     FreezeIntent, SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord, VolumeSize,
 };
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::file::Copied;
-use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file};
+use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file, wanted};
 use crate::record::{SCHEMA, now_ns};
 
 #[cfg(test)]
@@ -49,6 +51,7 @@ impl Pools {
                 let settings = &new.settings;
                 let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
                 self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
+                wanted::copied();
             }
             None => phase("image", || {
                 lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)
@@ -318,6 +321,8 @@ impl Pool {
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<Arc<VolumeRecord>> {
+        // A copy changes its source's record beside calls that publish it.
+        let _alone = self.changing[id.uuid().as_u128() as usize % CHANGING].lock();
         let found = self.index.read().volumes.get(*id)?;
         let before = found.ok_or(Error::NoVolume(VolumeHandle::Id(*id)))?;
         let mut record = (*before).clone();

@@ -157,6 +157,7 @@ impl<K: TestKernel> Site<K> {
                 reserve: Reserve::Bytes(0),
                 max_volume_bytes: None,
                 max_freeze: Duration::from_secs(10),
+                max_snapshot_bytes_per_namespace: None,
             },
             kernel: Arc::new(K::get()),
             opened: None,

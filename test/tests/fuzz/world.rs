@@ -170,6 +170,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controll
         reserve: Reserve::Bytes(0),
         max_volume_bytes: None,
         max_freeze: Duration::from_secs(5),
+        max_snapshot_bytes_per_namespace: None,
     };
     let pools = Pools::open(&specs, options, kernel)?;
     let capabilities = CapabilityRules { mount_group: true, ..Default::default() };

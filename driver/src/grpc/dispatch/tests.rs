@@ -6,6 +6,8 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 use super::*;
 use crate::grpc::operation_locks::Usage;
 
+mod copies;
+
 fn map(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("key".to_owned(), value.to_owned())])
 }
@@ -13,6 +15,7 @@ fn map(value: &str) -> BTreeMap<String, String> {
 fn keys(request: &impl Call) -> BTreeSet<String> {
     let word = |hold: Hold| match hold.usage {
         Usage::Change => hold.key.to_string(),
+        Usage::Record => format!("record of {}", hold.key),
         Usage::Copy => format!("copy of {}", hold.key),
     };
     request.holds().into_iter().map(word).collect()
@@ -28,7 +31,9 @@ fn calls_on_a_volume_hold_it() {
         ($($request:ident)+) => {
             $(
                 let request = csi::$request { volume_id: "v".into(), ..Default::default() };
-                assert_eq!(keys(&request), volume("v"), "{}", stringify!($request));
+                let held = keys(&request).into_iter();
+                let held = held.map(|key| key.trim_start_matches("record of ").to_owned());
+                assert_eq!(BTreeSet::from_iter(held), volume("v"), "{}", stringify!($request));
                 assert_eq!(request.about(), "v");
                 let other = csi::$request { volume_id: "w".into(), ..Default::default() };
                 assert!(request.fingerprint() != other.fingerprint());

@@ -1,7 +1,9 @@
+use futures::FutureExt;
+
 use super::*;
 
-fn permits(lanes: &Lanes, lane: &Lane, work: Work) -> usize {
-    lanes.threads(lane, work).available_permits()
+fn in_use(lanes: &Lanes, lane: &Lane, work: Work) -> usize {
+    lanes.threads(lane, work).in_use()
 }
 
 #[test]
@@ -11,15 +13,33 @@ fn lanes_are_of_pools_whatever_their_order() {
     assert_eq!(Lane::of([]), Lane::default());
 }
 
-#[test]
-fn each_lane_and_each_kind_of_question_has_threads_of_its_own() {
+/// How many calls of this kind a lane takes at once.
+async fn fits(lanes: &Lanes, lane: &Lane, work: Work) -> usize {
+    let threads = lanes.threads(lane, work);
+    let mut held = Vec::new();
+    while let Some(Some(permit)) = threads.acquire("").now_or_never() {
+        held.push(permit);
+    }
+    held.len()
+}
+
+#[tokio::test]
+async fn each_lane_and_each_kind_of_work_has_threads_of_its_own() {
     let lanes = Lanes::default();
     let (a, b, none) = (Lane::of([0]), Lane::of([1]), Lane::default());
-    let held = lanes.threads(&a, Work::Change).try_acquire_owned().unwrap();
-    let asked = lanes.threads(&a, Work::Question("Stats"));
-    let asked = asked.try_acquire_owned().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..COPIES {
+        held.push(lanes.threads(&a, Work::Copy).acquire("").await);
+    }
+    held.push(lanes.threads(&a, Work::Change).acquire("").await);
+    held.push(lanes.threads(&a, Work::Question("Stats")).acquire("").await);
     let table = [
+        (&a, Work::Copy, 0),
+        (&b, Work::Copy, COPIES),
         (&a, Work::Change, CHANGES - 1),
+        (&a, Work::Leave, LEAVES),
+        (&a, Work::Delete, DELETIONS),
+        (&a, Work::Allocate, ALLOCATIONS),
         (&b, Work::Change, CHANGES),
         (&none, Work::Change, CHANGES),
         (&a, Work::Stream, STREAMS),
@@ -29,10 +49,10 @@ fn each_lane_and_each_kind_of_question_has_threads_of_its_own() {
         (&none, Work::Question("Stats"), POOLLESS),
     ];
     for (lane, work, free) in table {
-        assert_eq!(permits(&lanes, lane, work), free, "{lane:?} {work:?}");
+        assert_eq!(fits(&lanes, lane, work).await, free, "{lane:?} {work:?}");
     }
-    drop((held, asked));
-    assert_eq!(permits(&lanes, &a, Work::Change), CHANGES);
+    drop(held);
+    assert_eq!(in_use(&lanes, &a, Work::Copy), 0);
 }
 
 #[tokio::test(start_paused = true)]

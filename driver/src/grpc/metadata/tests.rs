@@ -3,7 +3,7 @@ use tonic::Code;
 
 use super::*;
 use crate::grpc::metrics::Calls;
-use tokio::sync::Semaphore;
+use crate::grpc::permits::Permits;
 
 fn report() -> Report {
     let calls = Arc::new(Calls::new("test"));
@@ -15,7 +15,7 @@ async fn start<P>(stall: Duration, produce: P) -> Answers<u32>
 where
     P: FnOnce(&mut dyn FnMut(u32) -> bool) -> controller::Result<()> + Send + 'static,
 {
-    let turn = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+    let turn = Permits::new(1, "streams").acquire("").await.unwrap();
     produce_on_thread(produce, report(), turn, stall)
 }
 

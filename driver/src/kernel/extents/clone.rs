@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use super::fiemap::{self, BATCH, LAST};
 use crate::kernel::failpoint::effect;
 use crate::kernel::file::{self, name_of, on_file};
-use crate::kernel::{Error, Result};
+use crate::kernel::{Error, Result, wanted};
 
 /// Makes `to` (empty) share all extents of `from`, and gives it the same length, like
 /// [`file::clone`]. `from` must not change meanwhile. Once `stop` returns true, it stops with
@@ -38,6 +38,7 @@ pub fn clone_in_steps(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result
         if end == len {
             return Ok(());
         }
+        wanted::check(to)?;
         if stop() {
             return Err(Error::CloneStopped { path: name_of(to), extents });
         }

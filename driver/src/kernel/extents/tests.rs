@@ -23,6 +23,25 @@ fn blocks(differences: &[Difference]) -> Vec<(u64, u64, bool)> {
 }
 
 #[rstest]
+#[case::nothing(&[], &[], 0)]
+#[case::all(&[at(0, 50, 8)], &[at(0, 50, 8)], 8)]
+#[case::cut_elsewhere(&[at(0, 50, 8)], &[at(0, 50, 3), at(3, 53, 5)], 8)]
+#[case::written_in_the_middle(&[at(0, 50, 8)], &[at(0, 50, 3), at(3, 90, 2), at(5, 55, 3)], 6)]
+#[case::longer_base(&[at(0, 50, 2), at(2, 70, 6)], &[at(1, 51, 3)], 1)]
+#[case::several_in_one(&[at(0, 50, 2), at(2, 52, 2), at(5, 55, 2)], &[at(0, 50, 8)], 6)]
+#[case::shifted_address(&[at(0, 50, 4)], &[at(0, 51, 4)], 0)]
+#[case::another_offset(&[at(0, 50, 4)], &[at(4, 50, 4)], 0)]
+#[case::vague(&[vague(0, 4)], &[vague(0, 4)], 0)]
+fn what_two_files_have_in_common(
+    #[case] base: &[Extent],
+    #[case] target: &[Extent],
+    #[case] expected: u64,
+) {
+    assert_eq!(common(base, target), expected * K);
+    assert_eq!(common(target, base), expected * K);
+}
+
+#[rstest]
 #[case::both_empty(&[], &[], true, &[])]
 #[case::same_place(&[at(0, 50, 8)], &[at(0, 50, 8)], true, &[])]
 #[case::same_place_cut_elsewhere(&[at(0, 50, 8)], &[at(0, 50, 3), at(3, 53, 5)], true, &[])]

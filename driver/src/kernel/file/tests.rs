@@ -29,7 +29,7 @@ fn copies_keep_holes_and_length() {
     from.write_all_at(&[7; 4096], 8 << 20).unwrap();
     from.write_all_at(&[9; 100], (32 << 20) + 1000).unwrap();
     let to = create(&d, "to");
-    let copied = copy_sparse(&from, &to, &|| false).unwrap();
+    let copied = copy_sparse(&from, &to, Pace::Gentle, &|| false).unwrap();
     assert!((4196..1 << 20).contains(&copied), "{copied}");
     assert_eq!(to.metadata().unwrap().len(), 64 << 20);
     assert!(allocated_bytes(&to).unwrap() < 1 << 20);
@@ -46,7 +46,10 @@ fn a_copy_stops_on_request() {
     let from = create(&d, "from");
     from.write_all_at(&vec![1; 9 << 20], 0).unwrap();
     let to = create(&d, "to");
-    refused!(copy_sparse(&from, &to, &|| true), Error::Stopped { copied: COPY_STEP, .. });
+    refused!(
+        copy_sparse(&from, &to, Pace::Gentle, &|| true),
+        Error::Stopped { copied: COPY_STEP, .. }
+    );
 }
 
 #[test]

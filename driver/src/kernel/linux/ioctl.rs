@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -236,6 +237,17 @@ pub(super) fn start_writeback(file: &File) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WRITE;
     // SAFETY: the call has no pointers.
     let answer = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+    done(nix::errno::Errno::result(answer)).map(drop)
+}
+
+/// Calls sync_file_range, which writes a range's dirty pages and waits for that.
+pub(super) fn write_back(file: &File, range: Range<u64>) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let (offset, len) = (range.start.cast_signed(), (range.end - range.start).cast_signed());
+    // SAFETY: the call has no pointers.
+    let answer = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) };
     done(nix::errno::Errno::result(answer)).map(drop)
 }
 

@@ -210,6 +210,8 @@ pub(super) fn open_ground(
         spec: spec.clone(),
         layout,
         index: RwLock::new(Index::default()),
+        measured: Mutex::default(),
+        changing: std::array::from_fn(|_| Mutex::default()),
         under_way: Mutex::new(SpaceRequest::default()),
         space: OnceLock::new(),
         backed: AtomicBool::new(false),

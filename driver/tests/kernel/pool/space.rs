@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 
 use hostloop_driver::storage::{Error, Provisioning, VolumeRecord};
+use rstest::rstest;
 
 use super::support::*;
 
@@ -125,4 +126,50 @@ fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
     let promised = available(&world, "p", Provisioning::Thin);
     let expected = there - 50 * MI..=there;
     assert!(expected.contains(&promised), "{promised}, not {expected:?}");
+}
+
+/// Snapshots of a volume share blocks until it is written to. Each promises what no earlier one has,
+/// also after a restart, and what a deleted one had and it still has.
+#[rstest]
+#[case::xfs("xfs", true)]
+#[case::btrfs("btrfs", true)]
+#[case::ext4("ext4", false)]
+fn snapshots_promise_what_they_do_not_share(#[case] fs: &str, #[case] shares: bool) {
+    const DATA: u64 = 20;
+    const MORE: u64 = 8;
+    let ground = Ground::new(fs, 2048 * MI, &[]);
+    let mut world = World::at("p", &ground.at);
+    world.specs[0].capacity_bytes = Some(1024 * MI);
+    world.open();
+    let volume = world.create(thin("v", 64 * MI));
+    fill(&world, &volume, DATA);
+    let before = available(&world, "p", Provisioning::Thin);
+    let promise = |world: &World, least: u64, what: &str| {
+        let promised = before - available(world, "p", Provisioning::Thin);
+        // Filesystems keep some blocks for a file's own map.
+        let expected = least * MI..=(least + 4) * MI;
+        assert!(expected.contains(&promised), "{what}: {promised}, not {expected:?}");
+    };
+    let first = world.snapshot(&volume, "0");
+    promise(&world, DATA, "the first");
+    let others: Vec<_> = (1..=10).map(|n| world.snapshot(&volume, &n.to_string())).collect();
+    let all = if shares { DATA } else { 11 * DATA };
+    promise(&world, all, "the others");
+
+    fill(&world, &volume, MORE);
+    let last = world.snapshot(&volume, "last");
+    let all = all + if shares { MORE } else { DATA };
+    promise(&world, all, "one after a write");
+    world.open();
+    promise(&world, all, "after a restart");
+
+    world.pools().delete_snapshot(&first.id).unwrap();
+    let all = if shares { all } else { all - DATA };
+    promise(&world, all, "without the first");
+    for other in others {
+        world.pools().delete_snapshot(&other.id).unwrap();
+    }
+    promise(&world, DATA, "without those before the write");
+    world.pools().delete_snapshot(&last.id).unwrap();
+    promise(&world, 0, "without any");
 }

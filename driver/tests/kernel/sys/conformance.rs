@@ -344,7 +344,7 @@ impl Script<'_> {
         self.mkfs("mkfs by force", &device, Xfs, true);
         self.kernel.loop_flush(&device).unwrap();
         let copy = self.image("xfs-copy", 0);
-        file::copy_sparse(&image, &copy, &|| false).unwrap();
+        file::copy_sparse(&image, &copy, file::Pace::Fast, &|| false).unwrap();
         let (one, two) = (self.directory("one"), self.directory("two"));
         self.mount("mount", &device, Xfs, &one, &[]);
         let twin = self.attach(&copy);

@@ -7,6 +7,7 @@ mod busy;
 mod by_hand;
 mod calls;
 mod cluster;
+mod copies;
 mod density;
 mod disk;
 mod events;
@@ -47,6 +48,7 @@ const PARTS: &[Part] = &[
     ("snapshot", |runtime, _| snapshot::figures(runtime)),
     ("fio", |runtime, _| disk::figures(runtime)),
     ("busy", |runtime, _| busy::figures(runtime)),
+    ("copies", |runtime, _| copies::figures(runtime)),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
     ("density", |_, args| density::figures(&args.density(), &args.docs())),

@@ -1,0 +1,195 @@
+//! Many copies that hang, and the calls of others beside them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::grpc::lanes::COPIES;
+use crate::testkit::Site;
+
+/// Much longer than any call that does not wait for a copy.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A service that hangs in its copies until the gate opens, and answers all else at once.
+#[derive(Default)]
+struct Service {
+    open: Mutex<bool>,
+    opened: Condvar,
+    begun: Mutex<Vec<String>>,
+    answered: AtomicUsize,
+}
+
+impl Service {
+    fn copy(&self, request: csi::CreateVolumeRequest) -> Result<csi::CreateVolumeResponse, Status> {
+        self.begun.lock().push(request.name);
+        self.opened.wait_while(&mut self.open.lock(), |open| !*open);
+        Ok(Default::default())
+    }
+
+    fn open(&self) {
+        *self.open.lock() = true;
+        self.opened.notify_all();
+    }
+
+    fn answer<C: Call, R: Default>(&self, _: C) -> Result<R, Status> {
+        self.answered.fetch_add(1, Ordering::SeqCst);
+        Ok(R::default())
+    }
+}
+
+/// Opening the gate ends the copies also after a failure.
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.service.open();
+    }
+}
+
+struct Rig {
+    site: Site,
+    dispatcher: Dispatcher,
+    service: Arc<Service>,
+    copies: JoinSet<Result<Response<csi::CreateVolumeResponse>, Status>>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let site = Site::fake(&["a"]);
+        let dispatcher = Dispatcher {
+            locks: OperationLocks::new(),
+            lanes: Lanes::default(),
+            pools: site.pools().clone(),
+            calls: Arc::new(Calls::new("test")),
+        };
+        Rig { site, dispatcher, service: Arc::default(), copies: JoinSet::new() }
+    }
+
+    /// Begins copies of a snapshot for claims of a namespace.
+    fn copy(&mut self, snapshot: &str, namespace: &str, count: usize) {
+        for n in 0..count {
+            let from = SnapshotSource { snapshot_id: snapshot.to_owned() };
+            let source = csi::VolumeContentSource { r#type: Some(Type::Snapshot(from)) };
+            let key = "csi.storage.k8s.io/pvc/namespace".to_owned();
+            let request = csi::CreateVolumeRequest {
+                name: format!("{namespace}-{n}"),
+                parameters: BTreeMap::from([(key, namespace.to_owned())]),
+                volume_content_source: Some(source),
+                ..Default::default()
+            };
+            let (dispatcher, service) = (self.dispatcher.clone(), self.service.clone());
+            self.copies.spawn(async move {
+                dispatcher.answer(&service, Request::new(request), Service::copy).await
+            });
+        }
+    }
+
+    /// Waits until as many copies run and wait.
+    async fn until(&self, running: usize, waiting: usize) {
+        let lane = Lane::of_class(&self.dispatcher.pools, &BTreeMap::new(), None);
+        let threads = self.dispatcher.lanes.threads(&lane, Work::Copy);
+        let there = async {
+            while (self.service.begun.lock().len(), threads.waiting()) != (running, waiting) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, there).await.expect("the copies run and wait");
+    }
+
+    async fn call<C: Call, R>(&self, request: C)
+    where
+        R: EventFields + Clone + Default + Send + Sync + 'static,
+    {
+        let call = self.dispatcher.answer::<C, Service, R, Status>(
+            &self.service,
+            Request::new(request),
+            Service::answer,
+        );
+        let answered = tokio::time::timeout(SOON, call).await;
+        answered.unwrap_or_else(|_| panic!("{} waits for a copy", C::METHOD)).unwrap();
+    }
+
+    async fn finish(mut self) -> Vec<String> {
+        self.service.open();
+        while let Some(copy) = self.copies.join_next().await {
+            copy.unwrap().unwrap();
+        }
+        std::mem::take(&mut *self.service.begun.lock())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_waits_for_copies_of_others() {
+    let mut rig = Rig::new();
+    let volume = rig.site.make("one");
+    let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
+    rig.copy(&snapshot, "a", 40);
+    rig.until(COPIES, 40 - COPIES).await;
+
+    let id = volume.id.to_string();
+    macro_rules! call {
+        ($($request:ident -> $response:ident)+) => {
+            $(
+                let request = csi::$request { volume_id: id.clone(), ..Default::default() };
+                rig.call::<_, csi::$response>(request).await;
+            )+
+        };
+    }
+    let other = csi::CreateVolumeRequest { name: "other".into(), ..Default::default() };
+    rig.call::<_, csi::CreateVolumeResponse>(other).await;
+    call! {
+        ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse
+        NodeStageVolumeRequest -> NodeStageVolumeResponse
+        NodePublishVolumeRequest -> NodePublishVolumeResponse
+        NodeExpandVolumeRequest -> NodeExpandVolumeResponse
+        NodeUnpublishVolumeRequest -> NodeUnpublishVolumeResponse
+        NodeUnstageVolumeRequest -> NodeUnstageVolumeResponse
+        ControllerUnpublishVolumeRequest -> ControllerUnpublishVolumeResponse
+        DeleteVolumeRequest -> DeleteVolumeResponse
+    }
+    let delete = csi::DeleteSnapshotRequest {
+        snapshot_id: rig.site.snapshot(&volume, "other").id.to_string(),
+        ..Default::default()
+    };
+    rig.call::<_, csi::DeleteSnapshotResponse>(delete).await;
+    let begun = rig.service.begun.lock().len();
+    assert_eq!((begun, rig.service.answered.load(Ordering::SeqCst)), (COPIES, 10));
+    assert_eq!(rig.finish().await.len(), 40);
+}
+
+/// A volume at rest that is copied without a freeze: only its record changes beside that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_is_detached_while_it_is_copied() {
+    let mut rig = Rig::new();
+    let volume = rig.site.make("one").id.to_string();
+    let from = VolumeSource { volume_id: volume.clone() };
+    let source = csi::VolumeContentSource { r#type: Some(Type::Volume(from)) };
+    let request = csi::CreateVolumeRequest {
+        name: "clone".into(),
+        volume_content_source: Some(source),
+        ..Default::default()
+    };
+    let (dispatcher, service) = (rig.dispatcher.clone(), rig.service.clone());
+    rig.copies.spawn(async move {
+        dispatcher.answer(&service, Request::new(request), Service::copy).await
+    });
+    rig.until(1, 0).await;
+    let detach = csi::ControllerUnpublishVolumeRequest { volume_id: volume, ..Default::default() };
+    rig.call::<_, csi::ControllerUnpublishVolumeResponse>(detach).await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn namespaces_take_turns() {
+    let mut rig = Rig::new();
+    let volume = rig.site.make("one");
+    let snapshot = rig.site.snapshot(&volume, "snap").id.to_string();
+    rig.copy(&snapshot, "many", 20);
+    rig.until(COPIES, 20 - COPIES).await;
+    rig.copy(&snapshot, "one", 1);
+    rig.until(COPIES, 21 - COPIES).await;
+    let begun = rig.finish().await;
+    let place = begun.iter().position(|name| name == "one-0").unwrap();
+    // A copy of the other namespace may have the first turn, and copies run side by side.
+    assert!(place <= 2 * COPIES, "{begun:?}");
+}

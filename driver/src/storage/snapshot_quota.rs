@@ -1,0 +1,91 @@
+//! The limit of what the snapshots of one namespace promise in all pools of a node.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::{Error, Pools, Result};
+use crate::record::Parameters;
+
+#[cfg(test)]
+mod tests;
+
+/// The parameters with which a snapshotter names the namespace of a snapshot or group.
+const NAMESPACES: [&str; 2] = [
+    "csi.storage.k8s.io/volumesnapshot/namespace",
+    "csi.storage.k8s.io/volumegroupsnapshot/namespace",
+];
+
+/// The namespace of a snapshot; empty if its parameters do not have it.
+fn namespace_of(parameters: &Parameters) -> &str {
+    NAMESPACES.iter().find_map(|key| parameters.get(*key)).map_or("", String::as_str)
+}
+
+/// Bytes that namespaces get for snapshots that are being taken.
+#[derive(Debug, Default)]
+pub(super) struct SnapshotQuota(Mutex<HashMap<String, u64>>);
+
+/// Bytes for a snapshot that is being taken. Dropping it returns them.
+pub(super) struct Allowance<'a> {
+    quota: &'a SnapshotQuota,
+    namespace: String,
+    bytes: u64,
+}
+
+impl Allowance<'_> {
+    /// True if this is enough for a snapshot that promises so much.
+    pub(super) fn covers(&self, bytes: u64) -> bool {
+        bytes <= self.bytes
+    }
+}
+
+impl Drop for Allowance<'_> {
+    fn drop(&mut self) {
+        let mut taking = self.quota.0.lock();
+        if let Some(bytes) = taking.get_mut(&self.namespace) {
+            *bytes -= self.bytes;
+            if *bytes == 0 {
+                taking.remove(&self.namespace);
+            }
+        }
+    }
+}
+
+impl Pools {
+    /// Lets a snapshot with these parameters promise this much, until it is in the index. Fails with
+    /// [`Error::SnapshotQuota`] beyond the limit of its namespace.
+    pub(super) fn allow_snapshot(
+        &self,
+        parameters: &Parameters,
+        bytes: u64,
+    ) -> Result<Option<Allowance<'_>>> {
+        let Some(limit) = self.options.max_snapshot_bytes_per_namespace else {
+            return Ok(None);
+        };
+        let namespace = namespace_of(parameters);
+        // What snapshots of an earlier process share must not count twice.
+        for pool in self.pools() {
+            pool.measure_snapshots();
+        }
+        let mut taking = self.quota.0.lock();
+        let used: u64 =
+            taking.get(namespace).copied().unwrap_or_default() + self.used_by(namespace);
+        if used.saturating_add(bytes) > limit {
+            let namespace = namespace.to_owned();
+            return Err(Error::SnapshotQuota { namespace, wanted: bytes, used, limit });
+        }
+        *taking.entry(namespace.to_owned()).or_default() += bytes;
+        Ok(Some(Allowance { quota: &self.quota, namespace: namespace.to_owned(), bytes }))
+    }
+
+    /// What the snapshots of a namespace promise.
+    fn used_by(&self, namespace: &str) -> u64 {
+        let pools = self.pools();
+        let used = pools.iter().map(|pool| {
+            let index = pool.index.read();
+            let its = index.snapshots.all().filter(|s| namespace_of(&s.parameters) == namespace);
+            its.map(|snapshot| index.promised_to(snapshot)).sum::<u64>()
+        });
+        used.sum()
+    }
+}

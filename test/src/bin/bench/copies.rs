@@ -1,0 +1,112 @@
+//! The calls of a volume's life while 40 restores run and wait on a pool without reflinks, against
+//! the same calls on an idle driver.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::future::join_all;
+use hostloop_proto::csi;
+use hostloop_test::client::{Csi, new_volume};
+use hostloop_test::driver::{Driver, DriverSpec};
+use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::requests::{self, of_snapshot};
+use hostloop_test::scratch::Scratch;
+
+use crate::calls::{create, delete, publish, stage, unpublish, unstage};
+use crate::measure::{Aim, Figure, median, timed_async};
+use crate::runtime::Runtime;
+
+/// Restores at once, and the data of each.
+const COPIES: usize = 40;
+const DATA: usize = 64 << 20;
+/// Pairs of idle and busy runs, and the lives in each.
+const RUNS: usize = 5;
+const LIVES: usize = 10;
+
+const CALLS: [&str; 5] = ["create", "stage", "publish", "unpublish", "unstage"];
+
+/// Milliseconds of each call.
+type Life = [f64; CALLS.len()];
+
+pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 16 * GIB);
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let (mut idle, mut busy): (Vec<Life>, Vec<Life>) = Default::default();
+    runtime.block_on(async {
+        let csi = driver.csi().await;
+        let snapshot = source(&csi, &scratch).await;
+        lives(&csi, &scratch).await;
+        for _ in 0..RUNS {
+            idle.push(lives(&csi, &scratch).await);
+            let done = AtomicBool::new(false);
+            let measured = async {
+                let life = lives(&csi, &scratch).await;
+                done.store(true, Ordering::Relaxed);
+                life
+            };
+            let copies = (0..COPIES).map(|n| copy_until(&driver, n, &snapshot, &done));
+            let (life, _) = tokio::join!(measured, join_all(copies));
+            busy.push(life);
+        }
+        csi.ok(requests::delete_snapshot(&snapshot)).await;
+    });
+    let figure = |(call, name): (usize, &&str)| {
+        let runs = |lives: &[Life]| lives.iter().map(|life| life[call]).collect();
+        let what = format!("{name} beside {COPIES} restores of {} MiB, ext4", DATA >> 20);
+        Figure::beside(what, runs(&busy), runs(&idle), "ms", Aim::RatioAtMost(2.0))
+    };
+    CALLS.iter().enumerate().map(figure).collect()
+}
+
+/// A snapshot with data.
+async fn source(csi: &Csi, scratch: &Scratch) -> String {
+    let (id, staging) = (create(csi, "source", 256 * MIB).await, scratch.dir("source"));
+    stage(csi, &id, &staging).await;
+    std::fs::write(staging.join("data"), vec![0x5a; DATA]).expect("the volume takes data");
+    unstage(csi, &id, &staging).await;
+    let taken = csi.ok(requests::snapshot("source", &id)).await;
+    delete(csi, &id).await;
+    taken.snapshot.expect("CreateSnapshot answers a snapshot").snapshot_id
+}
+
+/// The medians of a few lives.
+async fn lives(csi: &Csi, scratch: &Scratch) -> Life {
+    let mut samples: [Vec<f64>; CALLS.len()] = Default::default();
+    let (staging, target) = (scratch.dir("staging"), scratch.path().join("target"));
+    for _ in 0..LIVES {
+        for (samples, sample) in samples.iter_mut().zip(life(csi, &staging, &target).await) {
+            samples.push(sample);
+        }
+    }
+    samples.map(|samples| median(&samples))
+}
+
+async fn life(csi: &Csi, staging: &Path, target: &Path) -> Life {
+    let mut id = String::new();
+    let created = timed_async(async { id = create(csi, "life", 64 * MIB).await }).await;
+    let staged = timed_async(stage(csi, &id, staging)).await;
+    let published = timed_async(publish(csi, &id, staging, target)).await;
+    let unpublished = timed_async(unpublish(csi, &id, target)).await;
+    let unstaged = timed_async(unstage(csi, &id, staging)).await;
+    delete(csi, &id).await;
+    [created, staged, published, unpublished, unstaged]
+}
+
+/// Restores the snapshot again and again, as long as the others are measured.
+async fn copy_until(driver: &Driver, number: usize, snapshot: &str, done: &AtomicBool) {
+    let csi = driver.csi().await;
+    let request = csi::CreateVolumeRequest {
+        volume_content_source: of_snapshot(snapshot),
+        ..new_volume(&format!("copy-{number}"), 256 * MIB)
+    };
+    loop {
+        // A copy that has waited for long is ABORTED, and keeps its place for the retry.
+        if let Ok(made) = csi.call(request.clone()).await {
+            delete(&csi, &requests::id_of(made)).await;
+            if done.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+}
