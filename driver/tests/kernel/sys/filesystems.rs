@@ -129,7 +129,16 @@ fn ext4_is_repaired_or_reported() {
     let device = s.attach(&image);
     let damaged = s.kernel.check(&device.path(), Ext4);
     let message = damaged.unwrap_err().to_string();
-    assert!(message.starts_with("e2fsck /dev/loop"), "{message}");
+    // Later, the device's number may be another volume's.
+    let (named, to_do) = (format!("e2fsck {}: ", arg(&path)), format!("e2fsck -fy {}", arg(&path)));
+    assert!(message.starts_with(&named) && message.ends_with(&to_do), "{message}");
+    assert!(message.contains("RUN fsck MANUALLY"), "{message}");
+    assert!(!message.contains("/dev/loop"), "{message}");
+    drop(device);
+    assert!(is_detached(&s.kernel, &image));
+    let repaired = command("e2fsck").args(["-fy", arg(&path)]).status().unwrap();
+    assert_eq!(repaired.code(), Some(1));
+    s.kernel.check(&s.attach(&image).path(), Ext4).unwrap();
 }
 
 #[rstest]
