@@ -112,8 +112,8 @@ fn a_loop_of_a_deleted_cluster_is_named_with_what_to_type() {
     let device = site.attach(&record);
     site.close();
     fs::remove_dir_all(site.path("")).unwrap();
-    let other = super::site("q=DIR/q");
-    other.open();
+    let mut other = super::site("q=DIR/q");
+    other.close();
     let found = examine(&other.specs, &other.options, other.kernel.clone(), true).unwrap();
     let name = device.path().display().to_string();
     let named = found.problems.iter().find(|p| p.object == name).unwrap();

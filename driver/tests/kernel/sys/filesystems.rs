@@ -12,7 +12,7 @@ use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
 use crate::testkit::{MI, mkfs_spec, mount_fs};
-use crate::tools::{arg, run};
+use crate::tools::{arg, command, run};
 
 #[rstest]
 fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
