@@ -99,7 +99,7 @@ enum AfterClone {
     Fail,
 }
 
-/// True for the error of a clone whose source still has blocks that are not on disk.
+/// True for the error of a clone if its source still has blocks that are not on disk.
 pub(crate) fn is_too_new(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EAGAIN))
 }

@@ -35,7 +35,7 @@ fn tunable() -> Option<PathBuf> {
     devices.map(attribute).find(|path| path.exists())
 }
 
-/// True for the error of an attribute that nobody here may write.
+/// True for the error of an attribute that this container may not write.
 pub(super) fn is_refused(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM))
 }
@@ -85,7 +85,7 @@ mod tests {
     #[case::without_rights(libc::EPERM, true)]
     #[case::wrong_value(libc::EINVAL, false)]
     #[case::no_such_device(libc::ENOENT, false)]
-    fn what_nobody_here_may_write(#[case] errno: i32, #[case] expected: bool) {
+    fn what_this_container_may_not_write(#[case] errno: i32, #[case] expected: bool) {
         assert_eq!(is_refused(&io::Error::from_raw_os_error(errno)), expected);
     }
 }
