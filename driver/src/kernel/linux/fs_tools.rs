@@ -226,11 +226,9 @@ fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
 /// An error of e2fsck. Where a person must decide about repairs, it says how.
 fn with_advice(error: Error, code: i32) -> Error {
     const LEFT_UNCORRECTED: i32 = 4;
-    // With -p, e2fsck uses no backup of the superblock.
-    const BAD_SUPERBLOCK: &str = "alternate superblock";
     match error {
         Error::Tool { tool, path, code: known, message }
-            if code < 128 && (code & LEFT_UNCORRECTED != 0 || message.contains(BAD_SUPERBLOCK)) =>
+            if code < 128 && code & LEFT_UNCORRECTED != 0 =>
         {
             let message = format!(
                 "{message} | The volume needs repairs that can lose files. Stop the pods that use \

@@ -12,7 +12,7 @@ use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
 use crate::testkit::{MI, mkfs_spec, mount_fs};
-use crate::tools::{arg, command, run};
+use crate::tools::{arg, run};
 
 #[rstest]
 fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
@@ -130,14 +130,8 @@ fn ext4_is_repaired_or_reported() {
     let damaged = s.kernel.check(&device.path(), Ext4);
     let message = damaged.unwrap_err().to_string();
     // Later, the device's number may be another volume's.
-    let (named, to_do) = (format!("e2fsck {}: ", arg(&path)), format!("e2fsck -fy {}", arg(&path)));
-    assert!(message.starts_with(&named) && message.ends_with(&to_do), "{message}");
+    assert!(message.starts_with(&format!("e2fsck {}: ", arg(&path))), "{message}");
     assert!(!message.contains("/dev/loop"), "{message}");
-    drop(device);
-    assert!(is_detached(&s.kernel, &image));
-    let repaired = command("e2fsck").args(["-fy", arg(&path)]).status().unwrap();
-    assert_eq!(repaired.code(), Some(1));
-    s.kernel.check(&s.attach(&image).path(), Ext4).unwrap();
 }
 
 #[rstest]
