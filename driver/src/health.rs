@@ -4,6 +4,7 @@
 //! [`Condition`]s. Each condition has its own status and reason, as the specification requires
 //! ("ControllerListVolumeHealth", "NodeGetStorageHealth").
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +20,7 @@ mod tests;
 
 pub use gather::View;
 
+use crate::csi::cut_off::cut_off;
 use crate::csi::error::Error;
 use crate::diagnose::{
     self,
@@ -51,9 +53,16 @@ pub struct Problem {
     pub message: String,
 }
 
+/// The most conditions of a volume, or of the storage, that the API server stores. Kubelet writes
+/// them as they are, and the API server refuses the whole status with one condition or one byte more.
+const MAX_CONDITIONS: usize = 16;
+
+/// The longest message of a condition that the API server stores, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
 /// Returns the known problems of a volume; empty for a healthy one.
-pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
-    entries(View::of_one(pools).judge(pools, record))
+pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
+    View::of_one(pools).judge(pools, record)
 }
 
 /// Returns the known problems of the pools; empty if they are healthy.
@@ -63,35 +72,39 @@ pub fn storage(pools: &Pools) -> Vec<Problem> {
 }
 
 /// Formats the problems of the pools for NodeGetStorageHealth: one entry for each status and
-/// reason, however many pools have it.
+/// reason, however many pools have it. The most severe ones come first, and the rest is left out
+/// where the API server stores no more.
 pub fn backends(problems: &[Problem]) -> Vec<StorageBackendHealth> {
-    let mut merged: BTreeMap<(i32, &str), Vec<String>> = BTreeMap::new();
+    let mut merged: BTreeMap<(Reverse<i32>, &str), Vec<String>> = BTreeMap::new();
     for problem in problems {
         let message = format!("pool {}: {}", problem.pool, problem.message);
-        let key = (problem.status as i32, problem.reason);
+        let key = (Reverse(problem.status as i32), problem.reason);
         merged.entry(key).or_default().push(message);
     }
-    let entry = |((status, reason), messages): ((i32, &str), Vec<String>)| StorageBackendHealth {
-        status,
-        reason: reason.to_owned(),
-        message: messages.join("; "),
-        volume_capability: None,
-    };
-    merged.into_iter().map(entry).collect()
+    let entry =
+        |((status, reason), messages): ((Reverse<i32>, &str), Vec<String>)| StorageBackendHealth {
+            status: status.0,
+            reason: reason.to_owned(),
+            message: cut_off(messages.join("; "), MAX_MESSAGE),
+            volume_capability: None,
+        };
+    merged.into_iter().take(MAX_CONDITIONS).map(entry).collect()
 }
 
-/// Converts conditions to CSI messages.
-pub fn entries(conditions: Vec<Condition>) -> Vec<VolumeHealthEntry> {
-    let entry = |c: Condition| VolumeHealthEntry {
-        status: c.status as i32,
-        reason: c.reason.to_owned(),
-        message: c.message,
+/// Builds the CSI message with a volume's health: one entry for each status and reason. The most
+/// severe ones come first, and the rest is left out where the API server stores no more.
+pub fn message(id: impl ToString, mut conditions: Vec<Condition>) -> csi::VolumeHealth {
+    // The numbers of the statuses grow with their severity.
+    conditions.sort_by_key(|condition| Reverse(condition.status as i32));
+    let mut reasons = BTreeSet::new();
+    conditions.retain(|condition| reasons.insert((condition.status as i32, condition.reason)));
+    conditions.truncate(MAX_CONDITIONS);
+    let entry = |condition: Condition| VolumeHealthEntry {
+        status: condition.status as i32,
+        reason: condition.reason.to_owned(),
+        message: cut_off(condition.message, MAX_MESSAGE),
     };
-    conditions.into_iter().map(entry).collect()
-}
-
-/// Builds the CSI message with a volume's health.
-pub fn message(id: impl ToString, health_statuses: Vec<VolumeHealthEntry>) -> csi::VolumeHealth {
+    let health_statuses = conditions.into_iter().map(entry).collect();
     csi::VolumeHealth { volume_id: id.to_string(), health_statuses }
 }
 

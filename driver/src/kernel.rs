@@ -363,8 +363,22 @@ pub trait Kernel: Send + Sync + 'static {
     /// Turns direct I/O on or off; returns what the kernel reports afterwards.
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
 
-    /// Sets `queue/read_ahead_kb`. The value survives a detach: set it at every attach.
+    /// Sets `queue/read_ahead_kb`. The value survives a detach: set it at every attach. Changes
+    /// nothing where attributes can't be written, see [`Kernel::tunes_devices`].
     fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
+
+    /// Fails if attributes of devices can't be written: a container's `/sys` may be read-only.
+    /// Changes nothing.
+    fn tunes_devices(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What else has a block device or one of its partitions in use, and how a person ends that.
+    /// Empty if nothing is known.
+    fn holders(&self, device: &Path) -> Vec<String> {
+        let _ = device;
+        Vec::new()
+    }
 
     /// Writes back everything of a device, to its file and to the disk: the data of a filesystem
     /// that any mount namespace has mounted from it, and the dirty pages of the device itself.

@@ -22,9 +22,8 @@ impl Controller {
             Ok(record) => View::take(&self.pools).judge(&self.pools, &record),
             Err(e) => vec![health::without_record(&self.pools, &req.volume_id, &e).ok_or(e)?],
         };
-        let entries = health::entries(conditions);
         Ok(csi::ControllerGetVolumeHealthResponse {
-            volume_health: Some(health::message(req.volume_id, entries)),
+            volume_health: Some(health::message(req.volume_id, conditions)),
         })
     }
 
@@ -43,8 +42,7 @@ impl Controller {
                 Ok(record) => (to_proto::volume_id(&record), view.judge(&self.pools, &record)),
                 Err(condition) => (id.to_string(), vec![condition]),
             };
-            let entries = (!conditions.is_empty()).then(|| health::entries(conditions))?;
-            Some((id, health::message(known_as, entries)))
+            (!conditions.is_empty()).then(|| (id, health::message(known_as, conditions)))
         };
         let rest = volumes.into_iter();
         let rest = rest.filter(|(id, _)| page.reaches(id.uuid()));

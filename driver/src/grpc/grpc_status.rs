@@ -16,6 +16,7 @@ use std::error::Error as StdError;
 use hostloop_proto::status_details::no_room;
 use tonic::{Code, Status};
 
+use crate::csi::cut_off::cut_off;
 use crate::csi::error::Error;
 use crate::csi::validate::Invalid;
 use crate::{kernel, storage};
@@ -102,12 +103,7 @@ fn message(error: &dyn StdError) -> String {
         }
         cause = error.source();
     }
-    if message.len() > MAX_MESSAGE {
-        let whole = |end: &usize| message.is_char_boundary(*end);
-        message.truncate((0..=MAX_MESSAGE).rev().find(whole).unwrap_or(0));
-        message.push('…');
-    }
-    message
+    cut_off(message, MAX_MESSAGE)
 }
 
 #[cfg(test)]

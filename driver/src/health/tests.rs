@@ -172,6 +172,41 @@ fn one_entry_for_each_status_and_reason() {
     assert_eq!(merged, expected.map(|(r, m)| (r.to_owned(), m.to_owned())));
 }
 
+/// The API server refuses a whole status, and with it all of a pod's, if one condition exceeds its
+/// limits: 16 conditions, 1024 bytes a message, each status and reason once.
+#[test]
+fn conditions_stay_within_the_limits_of_the_api_server() {
+    use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
+    const REASONS: [&str; 9] = ["A", "B", "C", "D", "E", "F", "G", "H", "I"];
+    let of = |status| REASONS.map(|reason| condition(status, reason, "ä".repeat(700)));
+    let twice = condition(DataLoss, "A", "again");
+    let all = [of(Degraded), of(Inaccessible), of(DataLoss)].concat();
+    let entries = message("v", [all, vec![twice]].concat()).health_statuses;
+    let found: Vec<_> = entries.iter().map(|e| (e.status(), e.reason.as_str())).collect();
+    let first = REASONS.map(|reason| (DataLoss, reason));
+    let then = REASONS[..7].iter().map(|reason| (Inaccessible, *reason));
+    assert_eq!(found, first.into_iter().chain(then).collect::<Vec<_>>());
+    for entry in entries {
+        assert_eq!(entry.message, format!("{}…", "ä".repeat(510)));
+    }
+}
+
+#[test]
+fn problems_of_the_storage_stay_within_the_limits_of_the_api_server() {
+    use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
+    let problem = |status| Problem {
+        pool: "p".to_owned(),
+        status,
+        reason: "PoolMissing",
+        message: "x".repeat(600),
+    };
+    let problems = [StorageDegraded, StorageUnreachable].map(problem);
+    let entries = backends(&[problems.clone(), problems].concat());
+    let lengths: Vec<_> = entries.iter().map(|e| (e.status(), e.message.len())).collect();
+    assert_eq!(lengths, [(StorageUnreachable, 1024), (StorageDegraded, 1024)]);
+    assert!(entries.iter().all(|e| e.message.ends_with('…')));
+}
+
 #[test]
 fn a_freeze_is_overdue_after_its_limit() {
     let limit = Duration::from_secs(10);

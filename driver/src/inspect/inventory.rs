@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+pub mod leftover_loops;
 pub mod lock_holder;
 pub mod loop_usage;
 pub mod pool_root;
 
+pub use leftover_loops::{LeftoverLoop, leftover_loops};
 pub use loop_usage::{LoopUse, Owner, loop_uses, mounts};
 
 use crate::diagnose::pool::{Lost, SparseFile};
@@ -29,6 +31,8 @@ pub struct Survey {
     pub pools: Vec<PoolSurvey>,
     /// The machine's loop devices and this process's mounts.
     pub kernel: KernelState,
+    /// Loop devices that a deleted cluster may have left.
+    pub leftover: Vec<LeftoverLoop>,
 }
 
 /// A configured pool.
@@ -126,8 +130,10 @@ impl Survey {
         // unused, which is harmless. In the other order its device would look foreign.
         let state = KernelState::read(kernel)?;
         let pools = specs.iter().map(|spec| PoolSurvey::take(spec, state_dir, &state, kernel));
-        let pools = pools.collect();
-        Ok(Survey { pools, kernel: state })
+        let pools: Vec<PoolSurvey> = pools.collect();
+        let own = pools.iter().filter_map(|pool| Some(pool.state.as_ref().ok()?.id)).collect();
+        let leftover = leftover_loops(kernel, state.loops.iter(), &own);
+        Ok(Survey { pools, kernel: state, leftover })
     }
 
     /// The readable pools with their contents.

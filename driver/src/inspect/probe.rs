@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::cli::{Probe, ProbeArgs};
+use crate::inspect::inventory::{Contents, LeftoverLoop, leftover_loops};
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
@@ -55,6 +56,9 @@ pub struct MachineReport {
     pub filesystems: Vec<FilesystemReport>,
     /// Direct I/O, by pool.
     pub direct_io: Vec<DirectIoReport>,
+    /// Loop devices that a deleted cluster may have left. Earlier versions do not report them.
+    #[serde(default)]
+    pub leftover_loops: Vec<LeftoverLoop>,
 }
 
 /// A filesystem that volumes can have.
@@ -102,7 +106,15 @@ fn machine(pool_roots: &[PathBuf]) -> MachineReport {
             .iter()
             .map(|root| DirectIoReport { root: root.clone(), missing: direct_io(root).err() })
             .collect(),
+        leftover_loops: leftover(&kernel, pool_roots).unwrap_or_default(),
     }
+}
+
+/// Loop devices of other pools than these. None if a pool can't be read: a device may be its own.
+fn leftover(kernel: &Linux, pool_roots: &[PathBuf]) -> Option<Vec<LeftoverLoop>> {
+    let own = pool_roots.iter().map(|root| Some(Contents::read(root).ok()?.id));
+    let own = own.collect::<Option<_>>()?;
+    Some(leftover_loops(kernel, &kernel.loops().ok()?, &own))
 }
 
 /// A filesystem without direct I/O refuses to open a file for it. Nothing is written.

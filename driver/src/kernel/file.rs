@@ -69,15 +69,61 @@ fn beneath<'a, E: Into<io::Error>>(
     move |e| Error::io(op, name_of(dir).join(path), e.into())
 }
 
-/// Makes `to` (empty) share all extents of `from` (FICLONE). `Unsupported` if the filesystem has no
-/// reflinks or the files are on different filesystems.
+/// Makes `to` (empty) share all extents of `from` (FICLONE). `Unsupported` if this pair of files
+/// can't be cloned, but may be copied.
 pub fn clone(from: &File, to: &File) -> Result<()> {
     effect("file.clone").map_err(on_file("FICLONE", to))?;
-    match retry(|| rustix::fs::ioctl_ficlone(to, from)) {
-        Err(Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => {
-            Err(on_file("FICLONE", to)(Errno::OPNOTSUPP))
+    cloned(from, to, "FICLONE", || Ok(retry(|| rustix::fs::ioctl_ficlone(to, from))?))
+}
+
+/// How often a clone is tried while its source has blocks that are not on disk yet.
+const CLONE_ATTEMPTS: usize = 3;
+
+/// Calls a clone of (a part of) `from`. Writes `from` to disk and calls it again where the
+/// filesystem asks for that. `Unsupported` if this pair of files can't be cloned.
+pub(super) fn cloned(
+    from: &File,
+    to: &File,
+    op: &'static str,
+    clone: impl Fn() -> io::Result<()>,
+) -> Result<()> {
+    for attempt in 1.. {
+        let Err(error) = clone() else { break };
+        match AfterClone::of(error.raw_os_error().unwrap_or_default()) {
+            AfterClone::Sync if attempt < CLONE_ATTEMPTS => sync(from, &name_of(from))?,
+            AfterClone::Copy => return Err(on_file(op, to)(Errno::OPNOTSUPP)),
+            AfterClone::Sync | AfterClone::Fail => return Err(on_file(op, to)(error)),
         }
-        other => other.map_err(on_file("FICLONE", to)),
+    }
+    Ok(())
+}
+
+/// What follows a clone that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterClone {
+    /// Write the source to disk, and clone again. In the end, copy: see [`is_too_new`].
+    Sync,
+    /// Copy the data: these files have no common extents.
+    Copy,
+    /// The disk or the filesystem failed, or is full: a copy would not help.
+    Fail,
+}
+
+/// True for the error of a clone if its source still has blocks that are not on disk.
+pub(crate) fn is_too_new(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EAGAIN))
+}
+
+impl AfterClone {
+    fn of(errno: i32) -> AfterClone {
+        match errno {
+            // ZFS clones no blocks that are not on disk yet.
+            libc::EAGAIN => AfterClone::Sync,
+            libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EXDEV => AfterClone::Copy,
+            // btrfs: only one of the files is copied on write. ZFS: another block size.
+            libc::EINVAL => AfterClone::Copy,
+            _ => AfterClone::Fail,
+        }
     }
 }
 
@@ -264,6 +310,7 @@ pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
     match clone(&from, &to) {
         Ok(()) => Ok(true),
         Err(Error::Unsupported { .. }) => Ok(false),
+        Err(e) if is_too_new(&e) => Ok(true),
         Err(e) => Err(e),
     }
 }
@@ -464,8 +511,12 @@ fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     }
 }
 
-/// Renames an entry between two directories beneath the pool. Fails if `to` exists
-/// (RENAME_NOREPLACE). The caller calls fsync on the directories.
+/// Renames an entry, a directory, between two directories beneath the pool. Fails if `to` exists.
+/// The caller calls fsync on the directories.
+///
+/// Some filesystems lack RENAME_NOREPLACE: NFS, ZFS before 2.2, and many in user space. A plain
+/// rename of a directory is safe there, too. It replaces nothing but an empty directory, and an entry
+/// is never empty. That needs no lock, so it also holds against other clients of an NFS server.
 pub fn rename(
     from_dir: BorrowedFd<'_>,
     from: &str,
@@ -475,8 +526,17 @@ pub fn rename(
     single(from_dir, from)?;
     single(to_dir, to)?;
     effect("file.rename").map_err(beneath("rename", from_dir, from))?;
-    rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE)
-        .map_err(beneath("rename", from_dir, from))
+    match rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            if inode(to_dir, to)?.is_some() {
+                return Err(beneath("rename", to_dir, to)(Errno::EXIST));
+            }
+            // The slash refuses to move anything but a directory.
+            rustix::fs::renameat(from_dir, format!("{from}/"), to_dir, to)
+        }
+        renamed => renamed,
+    }
+    .map_err(beneath("rename", from_dir, from))
 }
 
 /// Unlinks the plain files in the directory `name` of `dir`, then the directory. Removes only one

@@ -17,11 +17,13 @@ use super::{
 };
 
 mod asking;
+mod attributes;
 pub(crate) mod blank;
 mod btrfs;
 mod detached;
 mod fs;
 mod fs_tools;
+mod holders;
 mod ioctl;
 mod kernel_log;
 mod known;
@@ -137,6 +139,14 @@ impl Kernel for Linux {
 
     fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()> {
         loopdev::set_read_ahead(device, kib)
+    }
+
+    fn tunes_devices(&self) -> Result<()> {
+        attributes::check()
+    }
+
+    fn holders(&self, device: &Path) -> Vec<String> {
+        holders::of(device)
     }
 
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {

@@ -63,8 +63,8 @@ impl Node {
         &self,
         req: csi::NodeGetVolumeHealthRequest,
     ) -> Result<csi::NodeGetVolumeHealthResponse> {
-        let response = |id, entries| csi::NodeGetVolumeHealthResponse {
-            volume_health: Some(health::message(id, entries)),
+        let response = |id, conditions| csi::NodeGetVolumeHealthResponse {
+            volume_health: Some(health::message(id, conditions)),
         };
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = optional("volume_publish_path", &req.volume_publish_path)?;
@@ -73,25 +73,23 @@ impl Node {
             Ok(record) => record,
             Err(e) => {
                 let condition = health::without_record(&self.pools, id, &e).ok_or(e)?;
-                let entries = health::entries(vec![condition]);
-                return Ok(response(id, entries));
+                return Ok(response(id, vec![condition]));
             }
         };
-        let mut entries = health::volume(&self.pools, &record);
+        let mut conditions = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
             let paths: Vec<&Path> = target.iter().chain(&staging).map(PathBuf::as_path).collect();
             let view = self.look(&self.owner(&record), &paths)?;
             let wrong_target = target.and_then(|t| at_target(&view.at(&t), &t));
             let wrong_staging = staging.and_then(|s| at_staging(&view.at(&s), &s, &record));
             let wrong = wrong_target.into_iter().chain(wrong_staging);
-            let conditions = wrong.map(|(reason, message)| Condition {
+            conditions.extend(wrong.map(|(reason, message)| Condition {
                 status: VolumeHealthErrorType::Inaccessible,
                 reason,
                 message,
-            });
-            entries.extend(health::entries(conditions.collect()));
+            }));
         }
-        Ok(response(id, entries))
+        Ok(response(id, conditions))
     }
 
     /// NodeGetStorageHealth: problems of the pools.

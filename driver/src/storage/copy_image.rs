@@ -57,7 +57,14 @@ pub fn copy(
         });
         match cloned {
             Ok(()) => return Ok(Copied::Shared),
-            Err(e) if cannot_clone(&e) => {}
+            Err(kernel::Error::Unsupported { .. }) => {}
+            Err(e) if file::is_too_new(&e) => {
+                if let Source::Live(why) = source {
+                    return Err(Error::CannotFreeze(format!(
+                        "{why}, and its newest blocks are not on disk yet: try again"
+                    )));
+                }
+            }
             Err(e) => return Err(e.into()),
         }
     }
@@ -80,16 +87,6 @@ pub(super) fn may_share(want: &CopyRequest, to: &File) -> bool {
 fn sharing_allowed(want: &CopyRequest, unshares: bool) -> bool {
     let thick = want.thick_source || want.provisioning == Provisioning::Thick;
     want.reflinks && (unshares || !thick)
-}
-
-/// True if this pair of files can't be cloned but may be copied. btrfs returns EINVAL if only one
-/// of the files is copied on write.
-fn cannot_clone(e: &kernel::Error) -> bool {
-    match e {
-        kernel::Error::Unsupported { .. } => true,
-        kernel::Error::Io { source, .. } => source.raw_os_error() == Some(libc::EINVAL),
-        _ => false,
-    }
 }
 
 /// True if the filesystem can unshare blocks of this file (FALLOC_FL_UNSHARE_RANGE): only XFS can.
@@ -148,15 +145,5 @@ mod tests {
     #[case::of_a_thick_volume_that_cannot(want(Thin, true, true), false, false)]
     fn sharing(#[case] want: CopyRequest, #[case] unshares: bool, #[case] expected: bool) {
         assert_eq!(sharing_allowed(&want, unshares), expected);
-    }
-
-    #[rstest]
-    #[case::no_reflinks(libc::EOPNOTSUPP, true)]
-    #[case::cow_against_nocow(libc::EINVAL, true)]
-    #[case::full(libc::ENOSPC, false)]
-    #[case::broken(libc::EIO, false)]
-    fn what_to_copy_after(#[case] errno: i32, #[case] expected: bool) {
-        let e = kernel::Error::io("FICLONE", "x", std::io::Error::from_raw_os_error(errno));
-        assert_eq!(cannot_clone(&e), expected);
     }
 }

@@ -41,6 +41,9 @@ impl Pools {
             PoolKind::Device => self.device(spec, known, entry)?,
             PoolKind::Image => self.image(spec, known, entry)?,
         };
+        if let Some(warning) = beneath_kubelet(&spec.path, &self.options.state_dir) {
+            tracing::warn!(pool = %spec.name, "{warning}");
+        }
         let fs_uuid = ground.fs_uuid.clone();
         let pool = pool_directory::open_ground(spec, ground, entry, &self.options, &*self.kernel)?;
         let Some(claim) = self.opening.claim(pool.id, slot) else {
@@ -102,6 +105,19 @@ impl Pools {
         ground.notes.extend(image.notes);
         Ok(ground)
     }
+}
+
+/// A warning about a pool beneath kubelet's root, which the state directory names where it is the
+/// default one.
+fn beneath_kubelet(pool: &Path, state_dir: &Path) -> Option<String> {
+    let plugins = state_dir.ancestors().find(|dir| dir.ends_with("plugins"))?;
+    let root = plugins.parent().filter(|root| pool.starts_with(root))?;
+    Some(format!(
+        "{} is beneath kubelet's directory {}: scripts that reset a node often remove that with all \
+         that is in it, and so all volumes. Keep the pool elsewhere",
+        pool.display(),
+        root.display()
+    ))
 }
 
 /// Determines the pool's kind from the file at the path. Creates a directory that neither exists

@@ -6,6 +6,7 @@ mod format;
 mod full;
 mod journal;
 mod kinds;
+mod nfs;
 mod recovery;
 mod space;
 mod start;

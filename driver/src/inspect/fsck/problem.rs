@@ -83,6 +83,8 @@ pub enum Kind {
     LoopTwice,
     /// A loop device is over a deleted image.
     LoopOverDeleted,
+    /// A loop device is over a deleted image of a pool that is not configured here.
+    LoopOfOtherPool,
     /// A loop device is not in use.
     LoopUnused,
     /// The path of a loop device contains an ID of the driver, but its backing file is unknown.

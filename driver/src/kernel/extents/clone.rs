@@ -33,8 +33,10 @@ pub fn clone_in_steps(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result
             return file::clone(from, to);
         }
         effect("file.clone").map_err(on_file("FICLONERANGE", to))?;
-        fiemap::clone_range(from.as_fd(), to.as_fd(), at, end - at)
-            .map_err(on_file("FICLONERANGE", to))?;
+        let length = end - at;
+        file::cloned(from, to, "FICLONERANGE", || {
+            fiemap::clone_range(from.as_fd(), to.as_fd(), at, length)
+        })?;
         if end == len {
             return Ok(());
         }

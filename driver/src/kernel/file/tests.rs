@@ -1,6 +1,8 @@
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
+use rstest::rstest;
+
 use super::*;
 
 fn dir() -> (tempfile::TempDir, File) {
@@ -192,4 +194,34 @@ fn errors_name_the_file() {
     let file = open_beneath(d.as_fd(), Path::new("readonly"), OFlags::RDONLY).unwrap();
     let message = set_len(&file, 9).unwrap_err().to_string();
     assert!(message.contains(path.to_str().unwrap()), "{message}");
+}
+
+/// The errors of the first calls, the calls in all, and whether the data must be copied.
+#[rstest]
+#[case::at_once(&[], 1, None)]
+#[case::dirty_once(&[libc::EAGAIN], 2, None)]
+#[case::dirty_for_long(&[libc::EAGAIN; 3], 3, Some(true))]
+#[case::no_reflinks(&[libc::EOPNOTSUPP], 1, Some(true))]
+#[case::no_such_call(&[libc::ENOTTY], 1, Some(true))]
+#[case::other_filesystem(&[libc::EXDEV], 1, Some(true))]
+#[case::cow_against_nocow(&[libc::EINVAL], 1, Some(true))]
+#[case::full(&[libc::ENOSPC], 1, Some(false))]
+#[case::broken(&[libc::EIO], 1, Some(false))]
+#[case::broken_when_written(&[libc::EAGAIN, libc::EIO], 2, Some(false))]
+fn what_follows_a_failed_clone(
+    #[case] errors: &[i32],
+    #[case] calls: usize,
+    #[case] copies: Option<bool>,
+) {
+    let (_t, d) = dir();
+    let (from, to) = (create(&d, "from"), create(&d, "to"));
+    let called = std::cell::Cell::new(0);
+    let result = cloned(&from, &to, "FICLONE", || {
+        let errno = errors.get(called.replace(called.get() + 1));
+        errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(*errno)))
+    });
+    assert_eq!(called.get(), calls);
+    let copied =
+        result.err().map(|error| is_too_new(&error) || matches!(error, Error::Unsupported { .. }));
+    assert_eq!(copied, copies);
 }

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount as api;
 
 use super::kernel_log::KernelLog;
+use super::loopdev;
 use super::mount::{device_number, xfs_gives_up};
 use crate::kernel::failpoint::effect;
 use crate::kernel::mount_flags::{flags_and_data, safe_options};
@@ -83,7 +84,7 @@ fn explained(e: &io::Error, log: &KernelLog, device: &Path) -> Error {
         Some(cause) => cause,
         None => format!("{e} (the kernel's log, dmesg, may say more)"),
     };
-    Error::NotMountable { path: device.to_path_buf(), why }
+    Error::NotMountable { path: loopdev::image_of(device), why }
 }
 
 /// What the kernel answers if it can't use a filesystem.

@@ -219,7 +219,25 @@ fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
     match output.code {
         // Bits: 1 repaired; 2 reboot, which only concerns a mounted filesystem.
         0..=3 => Ok(()),
-        _ => Err(output.failed()),
+        code => Err(with_advice(output.failed(), code)),
+    }
+}
+
+/// An error of e2fsck. Where a person must decide about repairs, it says how.
+fn with_advice(error: Error, code: i32) -> Error {
+    const LEFT_UNCORRECTED: i32 = 4;
+    match error {
+        Error::Tool { tool, path, code: known, message }
+            if code < 128 && code & LEFT_UNCORRECTED != 0 =>
+        {
+            let message = format!(
+                "{message} | The volume needs repairs that can lose files. Stop the pods that use \
+                 it, copy its image, and run: e2fsck -fy {}",
+                path.display()
+            );
+            Error::Tool { tool, path, code: known, message }
+        }
+        error => error,
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use super::asking::{Asking, PATIENCE};
 use super::ioctl::{self, flags};
 use super::uevents::{Changes, Uevents};
-use super::{Linux, device_size, read_attribute, sysfs};
+use super::{Linux, attributes, device_size, read_attribute, sysfs};
 use crate::kernel::failpoint::effect;
 use crate::kernel::under_way::Entry;
 use crate::kernel::{
@@ -365,6 +365,16 @@ fn silent_info(minor: u32) -> Option<LoopInfo> {
     })
 }
 
+/// The image behind a loop device, or else the device itself. Errors name it: a person who reads
+/// one later may find another volume at the device's number.
+pub(super) fn image_of(device: &Path) -> PathBuf {
+    let name = device.file_name().and_then(|name| name.to_str());
+    let minor = name.and_then(|name| name.strip_prefix("loop")?.parse().ok());
+    let image = minor.and_then(|minor| backing_path(minor).ok().flatten());
+    let known = image.filter(|path| path.starts_with('/') && !path.ends_with(" (deleted)"));
+    known.map_or_else(|| device.to_path_buf(), PathBuf::from)
+}
+
 /// Path of the backing file. `None` if nothing is attached, empty if the path is longer than the
 /// kernel shows.
 fn backing_path(minor: u32) -> Result<Option<String>> {
@@ -478,9 +488,16 @@ pub(super) fn set_direct_io(device: &LoopDevice, on: bool) -> Result<bool> {
 
 pub(super) fn set_read_ahead(device: &LoopDevice, kib: u32) -> Result<()> {
     let path = sysfs(device.minor, "queue/read_ahead_kb");
-    effect("loop.read-ahead")
-        .and_then(|()| std::fs::write(&path, kib.to_string()))
-        .map_err(|e| Error::io("write", path, e))
+    let failed = |e| Error::io("write", &path, e);
+    effect("loop.read-ahead").map_err(failed)?;
+    match attributes::write(&path, &kib.to_string()) {
+        // The volume works without it, and the health of its pool says so.
+        Err(error) if attributes::is_refused(&error) => {
+            tracing::debug!(path = %path.display(), %error, "read-ahead stays as it is");
+            Ok(())
+        }
+        written => written.map_err(failed),
+    }
 }
 
 pub(super) fn flush(device: &LoopDevice) -> Result<()> {

@@ -12,7 +12,7 @@ use rustix::fs::CWD;
 use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
 
-use super::{btrfs, ioctl, read_attribute, unmount};
+use super::{attributes, btrfs, ioctl, read_attribute, unmount};
 use crate::kernel::failpoint::effect;
 use crate::kernel::file::{mount_id, name_of};
 use crate::kernel::mount_flags::flags_and_data;
@@ -151,7 +151,7 @@ fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
         }
         effect("mount.retries").map_err(|e| Error::io("write", &limits[1], e))?;
         for (path, value) in limits.iter().zip(after) {
-            std::fs::write(path, value).map_err(|e| Error::io("write", path, e))?;
+            attributes::write(path, value).map_err(|e| Error::io("write", path, e))?;
         }
     }
     Ok(())

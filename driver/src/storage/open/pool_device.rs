@@ -203,7 +203,16 @@ impl Mounting<'_> {
 
     fn refuse(&self, why: String) -> Error {
         let device = self.device.path.display();
-        refused(self.spec, format!("{device} {why}"))
+        refused(self.spec, format!("{device} {why}{}", self.in_use()))
+    }
+
+    /// A sentence about what else has the device in use; empty if nothing is known.
+    fn in_use(&self) -> String {
+        let holders = self.kernel.holders(&self.device.path);
+        match holders.is_empty() {
+            true => String::new(),
+            false => format!(". It is in use: {}", holders.join("; ")),
+        }
     }
 
     /// Makes the filesystem and mounts it. Writes the UUID to disk before mkfs begins. `again` is
@@ -218,17 +227,24 @@ impl Mounting<'_> {
         })?;
         let device = self.device.path.display();
         tracing::info!(pool = %self.spec.name, %device, %uuid, again = force, "formatting a pool");
-        self.kernel.mkfs(&MkfsSpec {
-            device: &self.device.path,
-            image: None,
-            fs: FsType::Xfs,
-            options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
-            // A discard erases the superblock first. A kill after that would leave bytes that the
-            // next probe cannot identify.
-            discard: self.device.discard && !force,
-            uuid: Some(&uuid),
-            force,
-        })?;
+        self.kernel
+            .mkfs(&MkfsSpec {
+                device: &self.device.path,
+                image: None,
+                fs: FsType::Xfs,
+                options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
+                // A discard erases the superblock first. A kill after that would leave bytes that the
+                // next probe cannot identify.
+                discard: self.device.discard && !force,
+                uuid: Some(&uuid),
+                force,
+            })
+            .map_err(|e| match self.in_use() {
+                nothing if nothing.is_empty() => e.into(),
+                in_use => {
+                    unavailable(self.spec, format!("{device} can't be formatted: {e}{in_use}"))
+                }
+            })?;
         self.mount().map(|()| uuid)
     }
 
@@ -248,7 +264,8 @@ impl Mounting<'_> {
             let why = format!(
                 "{device} can't be mounted: {e}. Nothing on it was changed. The kernel's log \
                  (dmesg) says why; `xfs_repair -n {device}` checks the filesystem. The driver \
-                 mounts it as soon as that works"
+                 mounts it as soon as that works{}",
+                self.in_use()
             );
             unavailable(self.spec, why)
         })

@@ -221,7 +221,13 @@ pub(super) fn open_ground(
         unfinished: Mutex::default(),
         _locks: locks,
     };
-    for note in notes.into_iter().chain(unclaimed) {
+    let tuning = kernel.tunes_devices().err().map(|e| {
+        format!(
+            "its volumes keep the read-ahead of their loop devices, and none can be XFS: {e}. Give \
+             the driver's container a writable /sys (privileged: true)"
+        )
+    });
+    for note in notes.into_iter().chain(unclaimed).chain(tuning) {
         pool.note(About::Pool, Holds::Open, note);
     }
     let block = directory::block_size(pool.layout.root())?;
@@ -265,9 +271,25 @@ pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
                 return Err(Error::Locked { name: spec.name.clone(), path: path.to_path_buf() });
             }
             Err(rustix::io::Errno::INTR) => {}
+            Err(e) if has_no_locks(e) => {
+                let why = format!(
+                    "{} can't be locked ({}), so two drivers could write to this pool at once. \
+                     Give the filesystem its locks (for NFS: NFSv4, or lockd on client and server), \
+                     or keep the pool on another one",
+                    path.display(),
+                    std::io::Error::from(e)
+                );
+                return Err(unavailable(spec, why));
+            }
             Err(e) => return Err(kernel::Error::io("flock", path, e.into()).into()),
         }
     }
+}
+
+/// True for the error of a filesystem without locks.
+pub(super) fn has_no_locks(e: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(e, Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
 }
 
 fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use rstest::rstest;
 
-use super::pool_directory::{Verdict, judge};
+use super::pool_directory::{Verdict, has_no_locks, judge};
 use super::*;
 use crate::kernel::Kernel;
 use crate::storage::{Error, PoolId, VolumeHandle};
@@ -205,6 +205,32 @@ fn a_name_or_path_configured_twice_is_refused() {
         refusal(&site, &["is configured as two pools"]);
         site.specs.reverse();
     }
+}
+
+#[rstest]
+#[case::beside("/var/lib/hostloop", "/var/lib/kubelet/plugins/hostloop.csi.dev", false)]
+#[case::beneath("/var/lib/kubelet/pool", "/var/lib/kubelet/plugins/hostloop.csi.dev", true)]
+#[case::elsewhere("/data/kubelet/plugins/x/pool", "/data/kubelet/plugins/x", true)]
+#[case::similar("/var/lib/kubelet-pool", "/var/lib/kubelet/plugins/x", false)]
+#[case::without_kubelet("/srv/state/pool", "/srv/state", false)]
+fn a_pool_beneath_kubelets_directory_gets_a_warning(
+    #[case] pool: &str,
+    #[case] state_dir: &str,
+    #[case] expected: bool,
+) {
+    let warning = beneath_kubelet(pool.as_ref(), state_dir.as_ref());
+    assert_eq!(warning.is_some(), expected, "{warning:?}");
+}
+
+/// NFS without lockd, and filesystems in user space without the call.
+#[rstest]
+#[case::nfs_without_lockd(libc::ENOLCK, true)]
+#[case::no_such_call(libc::ENOSYS, true)]
+#[case::not_supported(libc::EOPNOTSUPP, true)]
+#[case::taken(libc::EWOULDBLOCK, false)]
+#[case::broken(libc::EIO, false)]
+fn a_filesystem_without_locks_is_told_from_a_taken_one(#[case] errno: i32, #[case] expected: bool) {
+    assert_eq!(has_no_locks(rustix::io::Errno::from_raw_os_error(errno)), expected);
 }
 
 #[test]

@@ -247,7 +247,7 @@ pub(crate) fn a_device_number_that_another_program_took_is_never_served<K: TestK
     let findings = rig.node.pools.findings();
     assert!(findings[0].what.contains("now holds another file: unpublish them"), "{findings:?}");
     assert!(rig.record(id).stage.is_some());
-    assert_eq!(reasons(&rig), ["LoopDeviceLost", "NeedsAttention", "DeviceLost"]);
+    assert_eq!(reasons(&rig), ["LoopDeviceLost", "DeviceLost", "NeedsAttention"]);
 
     for target in ["p", "r"] {
         rig.unpublish(id, target).unwrap();

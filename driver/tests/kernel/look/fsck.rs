@@ -3,14 +3,20 @@
 use std::fs;
 
 use hostloop_driver::inspect::Error;
-use hostloop_driver::inspect::fsck::{CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, examine};
+use hostloop_driver::inspect::fsck::{
+    CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, Repair, examine,
+};
 use hostloop_driver::kernel::{self, Kernel};
 use hostloop_driver::storage::{FreezeIntent, VolumeId};
 
 use super::{Site, attach, site};
+use crate::tools::run;
 
+/// What `fsck` finds, without loop devices of other tests.
 fn look(site: &Site, repair: bool) -> Outcome {
-    examine(&site.specs, &site.options, site.kernel.clone(), repair).unwrap()
+    let mut found = examine(&site.specs, &site.options, site.kernel.clone(), repair).unwrap();
+    found.problems.retain(|problem| problem.kind != Kind::LoopOfOtherPool);
+    found
 }
 
 fn kinds(problems: &[Problem]) -> Vec<Kind> {
@@ -96,6 +102,31 @@ fn looks_beside_a_driver_and_repairs_only_without_one() {
     assert!(refused.to_string().contains("another process"), "{refused}");
     site.close();
     assert_eq!(look(&site, true).code(), REPAIRED);
+}
+
+/// What deleting a cluster leaves: its pool is gone, and the loop device of a raw block volume is not.
+#[test]
+fn a_loop_of_a_deleted_cluster_is_named_with_what_to_type() {
+    let mut site = site("p=DIR/p");
+    let record = site.make("data");
+    let device = site.attach(&record);
+    site.close();
+    fs::remove_dir_all(site.path("")).unwrap();
+    let mut other = super::site("q=DIR/q");
+    other.close();
+    let found = examine(&other.specs, &other.options, other.kernel.clone(), true).unwrap();
+    let name = device.path().display().to_string();
+    let named = found.problems.iter().find(|p| p.object == name).unwrap();
+    assert_eq!((named.kind, found.code()), (Kind::LoopOfOtherPool, CLEAN), "{found:?}");
+    let Repair::Person(how) = &named.repair else { panic!("{named:?}") };
+    assert!(how.ends_with(&format!("losetup -d {name}")), "{how}");
+    assert!(named.what.contains(&record.id.to_string()), "{named:?}");
+
+    // It may be another cluster's, so a repair leaves it attached.
+    let info = site.kernel.loop_info(device.minor).unwrap().unwrap();
+    drop(device);
+    run("losetup", &["-d", &name]);
+    assert!(site.kernel.loop_info(info.minor).unwrap().is_none_or(|now| !now.is_same(&info)));
 }
 
 #[test]

@@ -88,6 +88,57 @@ fn a_mounted_device_is_refused() {
     refusal(&World::at("disk", device.as_ref()), &["is mounted at"]);
 }
 
+/// A device that something else has: the error names it, and what ends it.
+#[test]
+fn a_device_in_use_is_refused_by_what_has_it() {
+    let below = Disk::new(GI);
+    run("mkfs.xfs", &["-q", "-f", arg(&below.device)]);
+    let over = Loop::attach(&below.device);
+    let detach = format!("losetup -d {}", arg(&over.device));
+    refusal(&World::at("disk", &below.device), &["that is not a pool", "in use", &detach]);
+    drop(over);
+
+    let swap = Disk::new(64 * MI);
+    run("mkswap", &[arg(&swap.device)]);
+    let on = command("swapon").arg(&swap.device).output().unwrap();
+    if !on.status.success() {
+        let why = String::from_utf8_lossy(&on.stderr).trim().to_owned();
+        return not_run("swap on the device of a pool", &why);
+    }
+    let on = SwapOn(&swap);
+    let off = format!("swapoff {}", arg(&on.0.device));
+    refusal(&World::at("disk", &swap.device), &["carries swap", "in use: swap is on it", &off]);
+}
+
+/// A disk that the kernel swaps to. Dropping it ends that.
+struct SwapOn<'a>(&'a Disk);
+
+impl Drop for SwapOn<'_> {
+    fn drop(&mut self) {
+        release("swapoff", &[arg(&self.0.device)]);
+    }
+}
+
+#[test]
+fn a_pool_below_device_mapper_names_the_mapping() {
+    if !std::path::Path::new("/dev/mapper/control").exists() {
+        return not_run("a pool's device under device mapper", "this kernel has no device mapper");
+    }
+    let disk = Disk::new(GI);
+    let mut world = World::at("disk", &disk.device);
+    world.open();
+    world.close();
+    world.unmount();
+    let name = format!("hostloop-test-pool-{}", std::process::id());
+    let table = format!("0 {} linear {} 0", GI / 512, arg(&disk.device));
+    run("dmsetup", &["create", "--noudevsync", &name, "--table", &table]);
+    assert_missing(&mut world, &format!("dmsetup remove {name}"));
+    world.close();
+    run("dmsetup", &["remove", "--noudevsync", &name]);
+    world.open();
+    world.pool();
+}
+
 #[test]
 fn a_known_device_that_was_wiped_is_missing() {
     let disk = Disk::new(GI);

@@ -8,8 +8,10 @@ use tempfile::TempDir;
 
 use crate::testkit;
 pub(crate) use crate::testkit::MI;
-use crate::tools::release;
-pub(crate) use crate::tools::{Loop, Mount, arg, command, loops_of, mkfs, open_rw, run, sparse};
+pub(crate) use crate::tools::release;
+pub(crate) use crate::tools::{
+    Loop, Mount, arg, command, loops_of, mkfs, not_run, open_rw, run, sparse,
+};
 pub(crate) use hostloop_driver::kernel::Kernel;
 
 /// Configured pools and the process that has them open, on the machine's kernel.

@@ -83,36 +83,47 @@ fn serve(mut channel: File, hangs: &AtomicBool) {
             1 => Err(libc::ENOENT),
             _ => Err(libc::ENOSYS),
         };
-        let (error, body) = match answer {
-            Ok(body) => (0, body),
-            Err(errno) => (-errno, Vec::new()),
-        };
-        let len = u32::try_from(16 + body.len()).unwrap();
-        let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
-        let answer = [head, words(&[unique]), body].concat();
         // An interrupted request expects no answer any more, so an error here does not matter.
-        let _ = channel.write(&answer);
+        let _ = channel.write(&self::answer(unique, answer));
     }
 }
 
-fn words(words: &[u64]) -> Vec<u8> {
+/// The answer to a request: a body, or an error number.
+pub(super) fn answer(unique: u64, result: Result<Vec<u8>, i32>) -> Vec<u8> {
+    let (error, body) = match result {
+        Ok(body) => (0, body),
+        Err(errno) => (-errno, Vec::new()),
+    };
+    let len = u32::try_from(16 + body.len()).unwrap();
+    let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
+    [head, words(&[unique]), body].concat()
+}
+
+pub(super) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_ne_bytes()).collect()
 }
 
 /// `struct fuse_init_out`: version 7.31, writes of 4 KiB.
-fn hello() -> Vec<u8> {
+pub(super) fn hello() -> Vec<u8> {
     let mut out: Vec<u8> =
         [7u32, 31, 0, 0, 0, 4096, 1].iter().flat_map(|w| w.to_ne_bytes()).collect();
     out.resize(64, 0);
     out
 }
 
-/// `struct fuse_attr`.
 fn attributes(node: u64) -> Vec<u8> {
-    let (mode, size) = match node {
-        ROOT => (libc::S_IFDIR | 0o755, 0),
-        _ => (libc::S_IFREG | 0o600, SIZE),
-    };
+    match node {
+        ROOT => directory(node),
+        _ => described(node, libc::S_IFREG | 0o600, SIZE),
+    }
+}
+
+pub(super) fn directory(node: u64) -> Vec<u8> {
+    described(node, libc::S_IFDIR | 0o755, 0)
+}
+
+/// `struct fuse_attr`.
+fn described(node: u64, mode: u32, size: u64) -> Vec<u8> {
     let long = words(&[node, size, size / 512, 0, 0, 0]);
     let short: Vec<u8> =
         [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].iter().flat_map(|w: &u32| w.to_ne_bytes()).collect();

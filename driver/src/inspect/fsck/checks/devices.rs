@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::diagnose::kernel_state::destroy_data;
-use crate::inspect::inventory::{LoopUse, Owner, Survey, loop_uses};
+use crate::inspect::inventory::{LeftoverLoop, LoopUse, Owner, Survey, loop_uses};
 use crate::kernel::{LoopInfo, loop_path};
 use crate::storage::pool_named_in;
 
@@ -16,6 +16,7 @@ pub(super) fn check(survey: &Survey, found: &mut Vec<Problem>) {
     let loops = loop_uses(survey);
     found.extend(twice(&loops));
     found.extend(survey.kernel.loops.iter().filter_map(silent));
+    found.extend(survey.leftover.iter().map(leftover));
     found.extend(loops.values().filter_map(changed));
     found.extend(loops.values().filter_map(|l| match &l.owner {
         Owner::Deleted(path) => Some(over_deleted(l, path)),
@@ -49,6 +50,21 @@ fn twice(loops: &BTreeMap<u32, LoopUse>) -> Vec<Problem> {
             )
         })
         .collect()
+}
+
+/// Reports a device that a deleted cluster may have left. A pool of this driver that can't be read now
+/// may have it, too.
+fn leftover(l: &LeftoverLoop) -> Problem {
+    let device = l.device.display();
+    problem(
+        Severity::Note,
+        Kind::LoopOfOtherPool,
+        &device,
+        format!("holds {}, of a pool that is not open here: its space is not free", l.file),
+        person(format!(
+            "if the cluster of that pool is gone for good, detach it: losetup -d {device}"
+        )),
+    )
 }
 
 fn silent(device: &LoopInfo) -> Option<Problem> {

@@ -118,6 +118,7 @@ impl Scene {
                     loops: vec![on_loop(3, 10), on_loop(4, 11), on_loop(9, 99)].into(),
                     mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
                 },
+                leftover: Vec::new(),
             },
         }
     }

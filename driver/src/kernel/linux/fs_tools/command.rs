@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::mount as api;
 
 use crate::kernel::file::name_of;
-use crate::kernel::linux::{ioctl, private_mounts};
+use crate::kernel::linux::{ioctl, loopdev, private_mounts};
 use crate::kernel::{Error, Result};
 
 /// Directories of programs, searched after `PATH`.
@@ -151,7 +151,7 @@ impl Tool {
             }),
             Ok(None) => Err(Error::TimedOut {
                 op: self.name,
-                path: on.to_path_buf(),
+                path: loopdev::image_of(on),
                 seconds: self.limit.as_secs(),
             }),
             Err(e) => Err(failed(e.to_string())),
@@ -228,8 +228,24 @@ impl Output {
         let mut message = [how, lines.join(" | ")].join(": ");
         message.truncate(message.trim_end_matches(": ").len());
         let code = Some(self.code).filter(|code| *code <= 128);
-        Error::Tool { tool: self.tool.to_owned(), path: self.on, code, message }
+        let image = loopdev::image_of(&self.on);
+        let message = with_name(&message, &self.on, &image);
+        Error::Tool { tool: self.tool.to_owned(), path: image, code, message }
     }
+}
+
+/// A program's output, with another name for the device that it worked on.
+fn with_name(output: &str, device: &Path, name: &Path) -> String {
+    let (device, name) = (device.to_string_lossy(), name.to_string_lossy());
+    let mut pieces = output.split(&*device);
+    let mut named = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        // /dev/loop1 is not the start of /dev/loop12.
+        let same = !piece.starts_with(|next: char| next.is_ascii_digit());
+        named.push_str(if same { &name } else { &device });
+        named.push_str(piece);
+    }
+    named
 }
 
 /// The lines of an output that say why a program failed. After a wrong option, most programs
@@ -247,4 +263,21 @@ fn causes(output: &str) -> Vec<&str> {
 fn begins_usage(line: &str) -> bool {
     let start = line.get(.."usage".len());
     start.is_some_and(|start| start.eq_ignore_ascii_case("usage"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::named("/dev/loop1: RUN fsck MANUALLY", "/p/image: RUN fsck MANUALLY")]
+    #[case::twice("a /dev/loop1 b /dev/loop1", "a /p/image b /p/image")]
+    #[case::another("/dev/loop12: /dev/loop1.", "/dev/loop12: /p/image.")]
+    #[case::none("no space", "no space")]
+    fn messages_name_the_image(#[case] output: &str, #[case] expected: &str) {
+        let named = with_name(output, Path::new("/dev/loop1"), Path::new("/p/image"));
+        assert_eq!(named, expected);
+    }
 }

@@ -1,6 +1,7 @@
 //! The machines: loop devices, filesystem tools, clocks. The node pods report them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::unknown;
 use crate::inspect::probe::MachineReport;
@@ -23,6 +24,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         return lines;
     }
     lines.extend(loop_devices(&known));
+    lines.extend(leftover_loops(&known));
     lines.extend(filesystems(&known, facts));
     lines.extend(clocks(&facts.machines));
     lines
@@ -71,6 +73,27 @@ fn loop_devices(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
         )
     }));
     lines
+}
+
+/// Loop devices that deleted clusters have left. Nodes of one machine report the same ones.
+fn leftover_loops(machines: &[(&str, &MachineReport)]) -> Vec<Line> {
+    let mut found: BTreeMap<(&Path, &str), Vec<&str>> = BTreeMap::new();
+    for (node, report) in machines {
+        for left in &report.leftover_loops {
+            found.entry((&left.device, &left.file)).or_default().push(node);
+        }
+    }
+    let line = |((device, file), nodes): ((&Path, &str), Vec<&str>)| {
+        let device = device.display();
+        Line::warning(
+            format!("{device} of {} holds {file}, which no pool here knows", names(nodes)),
+            format!(
+                "If the cluster of that file is gone for good, free its space on the machine: \
+                 losetup -d {device}"
+            ),
+        )
+    };
+    found.into_iter().map(line).collect()
 }
 
 fn filesystems(machines: &[(&str, &MachineReport)], facts: &Facts) -> Vec<Line> {
@@ -146,6 +169,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::inspect::inventory::LeftoverLoop;
     use crate::inspect::probe::FilesystemReport;
     use crate::kubectl::check::decide::testing::{good, machine, marks};
     use crate::kubectl::check::line::Mark::{self, *};
@@ -163,6 +187,17 @@ mod tests {
         let lines = lines(&with(|report| report.missing.push("loop devices: ENOENT".into())));
         assert_eq!(marks(&lines), [Passed, Failed, Passed, Passed]);
         assert_eq!(lines[1].text, "Node n1 lacks loop devices: ENOENT");
+    }
+
+    #[test]
+    fn devices_of_deleted_clusters_are_named_once() {
+        let left = LeftoverLoop { device: "/dev/loop3".into(), file: "/p/image (deleted)".into() };
+        let mut facts = with(|report| report.leftover_loops.push(left.clone()));
+        facts.machines.insert("n2".into(), facts.machines["n1"].clone());
+        let lines = lines(&facts);
+        assert_eq!(marks(&lines), [Passed, Warning, Passed, Passed]);
+        assert!(lines[1].text.contains("/dev/loop3 of n1, n2 holds /p/image"), "{lines:?}");
+        assert!(lines[1].advice.as_ref().unwrap().ends_with("losetup -d /dev/loop3"), "{lines:?}");
     }
 
     #[rstest]

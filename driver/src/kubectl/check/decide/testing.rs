@@ -169,6 +169,7 @@ pub(super) fn machine() -> Machine {
             missing: Vec::new(),
             filesystems: vec![FilesystemReport { name: "ext4".to_owned(), missing: None }],
             direct_io: vec![DirectIoReport { root: "/p".into(), missing: None }],
+            leftover_loops: Vec::new(),
         }),
         clock: Some(ClockOffset { seconds: 0, error: Default::default() }),
     }
