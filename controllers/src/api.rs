@@ -6,6 +6,7 @@ pub(crate) mod capacity;
 pub mod duration;
 pub mod names;
 pub mod naming;
+pub(crate) mod message;
 pub(crate) mod node;
 pub(crate) mod node_selector;
 pub(crate) mod pv;

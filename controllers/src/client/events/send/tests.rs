@@ -179,10 +179,3 @@ async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
         assert!(began.elapsed() <= QUIET / 2 + HURRY);
     }
 }
-
-#[test]
-fn long_messages_are_cut_between_characters() {
-    assert_eq!(cut("short"), "short");
-    let long = "ä".repeat(600);
-    assert!(cut(&long).len() <= MAX_MESSAGE && cut(&long).ends_with('…'));
-}
