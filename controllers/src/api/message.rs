@@ -1,8 +1,8 @@
 //! Messages in objects. A driver's answer, which is part of many, may be of any length.
 
-/// The longest message of an event in bytes, which is the API server's limit.
+/// The longest message of an event or an attachment in bytes, which is the API server's limit.
 pub(crate) const OF_EVENT: usize = 1024;
-/// The longest message in a status in bytes. The admission policies know it as well.
+/// The longest message in another status in bytes. The admission policies know it as well.
 pub(crate) const OF_STATUS: usize = 4096;
 
 /// A message of at most this many bytes. A longer one ends with an ellipsis.

@@ -19,7 +19,7 @@ fn new_volumes() -> Vec<Attack> {
     const OWNER: &str = "a new volume has no owner";
     const FINALIZER: &str = "a new volume has no owner, and only finalizers";
     const LABEL: &str = "a new volume has no label but that of its node";
-    const LONG: &str = "the driver's identity as its only attribute, and no long text";
+    const LONG: &str = "no long text in its annotations, attributes and options";
     const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
     let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
     let refused = |why| others.never(why);
@@ -37,7 +37,6 @@ fn new_volumes() -> Vec<Attack> {
     let long_name =
         annotation("volume.kubernetes.io/provisioner-deletion-secret-name", json!(long()));
     let attributes = spec(json!({"csi": {"volumeAttributes": {IDENTITY: long()}}}));
-    let attribute = spec(json!({"csi": {"volumeAttributes": {"x": "y"}}}));
     let options = spec(json!({"mountOptions": [long()]}));
     let create = rows("create", V);
     vec![
@@ -72,7 +71,6 @@ fn new_volumes() -> Vec<Attack> {
         create("with a label of a zone", label(ZONE, "here"), refused(LABEL)),
         create("with the name of a secret of 200 kB", long_name, refused(LONG)),
         create("with attributes of 200 kB", attributes, refused(LONG)),
-        create("with another attribute", attribute, refused(LONG)),
         create("with a mount option of 200 kB", options, refused(LONG)),
     ]
 }
@@ -124,7 +122,6 @@ fn changed_volumes() -> Vec<Attack> {
         patch("set it to 200 kB", annotation(RESIZED, json!(long())), never(ANNOTATION)),
         patch("set the secret of its deletion", secret, never(ANNOTATION)),
         patch("grow it", size("2Gi"), own),
-        patch("grow it beyond what can be", size("9Ei"), never("may only grow")),
         patch("shrink it", size("1Mi"), never("may only grow")),
         patch("set its attributes class", attributes, own),
         patch("have its data deleted", policy, never(REST)),
