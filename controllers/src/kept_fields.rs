@@ -17,7 +17,7 @@ use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::kube::Keep::{self, Members, Whole};
 use crate::client::kube::KeptFields;
 use crate::csi::pools;
-use crate::snapshots::content::{ContentKeys, GROUP, GROUP_HANDLE, SINGLE};
+use crate::snapshots::content::{BLOCK_VOLUMES, ContentKeys, GROUP, GROUP_HANDLE, SINGLE};
 
 /// The most bytes of an object that a user of a namespace can write: 1,000 of the largest take
 /// 16 MiB. A claim usually takes 2 KiB.
@@ -121,7 +121,16 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
         plural: "pods",
         members: &[
             metadata!(OWNERS),
-            ("spec", Members(&[("nodeName", Whole), ("volumes", Members(POD_VOLUME))])),
+            (
+                "spec",
+                Members(&[
+                    ("nodeName", Whole),
+                    ("volumes", Members(POD_VOLUME)),
+                    ("tolerations", Whole),
+                    ("nodeSelector", Whole),
+                    ("affinity", Members(&[("nodeAffinity", Members(&[REQUIRED_NODES]))])),
+                ]),
+            ),
             ("status", Members(&[("phase", Whole)])),
         ],
         max: OF_POD,
@@ -135,7 +144,7 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
                 "spec",
                 Members(&[
                     ("unschedulable", Whole),
-                    ("taints", Members(&[("key", Whole), ("effect", Whole)])),
+                    ("taints", Members(&[("key", Whole), ("value", Whole), ("effect", Whole)])),
                 ]),
             ),
             ("status", Members(&[("conditions", Members(&[("type", Whole), ("status", Whole)]))])),
@@ -200,7 +209,7 @@ pub(crate) const KEPT_FIELDS: &[KeptFields] = &[
     KeptFields {
         plural: "volumegroupsnapshotcontents",
         members: &[
-            metadata!(labels(&[(MANAGED_BY, Whole)]), content_annotations!(GROUP)),
+            metadata!(labels(&[(MANAGED_BY, Whole)]), content_annotations!(GROUP, BLOCK_VOLUMES)),
             SPEC,
             STATUS,
         ],
@@ -221,6 +230,8 @@ const CLAIM_SPEC: &[(&str, Keep)] = &[
     ("volumeMode", Whole),
     ("volumeName", Whole),
 ];
+
+const REQUIRED_NODES: (&str, Keep) = ("requiredDuringSchedulingIgnoredDuringExecution", Whole);
 
 const POD_VOLUME: &[(&str, Keep)] = &[
     ("name", Whole),

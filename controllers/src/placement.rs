@@ -22,6 +22,7 @@
 //! | a source in reach of several nodes | immediate: one of them; late: the scheduler's choice |
 //! | a source not known yet | wait for it |
 //! | a source on a node that is gone, not ready or not allowed | an event; a retry on a change |
+//! | a selected node that can't be, or that never ran the driver | an event; it is removed |
 //! | the selected node was removed | it had no room: select another node, retry that one later |
 
 use std::collections::{HashMap, HashSet};
@@ -38,7 +39,7 @@ use tokio::time::Instant;
 
 use crate::api::capacity::managed_by;
 use crate::api::naming::Naming;
-use crate::api::{pv, pvc};
+use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
 use crate::capacity;
 use crate::client::Kube;
@@ -299,7 +300,7 @@ fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<
     let (changed, caches) = (count(), &context.caches);
     caches.nodes().on_change(move |change| {
         let beat = matches!(change, Change::Applied { old: Some(old), new }
-            if node_fitness::is_same(old, new));
+            if fitness::is_same(old, new));
         if !beat {
             changed();
         }

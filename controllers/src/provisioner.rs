@@ -41,6 +41,7 @@ mod gather;
 mod in_flight;
 mod metrics;
 mod one_node;
+mod own_node;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;
@@ -50,6 +51,7 @@ pub use metrics::Metrics;
 
 use decide::Settings;
 use in_flight::InFlight;
+use own_node::OwnNode;
 use source_protection::Protection;
 
 /// Default deadline of a CSI call.
@@ -125,6 +127,7 @@ struct Provisioner {
     one_large_read: tokio::sync::Mutex<()>,
     identity: String,
     in_flight: InFlight,
+    own_node: OwnNode,
     /// Removes source finalizers. `None` if every node runs a provisioner: then the leader does it
     /// in [`run_for_all`].
     protection: Option<Arc<Protection>>,
@@ -193,6 +196,7 @@ impl Provisioner {
             identity: volume::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
             in_flight: InFlight::default(),
+            own_node: OwnNode::default(),
             protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(pvc::pending_class),

@@ -11,6 +11,17 @@ use super::{node_selector, pv};
 /// Taint that an administrator sets on a node that is down and will not come back as it was.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
+/// True if a node can have this name. Users can write any text into claims.
+pub(crate) fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    name.len() <= 253
+        && name.chars().all(fits)
+        && edge(name.chars().next())
+        && edge(name.chars().next_back())
+        && !name.contains("..")
+}
+
 /// Status of a node condition; `None` if the node never reported it.
 pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
     let conditions = node.status.as_ref()?.conditions.as_deref()?;
@@ -42,7 +53,8 @@ pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option
     Some(fitting.map(|node| node.name_any()).collect())
 }
 
-fn fits(node: &Node, terms: &[NodeSelectorTerm]) -> bool {
+/// True if a node fits one of the terms.
+pub(crate) fn fits(node: &Node, terms: &[NodeSelectorTerm]) -> bool {
     let name = node.name_any();
     let label = |key: &str| Some(node.labels().get(key).map(String::as_str));
     let field = |key: &str| Some((key == "metadata.name").then_some(name.as_str()));

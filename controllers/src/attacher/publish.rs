@@ -14,7 +14,7 @@ use tonic::Code;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
 use super::{Attacher, attachment_key};
 use crate::api::attachment::{expected_name, is_expected_name};
-use crate::api::pv;
+use crate::api::{message, pv};
 use crate::client::{ApiError, Resource, unless_gone};
 use crate::controller::finalizers;
 use crate::csi::driver::ControllerCapability;
@@ -315,7 +315,8 @@ fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
 
 fn error_patch(attachment: &VolumeAttachment, error: &PublishError, now: Timestamp) -> Value {
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
-    let mut report = json!({"message": error.to_string(), "time": time});
+    let message = message::cut(&error.to_string(), message::OF_EVENT);
+    let mut report = json!({"message": message, "time": time});
     let field = match attachment.is_deleting() {
         true => "detachError",
         false => {

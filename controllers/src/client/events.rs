@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::message;
 use crate::client::kube::Resource;
 use crate::metrics::Metrics;
 use queue::Inlet;
@@ -145,7 +146,7 @@ impl Events {
 fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Event {
     let reason = reason.to_owned();
     // Events wait in the queue, and the sender remembers them.
-    let message = send::cut(&message);
+    let message = message::cut(&message, message::OF_EVENT);
     Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
 }
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
 use crate::api::capacity::{MANAGED_BY, managed_by};
-use crate::api::node::{node_of, registered};
+use crate::api::node::{is_name, node_of, registered};
 use crate::api::pv;
 use crate::api::scope::{MAX_LABEL, node_label};
 
@@ -167,17 +167,6 @@ fn managing_node(label: &str) -> Option<&str> {
     let node = label.strip_prefix(&managed_by(None))?.strip_prefix('-')?;
     let hash = node.len() == 8 && node.bytes().all(|c| c.is_ascii_hexdigit());
     (!hash).then_some(node)
-}
-
-/// True if a node can have this name. Users can write any text into claims.
-fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    name.len() <= 253
-        && name.chars().all(fits)
-        && edge(name.chars().next())
-        && edge(name.chars().next_back())
-        && !name.contains("..")
 }
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::node_fitness::{self, Unfit};
+use super::node_fitness::{Unfit, lacks_driver};
 use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, SourceLocation};
 use super::{Candidates, Placement};
 use crate::api::capacity::managed_by;
 use crate::api::pvc::{self, DataSource};
-use crate::api::{pv, topology};
+use crate::api::{node_fitness, pv};
 use crate::snapshots::VolumeSnapshotContent;
 use crate::snapshots::content::Content;
 
@@ -186,14 +186,31 @@ impl Placement {
     }
 
     /// Why a node can't take claims of a class, whatever their size.
-    pub(super) fn unfit(&self, node: &str, class: &StorageClass) -> Option<Unfit> {
-        let caches = &self.context.caches;
-        let node = caches.nodes().get(node)?;
-        let registered = caches.csi_nodes().get(&node.name_any());
-        let unfit = node_fitness::of_node(&node, registered.as_deref(), &self.context.driver.name);
-        let allowed = class.allowed_topologies.as_deref().unwrap_or_default();
-        let barred = || (!topology::allows(allowed, node.labels())).then_some(Unfit::NotAllowed);
-        unfit.or_else(barred)
+    fn unfit(&self, node: &Node, class: &StorageClass) -> Option<Unfit> {
+        self.lacks_driver(node).or_else(|| node_fitness::unfit(node, class).map(Unfit::from))
+    }
+
+    /// Why a node can't take a copy of a volume or snapshot that it has.
+    pub(super) fn unfit_for_copy(&self, node: &str, class: &StorageClass) -> Option<Unfit> {
+        let node = self.context.caches.nodes().get(node)?;
+        let unfit = || node_fitness::unfit_for_copy(&node, class).map(Unfit::from);
+        self.lacks_driver(&node).or_else(unfit)
+    }
+
+    fn lacks_driver(&self, node: &Node) -> Option<Unfit> {
+        let registered = self.context.caches.csi_nodes().get(&node.name_any());
+        let driver = &self.context.driver.name;
+        lacks_driver(registered.as_deref(), driver).then_some(Unfit::NoDriver)
+    }
+
+    /// True if no process makes volumes of a class on a node, and none did: the driver is not
+    /// registered there, which may be for a moment, and the node has never published its room. The
+    /// scheduler selects no such node.
+    pub(super) fn is_deserted(&self, node: &str, class: &StorageClass) -> bool {
+        let there = self.context.caches.nodes().get(node);
+        there.is_some_and(|there| self.lacks_driver(&there).is_some())
+            && self.publication(&class.name_any(), Instant::now()) == Publication::Yes
+            && self.room(node, &class.name_any()).is_none()
     }
 
     /// All nodes, with their fitness and room for claims of a class. Collected again after a
@@ -208,7 +225,7 @@ impl Placement {
             return known.nodes.clone();
         }
         let candidate = |node: &Arc<Node>| Candidate {
-            unfit: self.unfit(&node.name_any(), class),
+            unfit: self.unfit(node, class),
             room: self.room(&node.name_any(), &name),
             node: node.name_any(),
         };

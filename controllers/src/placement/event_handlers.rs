@@ -9,9 +9,9 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::labels::of_attachment;
-use super::{LABELLERS, Placement, RESYNC, WORKERS, node_fitness, room};
-use crate::api::pv;
+use super::{LABELLERS, Placement, RESYNC, WORKERS, room};
 use crate::api::pvc::{self, DataSource};
+use crate::api::{node_fitness, pv};
 use crate::attacher::attachment_key;
 use crate::cache::Change;
 use crate::client::Resource;

@@ -17,8 +17,10 @@ use super::metrics::Outcome as Count;
 use super::node_fitness::Unfit;
 use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
+use crate::api::node::is_name;
+use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, DataSource};
-use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::api::scope::{MAX_LABEL, NODE_LABEL, SELECTED_NODE, node_label};
 use crate::cache::store;
 use crate::client::{ApiError, EventKind};
 use crate::controller::ObjectKey;
@@ -83,6 +85,9 @@ impl Placement {
             return Outcome::Done;
         }
         self.account(uid, facts);
+        if let Some(message) = self.impossible(facts) {
+            return self.give_back(&claim, message).await;
+        }
         match (todo, &class) {
             (Todo::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
             (Todo::Choose, Some(class)) => self.choose(&claim, class, None).await,
@@ -143,6 +148,56 @@ impl Placement {
         }
     }
 
+    /// A message for the user if the selected node of a claim can't make its volume, and no process
+    /// there says so. Node cleanup looks after nodes that do not exist.
+    fn impossible(&self, facts: Facts<'_>) -> Option<String> {
+        let claim = facts.claim;
+        let waits = pvc::is_for(claim, &self.context.driver.name) && facts.volume.is_none();
+        let node = pvc::selected_node(claim).filter(|_| waits)?;
+        let named: String = node.chars().take(MAX_LABEL).collect();
+        let why = if !is_name(node) {
+            "which can't be a node's name"
+        } else if self.is_deserted(node, facts.class?) {
+            "a node that does not run the CSI driver"
+        } else {
+            return None;
+        };
+        Some(format!(
+            "the claim's annotation {SELECTED_NODE} is {named:?}, {why}: it is removed. Leave it to \
+             the scheduler and the controllers"
+        ))
+    }
+
+    /// Removes the selected node from a claim, with a warning for its user.
+    async fn give_back(&self, claim: &PersistentVolumeClaim, message: String) -> Outcome {
+        if !self.context.leader.leads() {
+            return Outcome::Done;
+        }
+        let (name, namespace) = (claim.name_any(), claim.namespace());
+        let patch = json!({"metadata": {
+            "uid": claim.uid(),
+            "resourceVersion": claim.resource_version(),
+            "annotations": {SELECTED_NODE: null},
+            "labels": {NODE_LABEL: null},
+        }});
+        match self.kube.merge(claim, patch).await {
+            Ok(written) => {
+                self.context.caches.claims().apply_write(written);
+                tracing::info!(claim = %name, namespace, "{message}");
+                self.context.events.warning(claim, FAILED, message);
+                Outcome::Done
+            }
+            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) => {
+                tracing::info!(
+                    claim = %name, namespace, %error,
+                    "cannot remove the selected node from a claim"
+                );
+                Outcome::Failed
+            }
+        }
+    }
+
     /// Assigns a claim to the node of its source.
     async fn follow(
         &self,
@@ -189,10 +244,12 @@ impl Placement {
         if selected == Some(node) {
             return self.label_claim(claim, node).await;
         }
-        if let Some(unfit) = self.unfit(node, class) {
+        if let Some(unfit) = self.unfit_for_copy(node, class) {
             let advice = match unfit {
-                Unfit::NotAllowed => "extend them in another class, or name another source",
-                Unfit::Cordoned => "uncordon it, or name another source",
+                Unfit::Node(UnfitNode::NotAllowed) => {
+                    "extend them in another class, or name another source"
+                }
+                Unfit::Node(UnfitNode::Cordoned) => "uncordon it, or name another source",
                 _ => "bring it back, or name another source",
             };
             let message = format!(

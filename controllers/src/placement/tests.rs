@@ -11,6 +11,7 @@ use crate::csi::driver::{GroupCapability, Service};
 use crate::queue::Outcome;
 use crate::testing::{DRIVER, World, affinity, csi_node, volume, with};
 
+mod fitness;
 mod labels;
 mod live;
 mod many;

@@ -14,6 +14,7 @@ use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 
 use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
+use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::scope::Scope;
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
@@ -76,10 +77,17 @@ pub(super) struct ClaimFacts {
 pub(super) struct Inputs {
     pub(super) source: SourceObjects,
     pub(super) nodes: Vec<NodeTopology>,
+    /// Why this node may not make the volume.
+    pub(super) unfit: Option<UnfitNode>,
     /// The inputs of the topology requirement in an earlier call for the same node.
     pub(super) known_topology: Option<RequirementInputs>,
     pub(super) attributes: Option<Arc<VolumeAttributesClass>>,
 }
+
+const AWAIT_POD: &str = "no pending pod that uses the claim can run there. Leave the annotation \
+     volume.kubernetes.io/selected-node to the scheduler";
+const AWAIT_LEADER: &str = "the claim's class binds without a pod. Leave the annotation \
+     volume.kubernetes.io/selected-node to the controller";
 
 /// What to do for a claim.
 #[derive(Debug)]
@@ -163,6 +171,14 @@ fn create(
     rules: Rules<'_>,
 ) -> Result<Creation, Error> {
     let settings = rules.settings;
+    if let (Some(unfit), Some(node)) = (&inputs.unfit, rules.scope.node()) {
+        let (node, unfit) = (node.to_owned(), unfit.clone());
+        let advice = match pvc::is_delayed(&draft.class) {
+            true => AWAIT_POD,
+            false => AWAIT_LEADER,
+        };
+        return Err(Error::Unfit { node, unfit, advice });
+    }
     let target = Target {
         claim: &draft.claim,
         size: draft.size,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::DataSourceError;
 use crate::client::ApiError;
 use crate::secrets::{SecretError, TemplateError};
@@ -60,6 +61,9 @@ pub(crate) enum Error {
     Source(#[from] SourceError),
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// The node is unfit, and the scheduler can't have selected it.
+    #[error("the selected node {node} {unfit}, and {advice}")]
+    Unfit { node: String, unfit: UnfitNode, advice: &'static str },
     #[error(transparent)]
     Secret(#[from] TemplateError),
     #[error(
@@ -120,7 +124,8 @@ impl Error {
             | Error::DataSource(_)
             | Error::Parameters { .. }
             | Error::AttributesDriver { .. } => State::Finished,
-            Error::Topology(TopologyError::NoNode { .. } | TopologyError::NoCsiNode { .. }) => {
+            Error::Unfit { .. }
+            | Error::Topology(TopologyError::NoNode { .. } | TopologyError::NoCsiNode { .. }) => {
                 State::Reschedule
             }
             Error::NoClass { .. }

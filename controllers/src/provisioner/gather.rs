@@ -43,7 +43,7 @@ impl Provisioner {
     ) -> Result<(ClaimFacts, Inputs), ApiError> {
         let facts = self.claim_facts(claim, last).await?;
         let inputs = match decide::screen(&facts, self.rules()) {
-            Ok(ControlFlow::Continue(draft)) => self.inputs(&draft).await?,
+            Ok(ControlFlow::Continue(draft)) => self.inputs(&draft, facts.last.is_some()).await?,
             Ok(ControlFlow::Break(_)) | Err(_) => Inputs::default(),
         };
         Ok((facts, inputs))
@@ -133,9 +133,14 @@ impl Provisioner {
         Ok(volumes.get(&name).is_some())
     }
 
-    async fn inputs(&self, draft: &Draft) -> Result<Inputs, ApiError> {
+    /// `is_begun`: a CreateVolume call for the claim may still be running. Whatever the node is like
+    /// now, that call is repeated.
+    async fn inputs(&self, draft: &Draft, is_begun: bool) -> Result<Inputs, ApiError> {
         let source = self.source(draft).await?;
         let mut inputs = Inputs { source, ..Inputs::default() };
+        if let Some(name) = self.context.scope.node().filter(|_| !is_begun) {
+            inputs.unfit = self.own_node.unfit_for(draft, name, &self.kube).await?;
+        }
         if self.context.driver.has_topology() {
             let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
             let selected = decide::selected_node(draft, &self.context.scope);

@@ -17,6 +17,7 @@ use crate::testing::{self, Fault, World, node_scope, options};
 
 mod deleting;
 mod driver;
+mod fitness;
 mod narrow;
 mod placing;
 mod waking;

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::api::{pv, pvc, quantity};
+use crate::api::{message, pv, pvc, quantity};
 
 /// The name of the resource that is resized.
 pub(super) const STORAGE: &str = "storage";
@@ -108,6 +108,8 @@ impl<'a> StatusPatch<'a> {
         reason: Option<&str>,
         message: Option<&str>,
     ) -> &mut Self {
+        let message = message.map(|message| message::cut(message, message::OF_STATUS));
+        let message = message.as_deref();
         let known = known(self.claim, kind);
         if let Some(known) = known
             && known.status == "True"

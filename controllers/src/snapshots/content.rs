@@ -16,6 +16,10 @@ use crate::client::Resource;
 /// deleted one by one.
 pub(crate) const GROUP_HANDLE: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
 
+/// Annotation of a group's content: the handles of its block volumes, as a JSON list. Its other
+/// volumes have filesystems. Only administrators and the snapshot controller write it.
+pub(crate) const BLOCK_VOLUMES: &str = "hostloop.csi.dev/block-volume-handles";
+
 /// The annotations, the finalizer and the class parameters of contents of one kind. Users,
 /// dashboards and other controllers rely on them.
 #[derive(Debug)]

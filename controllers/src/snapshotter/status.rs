@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::api::message;
 use crate::snapshots::{
     SnapshotError, VolumeGroupSnapshotContentStatus, VolumeSnapshotContentStatus,
 };
@@ -68,7 +69,8 @@ pub(crate) fn of_failure(
     message: &str,
     now: Timestamp,
 ) -> Option<Value> {
-    if old.and_then(|old| old.message.as_deref()) == Some(message) {
+    let message = message::cut(message, message::OF_STATUS);
+    if old.and_then(|old| old.message.as_deref()) == Some(message.as_str()) {
         return None;
     }
     Some(json!({

@@ -193,6 +193,18 @@ fn label(key: &str, value: &str) -> Value {
     json!({"metadata": {"labels": {key: value}}})
 }
 
+/// As much text as the API server accepts in an object's annotations, nearly.
+fn long() -> String {
+    "x".repeat(200_000)
+}
+
+/// What a list of finalizers has after the others, many times.
+fn repeated(others: &[&str], finalizer: &str) -> Value {
+    let mut all = others.to_vec();
+    all.extend([finalizer; 1000]);
+    finalizers(&all)
+}
+
 /// An owner that does not exist: the garbage collector deletes the dependent object.
 fn owner() -> Value {
     json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",

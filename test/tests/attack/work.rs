@@ -3,6 +3,7 @@
 //! node account, with an in-memory driver. The test acts as the scheduler.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::deployed::DRIVER;
@@ -17,6 +18,8 @@ use tonic::Code;
 
 use crate::site::Site;
 use crate::target::Target;
+
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
 
 struct Work {
     site: Site,
@@ -79,18 +82,52 @@ impl Work {
         object.unwrap_or_else(|| panic!("{at} is not {what}\n{}", log(self.scratch.path())))
     }
 
+    /// The change with which a claim selects this node.
+    fn selected(&self) -> Value {
+        let own = &self.site.names.own;
+        json!({"metadata": {
+            "labels": {"hostloop.csi.dev/node": own}, "annotations": {SELECTED: own},
+        }})
+    }
+
     /// Creates a claim that selects this node, waits until it is bound, and returns its volume.
     async fn claim(&self, name: &str) -> Value {
-        let own = &self.site.names.own;
-        let change = json!({"metadata": {
-            "labels": {"hostloop.csi.dev/node": own},
-            "annotations": {"volume.kubernetes.io/selected-node": own},
-        }});
-        let at = self.site.claim(name, &self.class, change).await;
+        let at = self.site.claim(name, &self.class, self.selected()).await;
         let claim = self.until(&at, "bound", is_bound).await;
         let volume = claim["spec"]["volumeName"].as_str().expect("a name");
         let at = self.place("PersistentVolume", volume);
         self.until(&at, "there", |_| true).await
+    }
+
+    /// A claim on a tainted node gives it back, and gets its volume there once a pod tolerates that.
+    async fn tolerate(&self, name: &str) {
+        let admin = &self.site.admin;
+        let node = Place::of("Node", "", &self.site.names.own);
+        let taint = json!({"key": "team", "value": "gpu", "effect": "NoSchedule"});
+        admin.merge(&node, json!({"spec": {"taints": [taint]}})).await;
+        // The node was fit for earlier claims, and counts as such for ten seconds.
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let at = self.site.claim(name, &self.class, self.selected()).await;
+        let given_back = |claim: &Value| claim["metadata"]["annotations"][SELECTED].is_null();
+        self.until(&at, "given back", given_back).await;
+        let namespace = &self.site.names.run;
+        // It stays pending: the node is not ready.
+        let pod = admin
+            .create(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {
+                    "automountServiceAccountToken": false,
+                    "tolerations": [{"key": "team", "operator": "Exists"}],
+                    "containers": [{"name": "c", "image": "none"}],
+                    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}],
+                },
+            }))
+            .await;
+        admin.merge(&at, self.selected()).await;
+        self.until(&at, "bound", is_bound).await;
+        admin.delete(&Place::of_object(&pod)).await;
+        admin.merge(&node, json!({"spec": {"taints": null}})).await;
     }
 
     /// An expansion that the driver refuses, and then one to less, but more than it has.
@@ -142,6 +179,7 @@ async fn what_a_node_has_to_do_is_let_through() {
     let volume = work.claim("made").await;
     work.recover("made").await;
     work.modify("made").await;
+    work.tolerate("tolerated").await;
     work.site.admin.delete(&work.place("PersistentVolumeClaim", "made")).await;
     let at = Place::of_object(&volume);
     let gone = work.site.admin.until_gone(&at, PATIENCE).await;

@@ -334,3 +334,14 @@ async fn detaching_needs_no_secret() {
     assert_eq!(setup.work().await, Outcome::Done);
     assert!(setup.stored().is_none());
 }
+
+/// The API server refuses a longer one, and the user would never see why.
+#[tokio::test]
+async fn a_long_error_is_cut() {
+    let setup = attaching();
+    setup.world.script.fail(tonic::Status::internal("x".repeat(5000)));
+    assert_eq!(setup.work().await, Outcome::Failed);
+    let error = &setup.status()["attachError"];
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.len() <= message::OF_EVENT && message.ends_with("x…"), "{message}");
+}

@@ -33,8 +33,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const SAME: Duration = Duration::from_secs(600);
 /// The maximum number of events remembered for counting repeats.
 const REMEMBERED: usize = 4096;
-/// The API server's maximum message length in bytes.
-const MAX_MESSAGE: usize = 1024;
 
 /// The fields that identify repeats of an event.
 type Sameness = (Option<String>, String, Kind, String, String);
@@ -258,18 +256,6 @@ fn sameness(event: &Event) -> Sameness {
     let about = &event.about;
     let name = about.name.clone().unwrap_or_default();
     (about.uid.clone(), name, event.kind, event.reason.clone(), event.message.clone())
-}
-
-/// The beginning of a message: the API server takes no longer one.
-pub(super) fn cut(message: &str) -> String {
-    if message.len() <= MAX_MESSAGE {
-        return message.to_owned();
-    }
-    let mut end = MAX_MESSAGE - "…".len();
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}…", &message[..end])
 }
 
 #[cfg(test)]

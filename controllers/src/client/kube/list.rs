@@ -59,6 +59,26 @@ impl Kube {
         Ok(())
     }
 
+    /// Like [`Kube::list_by_field`], in one namespace, and until `take` returns false.
+    pub async fn list_in_by_field<K: Resource>(
+        &self,
+        namespace: &str,
+        field: &str,
+        mut take: impl FnMut(K) -> bool,
+    ) -> Result<(), ApiError> {
+        let api = K::api(self.client.clone(), namespace);
+        let mut params = ListParams::default().fields(field).limit(PAGE);
+        loop {
+            let call = Call::new::<K>("list", namespace, field);
+            let page = self.timely(call, api.list(&params)).await?;
+            let is_done = !page.items.into_iter().all(&mut take);
+            match page.metadata.continue_.filter(|token| !token.is_empty() && !is_done) {
+                None => return Ok(()),
+                Some(token) => params.continue_token = Some(token),
+            }
+        }
+    }
+
     /// Like [`Kube::list`], but reads only the metadata.
     pub async fn list_metadata<K: Resource>(
         &self,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::node_fitness::UnfitNode;
 
 const GI: i64 = 1 << 30;
 
@@ -24,7 +25,7 @@ fn small(name: &str, available: i64, largest: i64) -> Candidate {
 }
 
 fn cordoned(candidate: Candidate) -> Candidate {
-    Candidate { unfit: Some(Unfit::Cordoned), ..candidate }
+    Candidate { unfit: Some(UnfitNode::Cordoned.into()), ..candidate }
 }
 
 fn ask(bytes: i64) -> Request<'static> {

@@ -1,6 +1,7 @@
 use super::super::node_fitness::Unfit;
 use super::super::room::Room;
 use super::*;
+use crate::api::node_fitness::UnfitNode;
 
 fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
     Left { node, bytes, largest }
@@ -28,7 +29,7 @@ fn what_is_left() {
         node("overbooked", 5, None, None),
         node("small", 100, Some(7), None),
         node("empty", 0, None, None),
-        node("cordoned", 100, None, Some(Unfit::Cordoned)),
+        node("cordoned", 100, None, Some(UnfitNode::Cordoned.into())),
         unpublished,
         node(&long, 9, None, None),
         node(&longest, 9, None, None),

@@ -5,6 +5,8 @@ use crate::cache::store::Selector;
 
 use super::*;
 
+const NODE: &str = "nodes/n1";
+
 /// A rig on a node that watches only its own objects, with a claim for this node.
 fn on_node(source: &Value) -> Rig {
     let rig = rig(here(), true);
@@ -34,14 +36,14 @@ async fn a_volume_is_deleted_if_another_node_was_first() {
     let rig = on_node(&Value::Null);
     rig.put_volume("elsewhere");
     assert_eq!(rig.work().await, Outcome::Done);
-    assert_eq!(rig.log(), [CREATE, &post(PV), &get(PV), DELETE]);
+    assert_eq!(rig.log(), [&get(NODE), CREATE, &post(PV), &get(PV), DELETE]);
 }
 
 #[tokio::test]
 async fn a_new_volume_has_its_node_s_label() {
     let rig = on_node(&Value::Null);
     assert_eq!(rig.work().await, Outcome::Done);
-    assert_eq!(rig.log(), [CREATE, &post(PV)]);
+    assert_eq!(rig.log(), [&get(NODE), CREATE, &post(PV)]);
     let volume = rig.world.api.get(PV).expect("the volume");
     assert_eq!(volume["metadata"]["labels"], json!({NODE_LABEL: "n1"}));
     // Now the node's watch shows the volume.

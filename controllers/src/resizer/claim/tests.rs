@@ -91,6 +91,22 @@ fn a_condition_that_stays_true_keeps_its_time() {
     assert_eq!(written["lastTransitionTime"], NOW);
 }
 
+/// The admission policies accept no longer one, and an unchanged one is not written again.
+#[test]
+fn a_long_message_is_cut() {
+    let long = "x".repeat(message::OF_STATUS + 1);
+    let hold = |status| {
+        let patch = patched(status, |patch| {
+            patch.hold(RESIZING, None, Some(&long));
+        });
+        patch.map(|patch| patch["status"]["conditions"][0].clone())
+    };
+    let written = hold(json!({})).expect("a new condition");
+    let text = written["message"].as_str().expect("a message");
+    assert!(text.len() <= message::OF_STATUS && text.ends_with("x…"));
+    assert_eq!(hold(json!({"conditions": [written]})), None);
+}
+
 #[test]
 fn sizes() {
     for (quantity, expected) in

@@ -10,10 +10,7 @@ use kube::ResourceExt;
 
 use crate::api::{pv, pvc};
 use crate::snapshots::VolumeGroupSnapshotContent;
-
-/// Annotation of a group's content: the handles of its block volumes, as a JSON list. Its other
-/// volumes have filesystems. Only administrators and the snapshot controller write it.
-const BLOCK_VOLUMES: &str = "hostloop.csi.dev/block-volume-handles";
+use crate::snapshots::content::BLOCK_VOLUMES;
 
 /// Notes the modes of these volumes at the content that is made of them.
 pub(super) fn note(content: &mut ObjectMeta, volumes: &[&PersistentVolume]) {

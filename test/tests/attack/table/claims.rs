@@ -11,6 +11,7 @@ pub(super) fn claims() -> Vec<Attack> {
     const ANNOTATION: &str = "this annotation of a claim";
     const LABEL: &str = "no label of a claim but its own name's";
     const CLASS: &str = "an attributes class that a claim";
+    const MESSAGE: &str = "up to 4096 characters into the conditions of a claim";
     const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
     const PROTECTION: &str = "kubernetes.io/pvc-protection";
     const SELECTED: &str = "volume.kubernetes.io/selected-node";
@@ -31,6 +32,7 @@ pub(super) fn claims() -> Vec<Attack> {
         patch("add another finalizer", added, never(REMOVED)),
         patch("remove a finalizer", finalizers(&[PROTECTION]), never(REMOVED)),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
+        patch("repeat a finalizer", repeated(&[KEEP, PROTECTION], CLONE), never(REMOVED)),
         patch("set an owner", owner(), never("who owns a claim")),
         patch("give it back to the scheduler", no_node, [Yes, No(ELSEWHERE), Nothing, No(DRIVER)]),
         patch(
@@ -57,13 +59,22 @@ pub(super) fn claims() -> Vec<Attack> {
     let patch = rows("patch", "persistentvolumeclaims/status");
     let resizing = json!({"conditions": [{"type": "Resizing", "status": "True"}]});
     let expanded = annotation(EXPANDED, json!("true"));
+    let condition = |message: String| {
+        status(json!({"conditions": [{"type": "Resizing", "status": "True", "message": message}]}))
+    };
+    let many = (0..100).map(|n| json!({"type": format!("x{n}"), "status": "True"}));
+    let many = status(json!({"conditions": many.collect::<Value>()}));
     let allocated = |size: &str| status(json!({"allocatedResources": {"storage": size}}));
     let class = json!({"currentVolumeAttributesClassName": "x"});
     let target = json!({"modifyVolumeStatus": {"status": "InProgress",
         "targetVolumeAttributesClassName": "x"}});
     attacks.extend([
         patch("say how far its expansion is", status(resizing), own),
+        patch("say in 4 kB how far it is", condition("x".repeat(4096)), own),
+        patch("say in 200 kB how far it is", condition(long()), never(MESSAGE)),
+        patch("set a hundred conditions", many, never(MESSAGE)),
         patch("say that its node need not expand it", expanded, own),
+        patch("say so in 200 kB", annotation(EXPANDED, json!(long())), never(ANNOTATION)),
         patch("say that it is to have what it asks for", allocated("1Gi"), own),
         // A ResourceQuota counts the larger of the two.
         patch(

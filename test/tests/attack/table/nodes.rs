@@ -9,21 +9,37 @@ pub(super) fn attachments() -> Vec<Attack> {
     const DRIVER: &str = "the attachment is not of driver hostloop.csi.dev";
     const FINALIZER: &str = "no finalizer of an attachment but the attacher's";
     const ANNOTATION: &str = "no annotation of an attachment but that of its ID";
+    const METADATA: &str = "about an attachment, and no metadata";
+    // The API server itself answers first.
+    const LONG: [Outcome; 4] = {
+        const LONG: Outcome = No("may not be more than 1024 bytes");
+        [LONG, LONG, Nothing, LONG]
+    };
+    const ATTACHER: &str = "external-attacher/hostloop-csi-dev";
     let own = [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
     let never = |why| [No(why), No(ELSEWHERE), Nothing, No(DRIVER)];
     let patch = rows("patch", A);
     let detached = finalizers(&[KEEP]);
     let node_id = annotation("csi.alpha.kubernetes.io/node-id", json!("x"));
     let other = annotation("x", json!("y"));
+    let long_id = annotation("csi.alpha.kubernetes.io/node-id", json!(long()));
     let attached = status(json!({"attached": true}));
+    let failed = |message: String| status(json!({"attachError": {"message": message}}));
+    let metadata = status(json!({"attachmentMetadata": {"x": long()}}));
+    let patch_status = rows("patch", "volumeattachments/status");
     let mut attacks = vec![
         patch("remove the attacher's finalizer", detached, own),
         patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
         patch("set the node's ID", node_id, own),
         patch("set another annotation", other, never(ANNOTATION)),
+        patch("set a node's ID of 200 kB", long_id, never(ANNOTATION)),
+        patch("repeat a finalizer", repeated(&[KEEP], ATTACHER), never(FINALIZER)),
         patch("set an owner", owner(), never("who owns it")),
         patch("set a label", label("app", "x"), never("or its labels")),
-        rows("patch", "volumeattachments/status")("say that it is attached", attached, own),
+        patch_status("say that it is attached", attached, own),
+        patch_status("say in 1 kB why it is not", failed("x".repeat(1024)), own),
+        patch_status("say in 200 kB why it is not", failed(long()), LONG),
+        patch_status("hand kubelet 200 kB with it", metadata, never(METADATA)),
     ];
     let forbidden = [No(ROLE), No(ROLE), Nothing, No(ROLE)];
     attacks.extend(only_changed(A, forbidden));
@@ -37,11 +53,25 @@ pub(super) fn capacities() -> Vec<Attack> {
     const MANAGED: &str = "the capacity is not managed by";
     const FINALIZER: &str = "a finalizer on a capacity";
     const CLASS: &str = "the class of the capacity is of another driver";
+    const OWNER: &str = "a capacity is owned by the DaemonSet";
+    const MARKS: &str = "the labels of its driver and its node, and the annotation of its pools";
+    const PLACE: &str = "a capacity is of one place";
+    const POOLS: &str = "hostloop.csi.dev/pools";
     let own = [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
     let never = |why| [No(why), No(ELSEWHERE), Nothing, No(DRIVER)];
     let manager = "csi.storage.k8s.io/managed-by";
     let other = || label(manager, "external-provisioner-$OTHER");
-    let pools = annotation("hostloop.csi.dev/pools", json!("x"));
+    let pools = annotation(POOLS, json!("x"));
+    let owned = |kind: &str, name: &str| {
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind,
+            "name": name, "uid": "00000000-0000-4000-8000-00000000dead"}]}})
+    };
+    let mut waited_for = owned("DaemonSet", "hostloop");
+    waited_for["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = json!(true);
+    let everywhere = json!({"nodeTopology": {"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "Exists"}]}});
+    let labels: Value = (0..100).map(|n| (format!("example.com/{n}"), json!("x"))).collect();
+    let narrow = json!({"nodeTopology": {"matchLabels": labels}});
     let class = json!({"storageClassName": "$RUN-foreign"});
     let topology =
         json!({"nodeTopology": {"matchLabels": {"topology.hostloop.csi.dev/node": "$OTHER"}}});
@@ -50,8 +80,22 @@ pub(super) fn capacities() -> Vec<Attack> {
         create("create one", json!({}), own),
         create("in the name of another node", other(), never(MANAGED)),
         create("with a finalizer", finalizers(&[KEEP]), never(FINALIZER)),
+        create("owned by its pod's DaemonSet", owned("DaemonSet", "hostloop"), own),
+        create("with an owner", owner(), never(OWNER)),
+        create("owned by another DaemonSet", owned("DaemonSet", "x"), never(OWNER)),
+        create("that its owner's deletion waits for", waited_for, never(OWNER)),
+        create("with a label", label("app", "x"), never(MARKS)),
+        create("with an annotation of 200 kB", annotation("x", json!(long())), never(MARKS)),
+        create("with pools of 200 kB", annotation(POOLS, json!(long())), never(MARKS)),
+        create("of all nodes, too", everywhere, never(PLACE)),
+        create("with a hundred labels to select by", narrow, never(PLACE)),
         patch("change what room there is", json!({"capacity": "9Gi"}), own),
         patch("name its pools", pools, own),
+        patch("name pools in 200 kB", annotation(POOLS, json!(long())), never(MARKS)),
+        patch("set another annotation of 200 kB", annotation("x", json!(long())), never(MARKS)),
+        patch("set a label", label("app", "x"), never(MARKS)),
+        patch("set an owner", owner(), never(OWNER)),
+        patch("add a finalizer", finalizers(&[KEEP]), never(FINALIZER)),
         patch("make it another node's keeper's", other(), never(MANAGED)),
         rows("delete", C)("delete it", json!({}), own),
         // The class and the topology are immutable, so there is no patch to try.
@@ -65,6 +109,7 @@ pub(super) fn events() -> Vec<Attack> {
     const SOURCE: &str = "the event is not one of hostloop.csi.dev on node";
     const ABOUT: &str = "a node may emit events only about claims";
     const COUNT: &str = "only how often an event happened";
+    const SHORT: &str = "an event has a message of up to 1024 characters, and no label";
     let own = [Yes, No(SOURCE), Nothing, No(SOURCE)];
     let never = |why| [No(why), No(SOURCE), Nothing, No(SOURCE)];
     let about = |kind: &str, name: &str| json!({"involvedObject": {"kind": kind, "name": name}});
@@ -74,6 +119,9 @@ pub(super) fn events() -> Vec<Attack> {
         create("about a pod", about("Pod", "x"), never(ABOUT)),
         create("about another node", about("Node", "$OTHER"), never(ABOUT)),
         create("with an owner", owner(), never("an event has no owner")),
+        create("in 200 kB", json!({"message": long()}), never(SHORT)),
+        create("with a label", label("app", "x"), never(SHORT)),
+        create("with an annotation of 200 kB", annotation("x", json!(long())), never(SHORT)),
         patch("count it once more", json!({"count": 2}), own),
         patch("change what it says", json!({"message": "x"}), never(COUNT)),
         patch("set an owner", owner(), never(COUNT)),

@@ -16,6 +16,7 @@ pub(super) fn snapshots() -> Vec<Attack> {
         patch("keep it while it is restored", restored, [Yes; 4]),
         patch("remove all finalizers", no_finalizers(), refused),
         patch("add another finalizer", added, refused),
+        patch("repeat a finalizer", repeated(&[KEEP], SOURCE), refused),
         patch("set an owner", owner(), refused),
         patch("set a label", label("app", "x"), refused),
         patch("set an annotation", annotation("x", json!("y")), refused),
@@ -100,12 +101,15 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
     let named = |handle: Value| status(json!({kind.handle: handle}));
     let (another, why) = kind.another;
     let creating = annotation(kind.creating, json!("yes"));
+    let long_creating = annotation(kind.creating, json!(long()));
+    let failed = |message: String| status(json!({"error": {"message": message}}));
     let secret = annotation(SECRET, json!("x"));
     let deleted = spec(json!({"deletionPolicy": "Delete"}));
     let ready = status(json!({"readyToUse": true}));
     let (patch, patch_status) = (rows("patch", kind.resource), rows("patch", kind.status));
     let mut attacks = vec![
         patch("say that its snapshot is being made", creating, own),
+        patch("say so in 200 kB", long_creating, never("no annotation of a content")),
         patch("set another annotation", secret, never("no annotation of a content")),
         patch("remove the snapshotter's finalizer", finalizers(&[KEEP]), own),
         patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
@@ -122,6 +126,12 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
         ),
         patch(kind.keep, deleted, never(KEPT)),
         patch_status("say that it is ready", ready, own),
+        patch_status("say in 4 kB why it is not", failed("x".repeat(4096)), own),
+        patch_status(
+            "say in 200 kB why it is not",
+            failed(long()),
+            never("messages of up to 4096 characters about a content"),
+        ),
         patch_status(another, named(json!("x")), [No(why), Nothing, Nothing, Nothing]),
         // After that it could name any.
         patch_status(kind.none, named(Value::Null), never(OTHER_HANDLE)),

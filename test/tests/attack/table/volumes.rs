@@ -19,6 +19,8 @@ fn new_volumes() -> Vec<Attack> {
     const OWNER: &str = "a new volume has no owner";
     const FINALIZER: &str = "a new volume has no owner, and only finalizers";
     const LABEL: &str = "a new volume has no label but that of its node";
+    const LONG: &str = "no long text in its annotations, attributes and options";
+    const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
     let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
     let refused = |why| others.never(why);
     let two_nodes = spec(json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [{
@@ -32,6 +34,10 @@ fn new_volumes() -> Vec<Attack> {
         let any = json!({"namespace": "kube-system", "name": "any"});
         spec(json!({"csi": {field: any}}))
     };
+    let long_name =
+        annotation("volume.kubernetes.io/provisioner-deletion-secret-name", json!(long()));
+    let attributes = spec(json!({"csi": {"volumeAttributes": {IDENTITY: long()}}}));
+    let options = spec(json!({"mountOptions": [long()]}));
     let create = rows("create", V);
     vec![
         create("for a claim, by its UID", json!({}), others.own()),
@@ -63,6 +69,9 @@ fn new_volumes() -> Vec<Attack> {
         create("with an owner", owner(), refused(OWNER)),
         create("with a finalizer of another component", finalizers(&[KEEP]), refused(FINALIZER)),
         create("with a label of a zone", label(ZONE, "here"), refused(LABEL)),
+        create("with the name of a secret of 200 kB", long_name, refused(LONG)),
+        create("with attributes of 200 kB", attributes, refused(LONG)),
+        create("with a mount option of 200 kB", options, refused(LONG)),
     ]
 }
 
@@ -100,11 +109,17 @@ fn changed_volumes() -> Vec<Attack> {
         patch("add the attacher's finalizer", attached, own),
         patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
         patch("add another finalizer", added, never(FINALIZER)),
+        patch(
+            "repeat a finalizer",
+            repeated(&[KEEP, MINE, PROTECTION], ATTACHER),
+            never(FINALIZER),
+        ),
         patch("set an owner", owner(), never("who owns a volume")),
         patch("label it as its own", label(NODE_LABEL, "$OWN"), own),
         patch("label it as another node's", other_label(), never(LABEL)),
         patch("set a label of a zone", label(ZONE, "here"), never(LABEL)),
         patch("set the resizer's annotation", resized, own),
+        patch("set it to 200 kB", annotation(RESIZED, json!(long())), never(ANNOTATION)),
         patch("set the secret of its deletion", secret, never(ANNOTATION)),
         patch("grow it", size("2Gi"), own),
         patch("shrink it", size("1Mi"), never("may only grow")),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::message;
 use crate::client::events::Events;
 use crate::testing::{FakeApi, Fault};
 
@@ -180,13 +181,6 @@ async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
     }
 }
 
-#[test]
-fn long_messages_are_cut_between_characters() {
-    assert_eq!(cut("short"), "short");
-    let long = "ä".repeat(600);
-    assert!(cut(&long).len() <= MAX_MESSAGE && cut(&long).ends_with('…'));
-}
-
 /// What waits in the queue is cut already, and so is what the sender remembers.
 #[tokio::test]
 async fn a_long_message_does_not_wait() {
@@ -194,5 +188,5 @@ async fn a_long_message_does_not_wait() {
     let about = ObjectReference::default();
     events.emit(about, Kind::Warning, "Failed", "x".repeat(200_000));
     let event = waiting.recv().await.expect("an event");
-    assert_eq!(event.message.len(), MAX_MESSAGE);
+    assert_eq!(event.message.len(), message::OF_EVENT);
 }
