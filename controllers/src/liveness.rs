@@ -22,17 +22,16 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::csi::Csi;
+use crate::http_server::{self, Limits, PUBLIC_CONNECTIONS};
 
-/// How long open connections may delay the end.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long kubelet may take to receive an answer.
+const RECEIPT: Duration = Duration::from_secs(10);
 
 /// Why the endpoint is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("listening on {address} for liveness probes: {source}")]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("serving liveness probes: {0}")]
-    Serve(#[source] io::Error),
 }
 
 /// Checks one part of the process. The error is the reason.
@@ -89,27 +88,16 @@ pub async fn run(
     let Options { address, probe_timeout } = options;
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| Error::Listen { address, source })?;
-    serve(listener, Liveness::new(csi, probe_timeout, checks), stop).await
+    serve(listener, Liveness::new(csi, probe_timeout, checks), stop).await;
+    Ok(())
 }
 
 /// Serves the endpoint on a listener until `stop`.
-pub async fn serve(
-    listener: TcpListener,
-    liveness: Liveness,
-    stop: CancellationToken,
-) -> Result<(), Error> {
+pub async fn serve(listener: TcpListener, liveness: Liveness, stop: CancellationToken) {
+    let answer = liveness.timeout + RECEIPT;
+    let limits = Limits { connections: PUBLIC_CONNECTIONS, answer };
     let router = Router::new().route("/healthz", get(healthz)).with_state(liveness);
-    let served =
-        axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let overdue = async {
-        stop.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
-    tokio::select! {
-        served = served.into_future() => served.map_err(Error::Serve),
-        // A connection without traffic is dropped.
-        () = overdue => Ok(()),
-    }
+    http_server::serve(listener, router, limits, stop.cancelled()).await;
 }
 
 async fn healthz(State(liveness): State<Liveness>) -> (StatusCode, String) {

@@ -20,11 +20,12 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, async_trait};
 
+use crate::connections::Places;
 use crate::csi::Csi;
 use crate::csi::driver::check_name;
+use crate::grpc_server::{self, Admitted};
 use crate::socket;
 
 mod authority_rewrite;
@@ -58,8 +59,8 @@ const PREDECESSOR: Duration = Duration::from_secs(30);
 /// How long calls and idle connections may delay the end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The most connections that wait to be served. Kubelet uses one.
-const CONNECTIONS: usize = 4;
+/// The most connections. Kubelet uses one.
+const CONNECTIONS: usize = 16;
 
 /// Options of the registration.
 #[derive(Clone, Debug)]
@@ -172,7 +173,7 @@ async fn serve(
     };
     let (connections, incoming) = mpsc::channel(CONNECTIONS);
     let ending = CancellationToken::new();
-    let server = Server::builder()
+    let server = grpc_server::builder()
         .add_service(RegistrationServer::new(service))
         .serve_with_incoming_shutdown(
             ReceiverStream::new(incoming).map(Ok::<_, io::Error>),
@@ -201,8 +202,9 @@ async fn serve(
 async fn accept(
     health: &Health,
     mut bound: Bound,
-    connections: mpsc::Sender<AuthorityRewrite<tokio::net::UnixStream>>,
+    connections: mpsc::Sender<AuthorityRewrite<Admitted<tokio::net::UnixStream>>>,
 ) -> Error {
+    let places = Places::new(CONNECTIONS);
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -210,7 +212,10 @@ async fn accept(
             accepted = bound.accept() => match accepted {
                 // A client that can't be served now connects again.
                 Ok(stream) => {
-                    let _ = connections.try_send(AuthorityRewrite::new(stream));
+                    if let Some(place) = places.admit(None).await {
+                        let stream = AuthorityRewrite::new(Admitted::new(stream, place));
+                        let _ = connections.try_send(stream);
+                    }
                 }
                 Err(error) => {
                     // Most likely the process has no free file descriptors. Waiting gives it time
@@ -249,7 +254,7 @@ async fn accept(
 }
 
 /// The gRPC service that kubelet calls.
-struct Service {
+pub(crate) struct Service {
     info: PluginInfo,
     health: Health,
     refused: mpsc::Sender<String>,

@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
+use hostloop_controllers::grpc_server;
 use hostloop_proto::csi::controller_server::ControllerServer;
 use hostloop_proto::csi::group_controller_server::GroupControllerServer;
 use hostloop_proto::csi::identity_server::IdentityServer;
@@ -99,7 +100,7 @@ impl Server {
         S: Stream<Item = io::Result<C>>,
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let mut server = tonic::transport::Server::builder();
+        let mut server = grpc_server::builder();
         server.add_routes(self.routes()).serve_with_incoming_shutdown(connections, stop).await
     }
 

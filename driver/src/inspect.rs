@@ -1,12 +1,15 @@
 //! The commands `hostloop status`, `fsck`, `delete`, `events` and `probe`. Only `fsck --repair`,
 //! `delete` and `probe write` change anything.
 
-use std::io::{self, Write};
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::io;
 
 use serde::Serialize;
 
 use crate::cli::PoolArgsError;
 use crate::{kernel, storage};
+use render::terminal;
 
 pub mod delete;
 pub mod events;
@@ -39,10 +42,8 @@ fn print<T: Serialize>(
     json: bool,
     lines: impl Fn(&T) -> Vec<String>,
 ) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut out, result)?;
-        return writeln!(out);
+        return terminal::print_json(result, false);
     }
-    lines(result).iter().try_for_each(|line| writeln!(out, "{line}"))
+    terminal::print(&lines(result))
 }

@@ -6,6 +6,8 @@
 //! names: `kubectl-hostloop` (kubectl finds plugins by this name), `hostloop`, and
 //! `kubectl_complete-hostloop` ([`Program`] decides).
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 

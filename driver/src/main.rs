@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use hostloop_driver::cli::{Cli, Command};
+use hostloop_driver::inspect::render::terminal;
 use hostloop_driver::inspect::{delete, events, fsck, probe, status};
 use hostloop_driver::kubectl::{self, Program};
 use hostloop_driver::serve;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     };
     match performed {
         Ok(result) => result.unwrap_or_else(|error| {
-            eprintln!("hostloop: {}", sentence(&error));
+            terminal::error(&format!("hostloop: {}", sentence(&error)));
             ExitCode::FAILURE
         }),
         // clap returns help and version as errors, too.

@@ -15,10 +15,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
+use hostloop_controllers::grpc_server;
 use hostloop_controllers::tasks::Tasks;
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
@@ -33,6 +33,7 @@ use crate::storage::Pools;
 
 mod config;
 mod controllers;
+mod descriptors;
 mod error;
 mod events;
 mod logging;
@@ -71,6 +72,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 /// Runs the Kubernetes loops in front of a driver until a signal comes.
 pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
     logging::start(&args.watch)?;
+    descriptors::raise();
     let runtime = runtime()?;
     let ran = runtime.block_on(controllers::alone(args));
     runtime.shutdown_background();
@@ -94,6 +96,7 @@ fn serve_with(
     controllers: Option<&ControllerArgs>,
 ) -> Result<(), Error> {
     logging::start(&args.watch)?;
+    descriptors::raise();
     let settings = Settings::read(args, labels, preflight::hostname)?;
     // Before the pools are touched: another driver may be using them.
     socket::check(&settings.endpoint)?;
@@ -167,13 +170,14 @@ async fn work(
     let events =
         events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
 
+    let csi_connections = descriptors::csi_connections();
     let (listener, name) = socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)
         .map_err(|error| Error::Start("watching the socket", error))?;
     let services = {
         let (server, stop) = (server.clone(), stop.clone());
         async move {
-            let connections = UnixListenerStream::new(listener);
+            let connections = grpc_server::connections(listener, csi_connections);
             let served = server.serve(connections, stop.cancelled()).await;
             served.map_err(|error| error.to_string())
         }

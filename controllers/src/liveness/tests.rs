@@ -116,7 +116,7 @@ async fn an_idle_connection_does_not_delay_the_stop() {
     let served = tokio::spawn(serve(listener, liveness, stop.clone()));
     tokio::task::yield_now().await;
     stop.cancel();
-    tokio::time::timeout(SOON, served).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(SOON, served).await.unwrap().unwrap();
 }
 
 #[tokio::test]

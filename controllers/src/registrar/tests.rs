@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Server};
 
 use super::health::Verdict;
 use super::*;
@@ -75,7 +75,7 @@ async fn exchange(mut connection: DuplexStream, size: usize) -> [Vec<u8>; 2] {
     tokio::time::timeout(SOON, answered).await.expect("two answers")
 }
 
-fn service() -> RegistrationServer<Service> {
+pub(crate) fn service() -> RegistrationServer<Service> {
     RegistrationServer::new(Service {
         info: PluginInfo { name: "hostloop.csi.dev".to_owned(), ..PluginInfo::default() },
         health: Health::default(),

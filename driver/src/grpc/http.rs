@@ -1,14 +1,15 @@
 //! `/metrics` and `/healthz`, for `--http-endpoint`.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hostloop_controllers::http_server::{self, Limits, PUBLIC_CONNECTIONS};
 use hostloop_controllers::manager::Telemetry;
 use hostloop_events::otlp::Dropped;
 use prometheus_client::encoding::text::encode_eof;
@@ -19,6 +20,9 @@ use super::pool_metrics;
 use crate::storage::Pools;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long an answer may take, until the client has it.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// The part of the CSI services that the endpoint reports.
 #[derive(Clone)]
@@ -39,12 +43,9 @@ pub struct Shown {
 }
 
 /// Serves HTTP until `stop` resolves.
-pub async fn serve(
-    listener: TcpListener,
-    shown: Shown,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    axum::serve(listener, router(shown)).with_graceful_shutdown(stop).await
+pub async fn serve(listener: TcpListener, shown: Shown, stop: impl Future<Output = ()>) {
+    let limits = Limits { connections: PUBLIC_CONNECTIONS, answer: ANSWER };
+    http_server::serve(listener, router(shown), limits, stop).await;
 }
 
 fn router(shown: Shown) -> Router {

@@ -2,7 +2,7 @@
 //!
 //! The running driver deletes them, so its locks and its checks of uses hold.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use hostloop_proto::csi;
 use tonic::Code;
 
 use crate::cli::DeleteArgs;
+use crate::inspect::render::terminal;
 use crate::storage::{SnapshotId, VolumeId};
 
 /// How long the driver may take for one call.
@@ -46,7 +47,7 @@ async fn delete_all(args: &DeleteArgs) -> Result<(), Error> {
     let csi = Csi::at_socket(&args.endpoint);
     for id in &args.ids {
         delete(&csi, id).await?;
-        writeln!(io::stdout(), "{id} deleted")?;
+        terminal::print(&[format!("{id} deleted")])?;
     }
     Ok(())
 }

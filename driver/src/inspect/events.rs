@@ -1,6 +1,6 @@
 //! `hostloop events`: what the driver did last, and what it does.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use hostloop_events::read::{self, Said, Stream};
@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cli::EventsArgs;
+use crate::inspect::render::terminal;
 
 /// Why the events can't be printed.
 #[derive(Debug, thiserror::Error)]
@@ -46,22 +47,18 @@ async fn print(args: &EventsArgs) -> Result<(), Error> {
     let request = Request { from: args.from, boot: args.boot.clone(), follow: args.follow };
     let socket = args.socket.path(args.endpoint.as_deref()).unwrap_or_default();
     let mut stream = Stream::open(&socket, &request).await?;
-    let mut out = io::stdout().lock();
     if args.json {
-        let header = serde_json::to_string(&stream.header).map_err(io::Error::from)?;
-        writeln!(out, "{header}")?;
+        terminal::print_json(&stream.header, true)?;
     }
-    out.flush()?;
     while let Some(line) = stream.next_line().await.map_err(read::Error::Broken)? {
         match args.json {
             // Empty lines too: they show that the process is alive.
-            true => writeln!(out, "{line}")?,
+            true => terminal::print(&[terminal::json(&line)])?,
             false => match read::said(&line)? {
-                Said::Event { json, .. } => writeln!(out, "{}", sentence(&json))?,
+                Said::Event { json, .. } => terminal::print(&[sentence(&json)])?,
                 Said::Nothing => {}
             },
         }
-        out.flush()?;
     }
     Ok(())
 }

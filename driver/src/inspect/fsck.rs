@@ -17,6 +17,7 @@ use crate::cli::FsckArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::render::color::{GOOD, QUIET, paint};
 use crate::inspect::render::humanize::count;
+use crate::inspect::render::terminal;
 use crate::inspect::{Error, print};
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
@@ -79,7 +80,7 @@ pub fn run(args: &FsckArgs) -> ExitCode {
     match outcome {
         Ok(outcome) => ExitCode::from(outcome.code()),
         Err(error) => {
-            eprintln!("hostloop: fsck: {error}");
+            terminal::error(&format!("hostloop: fsck: {error}"));
             ExitCode::from(FAILED)
         }
     }
@@ -221,7 +222,7 @@ mod tests {
             problems: vec![problem(Severity::Warning, "a")],
             repaired: vec![problem(Severity::Error, "b")],
         };
-        let plain = |line: &String| anstream::adapter::strip_str(line).to_string();
+        let plain = |line: &String| terminal::plain(line);
         let text: Vec<_> = lines(&outcome, true).iter().map(plain).collect();
         assert_eq!(
             text,

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::cli::{Probe, ProbeArgs};
 use crate::inspect::inventory::{Contents, LeftoverLoop, leftover_loops};
+use crate::inspect::render::terminal;
 use crate::kernel::Kernel;
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
@@ -82,9 +83,7 @@ pub struct DirectIoReport {
 pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {
     match &args.probe {
         Probe::Machine { pool_roots } => {
-            let mut out = io::stdout().lock();
-            serde_json::to_writer(&mut out, &machine(pool_roots)).map_err(io::Error::from)?;
-            writeln!(out)?;
+            terminal::print_json(&machine(pool_roots), true)?;
         }
         Probe::Write { dir, word } => write(dir, word)?,
         Probe::Verify { dir, word } => verify(dir, word)?,

@@ -6,6 +6,7 @@ pub mod color;
 pub mod humanize;
 pub(crate) mod page;
 pub mod table;
+pub mod terminal;
 
 /// Number of columns if standard output is a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {

@@ -2,12 +2,11 @@
 //!
 //! It needs no driver and no lock, and changes nothing.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
-use crate::inspect::render::terminal_width;
+use crate::inspect::render::{terminal, terminal_width};
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
@@ -26,9 +25,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     if !args.extents.is_empty() {
         let maps = image_maps(&specs, &args.pools.state_dir(), &args.extents);
         // On one line: with an indentation it would be twice as long.
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, &maps).map_err(io::Error::from)?;
-        writeln!(out)?;
+        terminal::print_json(&maps, true)?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);

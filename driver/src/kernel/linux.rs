@@ -29,6 +29,7 @@ mod kernel_log;
 mod known;
 mod loopdev;
 mod mount;
+pub mod open_files;
 mod private_mounts;
 mod statmount;
 mod superblock;

@@ -3,7 +3,7 @@
 //! [`gather`] asks, [`decide`] judges, [`render`] prints. Each expectation is a line. What a person
 //! may not see is skipped and says which right is missing.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use hostloop_controllers::api::duration;
 use uuid::Uuid;
 
 use super::Cluster;
+use crate::inspect::render::terminal;
 
 mod decide;
 mod facts;
@@ -144,13 +145,10 @@ impl Printer {
         if self.json {
             return Ok(());
         }
-        let mut out = anstream::stdout().lock();
-        lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+        terminal::print(lines)
     }
 
     fn json(&self, report: &render::Report<'_>) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, report)?;
-        writeln!(out)
+        terminal::print_json(report, false)
     }
 }

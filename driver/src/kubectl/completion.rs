@@ -1,7 +1,6 @@
 //! `completion`: completes the command line in a shell.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -9,6 +8,7 @@ use clap_complete::Shell;
 
 use super::{PLUGIN, Program, command_line, output};
 use crate::cli;
+use crate::inspect::render::terminal;
 
 mod words;
 
@@ -27,11 +27,10 @@ pub struct Args {
 
 /// Prints the script for the name under which the program was called.
 pub(super) fn run(args: &Args, program: Program) -> ExitCode {
-    let mut out = io::stdout();
     let script = script(args.shell, program);
-    let written = out.write_all(script.as_bytes()).and_then(|()| out.flush());
+    let written = terminal::print(&[terminal::document(script.trim_end())]);
     output::end(written).unwrap_or_else(|error| {
-        eprintln!("can't write the script: {error}");
+        terminal::error(&format!("can't write the script: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -68,11 +67,9 @@ fn whole() -> clap::Command {
 /// the shell must not add names of files.
 pub(super) fn complete(words: &[OsString]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
-    for candidate in words::candidates(command_line(Program::Completer), &words) {
-        println!("{candidate}");
-    }
-    println!(":4");
-    ExitCode::SUCCESS
+    let mut lines = words::candidates(command_line(Program::Completer), &words);
+    lines.push(":4".to_owned());
+    output::end(terminal::print(&lines)).unwrap_or(ExitCode::FAILURE)
 }
 
 #[cfg(test)]

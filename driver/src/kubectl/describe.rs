@@ -16,7 +16,7 @@ use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
 use super::volume_objects::Objects;
-use crate::inspect::render::terminal_width;
+use crate::inspect::render::{terminal, terminal_width};
 use crate::record::now_ns;
 
 mod history;
@@ -115,7 +115,7 @@ struct Facts {
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     let facts = gather(&args.target, cluster).await?;
     let lines = render::text(&facts, terminal_width());
-    Ok(output::end(output::print(&lines))?)
+    Ok(output::end(terminal::print(&lines))?)
 }
 
 async fn gather(target: &Target, cluster: &Cluster) -> Result<Facts, Error> {
@@ -243,5 +243,7 @@ fn newest<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Call> {
     calls
 }
 
+#[cfg(test)]
+mod hostile_text;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! `install`: looks at the cluster, says what it found, and applies the objects of `deploy/`.
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::api::{ApiError, Objects};
 use super::manifests::{self, Class, Pool};
 use super::{Cluster, ClusterArgs, cluster};
 use crate::cli::DRIVER_NAME;
+use crate::inspect::render::terminal;
 
 mod apply;
 mod decide;
@@ -144,6 +146,9 @@ pub enum Error {
         /// What to do to keep it.
         keep: &'static str,
     },
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
     /// Helm installed hostloop.
     #[error("Helm release {0} has installed hostloop: change it by `helm upgrade {0}`")]
     Helm(String),
@@ -185,7 +190,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     check_names(flags)?;
     if args.dry_run == Some(DryRun::Client) {
         let plan = Plan::decide(args, None)?;
-        anstream::print!("{}", manifests::to_yaml(&plan.all_objects()));
+        print_yaml(&plan.all_objects())?;
         return Ok(ExitCode::SUCCESS);
     }
     let cluster = Cluster::connect(flags).await?;
@@ -196,26 +201,30 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     for line in report::lines(&plan, &survey) {
         // Standard output has the objects of a dry run alone.
         match is_dry {
-            true => anstream::eprintln!("{line}"),
-            false => anstream::println!("{line}"),
+            true => terminal::warn(&line),
+            false => terminal::print(&[line])?,
         }
     }
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     for line in &fitted.left_out {
-        anstream::eprintln!("{}", report::left_out(line));
+        terminal::warn(&report::left_out(line));
     }
     if is_dry {
         let all: Vec<_> = plan.crds.applied().chain(fitted.objects).collect();
-        anstream::print!("{}", manifests::to_yaml(&all));
+        print_yaml(&all)?;
         return Ok(ExitCode::SUCCESS);
     }
     let counts = apply::apply(&plan, fitted.objects, &mut objects).await?;
-    anstream::println!("{}", report::applied(counts));
+    terminal::print(&[report::applied(counts)])?;
     if !args.timeout.is_zero() {
         wait::until_ready(&cluster, &survey, args.timeout).await?;
     }
-    anstream::println!("{}", report::next());
+    terminal::print(&[String::new(), report::next()])?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_yaml(objects: &[serde_json::Value]) -> io::Result<()> {
+    terminal::print(&[terminal::document(manifests::to_yaml(objects).trim_end())])
 }
 
 /// The policies name the namespace and the driver, so that no flag can change them.

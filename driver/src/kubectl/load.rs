@@ -10,6 +10,7 @@ use super::Cluster;
 use super::api::{self, ApiError};
 use super::distribution::Distribution;
 use crate::inspect::render::color::{GOOD, QUIET, paint};
+use crate::inspect::render::terminal;
 
 mod steps;
 
@@ -66,6 +67,9 @@ pub enum Error {
     /// No program can reach the nodes.
     #[error("none of these programs is on the PATH: {}; install one of them", .0.join(", "))]
     NoProgram(Vec<&'static str>),
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
     /// A program can't be started.
     #[error("starting {program}: {source}")]
     Start { program: String, source: io::Error },
@@ -85,10 +89,11 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     let distribution = Distribution::of_most(&nodes);
     let steps = steps::steps(distribution, &nodes, args, is_on_path)?;
     for step in &steps {
-        anstream::println!("{}", paint(QUIET, &step.to_string()));
+        terminal::print(&[paint(QUIET, &step.to_string())])?;
         step.run()?;
     }
-    anstream::println!("{} {} is loaded", paint(GOOD, "✓"), args.archive.display());
+    let loaded = format!("{} {} is loaded", paint(GOOD, "✓"), args.archive.display());
+    terminal::print(&[loaded])?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! `logs`: the log lines of all nodes and of the controller about one claim.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use super::api::ApiError;
 use super::claim_objects;
 use super::cluster::Cluster;
 use super::log_line::LogLine;
-use super::output::{self, printable};
+use super::output;
 use super::pod_logs::{self, Entry, LogPod};
 use super::subject::Subject;
 use crate::inspect::render::color::{BAD, QUIET, WARNING, paint};
+use crate::inspect::render::terminal;
 
 /// The pause before a log that ended is asked for again, and before a search for new pods.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -87,7 +88,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 }
 
 fn warn(text: &str) {
-    anstream::eprintln!("{}", paint(WARNING, &printable(text)));
+    terminal::warn(&paint(WARNING, text));
 }
 
 /// Prints new lines until the reader of the output or the person ends it.
@@ -205,14 +206,14 @@ impl Printer {
 
     fn print(&mut self, entry: &Entry) -> io::Result<()> {
         let line = self.line(entry);
-        writeln!(anstream::stdout().lock(), "{line}")
+        terminal::print(&[line])
     }
 
     fn line(&mut self, entry: &Entry) -> String {
         let style = self.style(&entry.source);
         let width = self.width;
         let source = paint(style, &format!("{:<width$}", entry.source));
-        let text = printable(&entry.text);
+        let text = entry.text.clone();
         let level = LogLine::parse(&entry.text).map(|line| line.level).unwrap_or_default();
         let text = match level.as_str() {
             "ERROR" => paint(BAD, &text),
@@ -249,7 +250,7 @@ mod tests {
                 text: text.to_owned(),
             };
             let printed = printer.line(&entry);
-            assert_eq!(anstream::adapter::strip_str(&printed).to_string(), line);
+            assert_eq!(terminal::plain(&printed), line);
         }
         let line = |level: &str| {
             let text = format!("2026-01-02T03:04:05Z {level} h: m");

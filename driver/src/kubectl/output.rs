@@ -1,10 +1,13 @@
 //! What the commands print: tables, JSON or YAML, to a terminal or a pipe.
 
-use std::io::{self, IsTerminal, Write};
+use std::borrow::Cow;
+use std::io;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde::Serialize;
+
+use crate::inspect::render::terminal::{escaped, escaped_json};
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,25 +26,20 @@ pub(super) fn document(
     value: &impl Serialize,
 ) -> io::Result<Option<String>> {
     match format {
-        Some(Format::Json) => Ok(Some(serde_json::to_string_pretty(value)?)),
+        Some(Format::Json) => {
+            let text = serde_json::to_string_pretty(value)?;
+            Ok(Some(escaped_json(&text).into_owned()))
+        }
         Some(Format::Yaml) => {
             let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
-            Ok(Some(text.trim_end().to_owned()))
+            match text.split('\n').all(|line| matches!(escaped(line), Cow::Borrowed(_))) {
+                true => Ok(Some(text.trim_end().to_owned())),
+                // JSON is YAML too, and has escapes for everything.
+                false => document(Some(Format::Json), value),
+            }
         }
         Some(Format::Wide) | None => Ok(None),
     }
-}
-
-/// Prints lines to standard output.
-pub(super) fn print(lines: &[String]) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-    out.flush()
-}
-
-/// True if standard output is a terminal.
-pub(super) fn is_terminal() -> bool {
-    io::stdout().is_terminal()
 }
 
 /// The end of a command that printed. A reader that closed the pipe, such as `head`, has all it
@@ -51,18 +49,6 @@ pub(super) fn end(printed: io::Result<()>) -> io::Result<ExitCode> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(ExitCode::SUCCESS),
     }
-}
-
-/// The text with control characters escaped. Names, messages and log lines may have a user's
-/// text, which must not control the terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        match c.is_control() && c != '\t' {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
-        }
-        out
-    })
 }
 
 /// At most five names, and how many more there are.
@@ -78,9 +64,9 @@ pub(super) fn names<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String
     }
 }
 
-/// The printable text on one line.
+/// The text on one line.
 pub(super) fn one_line(text: &str) -> String {
-    printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+    escaped(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 #[cfg(test)]
@@ -108,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn text_does_not_control_the_terminal() {
+    fn a_text_on_one_line() {
         for (text, line) in [
             ("a\tb", "a b"),
             ("two\n  lines \r\n", "two lines"),
@@ -117,7 +103,6 @@ mod tests {
         ] {
             assert_eq!(one_line(text), line);
         }
-        assert_eq!(printable("a\tb  c\u{7}"), "a\tb  c\\u{7}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
 use super::volume_objects::Objects;
-use crate::inspect::render::terminal_width;
+use crate::inspect::render::{terminal, terminal_width};
 use crate::record::now_ns;
 
 mod join;
@@ -22,6 +22,8 @@ mod watch;
 
 pub(super) use join::{Inputs, join};
 pub(super) use judge::attachment_stuck;
+#[cfg(test)]
+pub(super) use render::{Look, text};
 pub(super) use render::{not_known, reason};
 pub(super) use report::{ClusterReport, SnapshotRow, State, Stuck, VolumeRow};
 
@@ -66,7 +68,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         };
     }
     let report = report(args, cluster).await?;
-    Ok(output::end(output::print(&args.lines(&report)?))?)
+    Ok(output::end(terminal::print(&args.lines(&report)?))?)
 }
 
 /// Reads the cluster and its nodes.
@@ -114,7 +116,7 @@ impl Args {
     /// The lines of the output.
     fn lines(&self, report: &ClusterReport) -> io::Result<Vec<String>> {
         if let Some(document) = output::document(self.output, report)? {
-            return Ok(vec![document]);
+            return Ok(vec![terminal::document(&document)]);
         }
         let look = render::Look {
             width: terminal_width().filter(|_| self.output.is_none()),

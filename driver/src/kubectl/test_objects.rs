@@ -74,7 +74,7 @@ pub(super) fn node_pod(name: &str, node: &str) -> Value {
 
 /// The lines without their styles.
 pub(super) fn plain(lines: &[String]) -> Vec<String> {
-    lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+    lines.iter().map(|line| crate::inspect::render::terminal::plain(line)).collect()
 }
 
 /// Checks that a text contains all of these parts.

@@ -12,17 +12,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hostloop_controllers::api::duration;
+use hostloop_controllers::http_server::{self, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::cluster::{self, Cluster, ClusterArgs};
 use crate::cli;
+use crate::inspect::render::terminal;
 use crate::storage::PoolSpec;
 
 mod block_maps;
 mod browser;
+mod concerns;
 mod history;
+mod keys;
 mod kinds;
 mod message;
 mod metrics;
@@ -36,12 +40,14 @@ mod streams;
 mod tests;
 mod watches;
 
-use browser::Place;
+use browser::{Address, Place};
+use concerns::Concerns;
 use history::History;
+use keys::Keys;
 use message::Subject;
 use problems::Problems;
 use reports::{LocalPools, Nodes};
-use server::{Served, Token};
+use server::Served;
 
 /// The page: one HTML file with its scripts and styles; `None` if this build has none.
 #[cfg(feature = "ui")]
@@ -49,6 +55,11 @@ const PAGE: Option<&str> =
     Some(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/ui/dist/index.html")));
 #[cfg(not(feature = "ui"))]
 const PAGE: Option<&str> = None;
+
+/// Connections at the same time. A page has one that stays.
+const CONNECTIONS: usize = 64;
+/// How long a browser may take to receive an answer other than the stream.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// The size of all messages that are kept, in bytes.
 const HISTORY: usize = 64 << 20;
@@ -123,9 +134,6 @@ pub enum Error {
     /// The port can't be used.
     #[error("port {0} of 127.0.0.1: {1}; choose another --port")]
     Port(u16, #[source] io::Error),
-    /// The server ended.
-    #[error("serving the page: {0}")]
-    Serve(#[source] io::Error),
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
@@ -136,6 +144,7 @@ pub enum Error {
 struct Out {
     history: Arc<History>,
     problems: Problems,
+    concerns: Concerns,
     /// The node of a driver without a cluster, once it is known.
     node: Arc<OnceLock<String>>,
     /// Has a receiver for each page and recording.
@@ -152,7 +161,8 @@ impl Out {
 
     fn over(history: Arc<History>) -> Out {
         let problems = Problems::new(history.clone());
-        Out { problems, history, node: Arc::default(), viewers: watch::Sender::default() }
+        let concerns = Concerns::new(history.clone());
+        Out { problems, concerns, history, node: Arc::default(), viewers: watch::Sender::default() }
     }
 
     /// A page or a recording begins.
@@ -179,11 +189,8 @@ pub(super) async fn run(args: &Args, cluster: &ClusterArgs) -> Result<ExitCode, 
     match &args.record {
         Some(file) => record(args, &join, &out, file, &page).await?,
         None => {
-            let page = match &args.replay {
-                Some(file) => recording::read(file, &page)?,
-                None => page,
-            };
-            serve(args, join, out, page).await?;
+            let recording = args.replay.as_deref().map(recording::read).transpose()?;
+            serve(args, join, out, page, recording).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -254,21 +261,33 @@ impl Join {
 }
 
 /// Serves the page until the person ends it.
-async fn serve(args: &Args, join: Join, out: Out, page: String) -> Result<(), Error> {
+async fn serve(
+    args: &Args,
+    join: Join,
+    out: Out,
+    page: String,
+    recording: Option<String>,
+) -> Result<(), Error> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| Error::Port(args.port, error))?;
-    let port = listener.local_addr().map_err(Error::Serve)?.port();
-    let token = Token::random();
-    let is_recording = args.replay.is_some();
-    // Browsers do not send what is after the `#`. A page with a recording needs the token itself.
-    let mark = if is_recording { '?' } else { '#' };
-    let url = format!("http://127.0.0.1:{port}/{mark}token={}", token.as_str());
-    let served = Served { token, page, is_recording, hello: Box::new(move || join.hello()), out };
-    browser::open(&Place::of_environment(args.no_open), port, &url)?;
-    let serving = axum::serve(listener, server::router(served));
+    let bound = listener.local_addr().map_err(|error| Error::Port(args.port, error))?;
+    let port = bound.port();
+    let (keys, mut notices) = Keys::new();
+    browser::open(&Place::of_environment(args.no_open), &Address::new(port, &keys.token()))?;
+    let served = Served { keys, page, recording, hello: Box::new(move || join.hello()), out };
+    let limits = Limits { connections: CONNECTIONS, answer: ANSWER };
+    let serving =
+        http_server::serve(listener, server::router(served), limits, std::future::pending());
+    let noticing = async {
+        while let Some(notice) = notices.recv().await {
+            browser::say(port, &notice)?;
+        }
+        Ok(())
+    };
     tokio::select! {
-        ended = serving.into_future() => ended.map_err(Error::Serve),
+        () = serving => Ok(()),
+        said = noticing => said.map_err(Error::Print),
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
 }
@@ -283,7 +302,7 @@ async fn record(
 ) -> Result<(), Error> {
     let hello = join.hello();
     let _viewer = out.viewer();
-    anstream::eprintln!("Recording; Ctrl-C ends it.");
+    terminal::warn("Recording; Ctrl-C ends it.");
     let time = async {
         match args.time {
             Some(time) => tokio::time::sleep(time).await,
@@ -296,6 +315,6 @@ async fn record(
     }
     let messages: Vec<Arc<str>> = [hello].into_iter().chain(out.history.all().texts).collect();
     recording::write(file, page, &messages)?;
-    anstream::eprintln!("{} messages are in {}.", messages.len(), file.display());
+    terminal::warn(&format!("{} messages are in {}.", messages.len(), file.display()));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `uninstall`: removes hostloop's objects, unless volumes are left.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -10,6 +10,7 @@ use super::api::{ApiError, Objects};
 use super::manifests::{Installed, ObjectKey};
 use crate::inspect::render::color::{GOOD, QUIET, TITLE, paint};
 use crate::inspect::render::humanize::count;
+use crate::inspect::render::terminal;
 
 mod data;
 mod left;
@@ -62,8 +63,8 @@ pub enum Error {
         /// The namespace.
         name: String,
     },
-    /// The answer can't be read.
-    #[error("reading the answer: {0}")]
+    /// The answer can't be read, or the output not written.
+    #[error("reading the answer, or printing: {0}")]
     Answer(#[from] io::Error),
 }
 
@@ -75,19 +76,19 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
     let data = data::lines(&installed(&ours), &cluster.driver_name);
     if ours.is_empty() {
-        anstream::println!("hostloop is not installed in this cluster.");
+        terminal::print(&["hostloop is not installed in this cluster.".to_owned()])?;
     } else {
         left::refuse(cluster, &mut objects).await?;
         if !args.yes && !is_confirmed(ours.len())? {
-            anstream::println!("Nothing is removed.");
+            terminal::print(&["Nothing is removed.".to_owned()])?;
             return Ok(ExitCode::FAILURE);
         }
         remove_all(ours, cluster, &mut objects).await?;
     }
     for line in remove::definitions(args.crds, &mut objects).await? {
-        anstream::println!("{}", paint(QUIET, &line));
+        terminal::print(&[paint(QUIET, &line)])?;
     }
-    say_data(args, &data);
+    say_data(args, &data)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -102,10 +103,8 @@ async fn remove_all(
     left::refuse(cluster, objects).await?;
     let kept = remove::remove_rest(&rest, cluster, objects).await?;
     let removed = count(classes.len() + rest.len() - kept.len(), "object");
-    anstream::println!("{} {removed} removed", paint(GOOD, "✓"));
-    for line in &kept {
-        anstream::println!("{}", paint(QUIET, line));
-    }
+    terminal::print(&[format!("{} {removed} removed", paint(GOOD, "✓"))])?;
+    terminal::print(&kept.iter().map(|line| paint(QUIET, line)).collect::<Vec<_>>())?;
     if kept.is_empty() {
         remove::until_gone(cluster, objects).await?;
     }
@@ -118,17 +117,15 @@ fn installed(ours: &[Value]) -> Option<Installed> {
     Some(Installed::of(daemon_set, None))
 }
 
-fn say_data(args: &Args, data: &[String]) {
+fn say_data(args: &Args, data: &[String]) -> io::Result<()> {
     if !args.data {
         let line =
             "The pools' files stay on the nodes: kubectl hostloop uninstall --data names them.";
-        anstream::println!("{}", paint(QUIET, line));
-        return;
+        return terminal::print(&[paint(QUIET, line)]);
     }
-    anstream::println!("{}", paint(TITLE, "On each node stays"));
-    for line in data {
-        anstream::println!("  {line}");
-    }
+    let lines = data.iter().map(|line| format!("  {line}"));
+    let title = paint(TITLE, "On each node stays");
+    terminal::print(&[title].into_iter().chain(lines).collect::<Vec<_>>())
 }
 
 /// Asks on the terminal.
@@ -137,9 +134,8 @@ fn is_confirmed(objects: usize) -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
-    let mut out = io::stdout().lock();
-    write!(out, "Remove hostloop ({}) from the cluster? [y/N] ", count(objects, "object"))?;
-    out.flush()?;
+    let what = count(objects, "object");
+    terminal::begin_line(false, &format!("Remove hostloop ({what}) from the cluster? [y/N] "))?;
     let mut answer = String::new();
     input.read_line(&mut answer)?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))

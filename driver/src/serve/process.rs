@@ -26,7 +26,10 @@ pub(super) async fn show(
     let listener = TcpListener::bind(&address).await;
     let listener = listener.map_err(|source| Error::Http { address, source })?;
     let serving = http::serve(listener, shown, stop.clone().cancelled_owned());
-    roles.start("the HTTP endpoint", async { serving.await.map_err(|error| error.to_string()) });
+    roles.start("the HTTP endpoint", async {
+        serving.await;
+        Ok(())
+    });
     Ok(())
 }
 

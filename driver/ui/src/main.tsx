@@ -5,7 +5,8 @@ import { useEffect, useState } from "preact/hooks";
 import { Engine } from "./engine.ts";
 import { STREAM } from "./model/message.ts";
 import { load } from "./recording/load.ts";
-import { fragment, parseRoute, type Route } from "./route.ts";
+import { fragment, parseRoute, tokenOf, type Route } from "./route.ts";
+import { openSession, recordingOf, tabStorage } from "./stream/session.ts";
 import { connect, type Source } from "./stream/source.ts";
 import { AppContext } from "./parts/use-engine.ts";
 import { Shell } from "./views/shell.tsx";
@@ -13,9 +14,8 @@ import { Shell } from "./views/shell.tsx";
 /** How often the page checks the format of the stream. */
 const CHECK_MS = 250;
 
-const recording = document.getElementById("recording");
 let redraw = () => {};
-const engine = new Engine(recording !== null, () => redraw());
+let engine: Engine;
 
 function App() {
   const [route, setRoute] = useState(() => parseRoute(location.hash));
@@ -45,9 +45,8 @@ function replay(json: string): void {
   for (const [i, text] of problems.entries()) engine.problem(`recording ${i}`, text);
 }
 
-function follow(): void {
-  const { token } = parseRoute(location.hash);
-  const query = new URLSearchParams({ token });
+function follow(session: string): void {
+  const query = new URLSearchParams({ session });
   connect(
     () => new EventSource(`stream?${query}`) as unknown as Source,
     {
@@ -72,9 +71,37 @@ function checkFormat(): void {
   else engine.problem("format", `The stream has the format ${stream}, and this page reads ${STREAM}. What it understands is shown.`);
 }
 
-const root = document.getElementById("app")!;
-root.textContent = "";
-render(<App />, root);
-if (recording) replay(recording.textContent ?? "");
-else follow();
-engine.run();
+/** Draws the page. What is shown comes afterwards. */
+function draw(isRecording: boolean): void {
+  engine = new Engine(isRecording, () => redraw());
+  const root = document.getElementById("app")!;
+  root.textContent = "";
+  render(<App />, root);
+}
+
+async function start(): Promise<void> {
+  const embedded = document.getElementById("recording");
+  if (embedded) {
+    draw(true);
+    replay(embedded.textContent ?? "");
+    return;
+  }
+  const session = await openSession(tokenOf(location.hash), tabStorage(), (path, init) => fetch(path, init));
+  // The token is used up. An address with one would only be refused.
+  history.replaceState(null, "", fragment(parseRoute(location.hash)));
+  if ("refused" in session) {
+    draw(false);
+    engine.problem("session", session.refused);
+    return;
+  }
+  draw(session.recording);
+  if (session.recording) {
+    const recording = await recordingOf(session.key, (path) => fetch(path));
+    if ("refused" in recording) engine.problem("session", recording.refused);
+    else replay(recording.json);
+  } else {
+    follow(session.key);
+  }
+}
+
+void start().then(() => engine.run());

@@ -11,8 +11,6 @@ export interface Route {
   node: string;
   /** The filters of the table of volumes. */
   filter: { namespace: string; node: string; text: string; state: string };
-  /** The right to open the stream. It stays in the address, so that the page can be loaded again. */
-  token: string;
 }
 
 export function parseRoute(fragment: string): Route {
@@ -23,8 +21,12 @@ export function parseRoute(fragment: string): Route {
     life: value("life"),
     node: value("node"),
     filter: { namespace: value("ns"), node: value("on"), text: value("text"), state: value("state") },
-    token: value("token"),
   };
+}
+
+/** The token of an address that was not opened before. It is in no address that the page makes. */
+export function tokenOf(fragment: string): string {
+  return new URLSearchParams(fragment.replace(/^#/, "")).get("token") ?? "";
 }
 
 export function fragment(route: Route): string {
@@ -39,6 +41,5 @@ export function fragment(route: Route): string {
   add("on", route.filter.node);
   add("text", route.filter.text);
   add("state", route.filter.state);
-  add("token", route.token);
   return `#${values}`;
 }

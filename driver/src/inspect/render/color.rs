@@ -1,7 +1,9 @@
-//! The styles of text on a terminal. `anstream` removes them if the output is not a terminal or
+//! The styles of text on a terminal. They are not printed if the output is not a terminal or
 //! `NO_COLOR` is set.
 
 use anstyle::{AnsiColor, Style};
+
+use super::terminal::control;
 
 /// A heading.
 pub const TITLE: Style = Style::new().bold();
@@ -15,5 +17,6 @@ pub const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Puts a text in a style.
 pub fn paint(style: Style, text: &str) -> String {
-    format!("{style}{text}{style:#}")
+    let (begin, end) = (style.render().to_string(), style.render_reset().to_string());
+    format!("{}{text}{}", control(&begin), control(&end))
 }

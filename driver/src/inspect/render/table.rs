@@ -1,5 +1,7 @@
 //! A table of text in columns, fitted to a width.
 
+use super::terminal::escaped;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     title: &'static str,
@@ -29,6 +31,11 @@ const GAP: &str = "  ";
 /// The lines of a table: the heading, then one for each row. Every row has a cell for every column.
 /// `width` is the available width; `None` (no terminal) shortens nothing.
 pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+    // Escapes are as wide as they are printed.
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| escaped(cell).into_owned()).collect())
+        .collect();
     let mut widths: Vec<usize> = columns
         .iter()
         .enumerate()
@@ -41,7 +48,7 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
         shrink(columns, &mut widths, width);
     }
     let heading: Vec<String> = columns.iter().map(|c| c.title.to_owned()).collect();
-    std::iter::once(&heading).chain(rows).map(|row| line(columns, &widths, row)).collect()
+    std::iter::once(&heading).chain(&rows).map(|row| line(columns, &widths, row)).collect()
 }
 
 /// Narrows the widest column that can still shrink, one character at a time, until the table fits.

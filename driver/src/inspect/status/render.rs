@@ -115,7 +115,7 @@ mod tests {
         }
         let narrow = text(&report, Some(100), 1);
         for line in &narrow {
-            let plain = anstream::adapter::strip_str(line).to_string();
+            let plain = crate::inspect::render::terminal::plain(line);
             assert!(plain.chars().count() <= 100, "{plain}");
         }
     }

@@ -300,6 +300,24 @@ pub(super) fn dies_with_us(command: &mut Command) {
     }
 }
 
+/// Makes the command's process have this soft limit of open files.
+pub(super) fn opens_at_most(command: &mut Command, soft: u64) {
+    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing allocates.
+    unsafe {
+        command.pre_exec(move || {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            limit.rlim_cur = soft.min(limit.rlim_max);
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Makes the command's process enter a mount namespace, and a directory after that: entering a
 /// namespace changes to its root.
 pub(super) fn enters(command: &mut Command, namespace: &'static File, dir: BorrowedFd<'static>) {

@@ -1,6 +1,8 @@
 //! Says on standard error what a person waits for. On a terminal, each text replaces the last one.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+
+use crate::inspect::render::terminal;
 
 /// The last text.
 pub(super) struct Progress {
@@ -21,19 +23,19 @@ impl Progress {
         if self.shown.as_deref() == Some(text) {
             return;
         }
-        let mut out = io::stderr().lock();
-        let _ = match self.is_terminal {
-            true => write!(out, "{CLEAR}… {text}").and_then(|()| out.flush()),
-            false => writeln!(out, "… {text}"),
-        };
+        if self.is_terminal {
+            let _closed =
+                terminal::begin_line(true, &format!("{}… {text}", terminal::control(CLEAR)));
+        } else {
+            terminal::warn(&format!("… {text}"));
+        }
         self.shown = Some(text.to_owned());
     }
 
     /// Removes the text, before something is printed.
     pub(super) fn clear(&mut self) {
         if self.shown.take().is_some() && self.is_terminal {
-            let mut out = io::stderr().lock();
-            let _ = write!(out, "{CLEAR}").and_then(|()| out.flush());
+            let _closed = terminal::begin_line(true, &terminal::control(CLEAR));
         }
     }
 }

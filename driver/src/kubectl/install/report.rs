@@ -84,7 +84,7 @@ pub(super) fn applied(counts: Counts) -> String {
 
 /// The next command.
 pub(super) fn next() -> String {
-    format!("\nhostloop is installed. Next: {}", paint(TITLE, "kubectl hostloop check --live"))
+    format!("hostloop is installed. Next: {}", paint(TITLE, "kubectl hostloop check --live"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::Error;
 use super::progress::{Look, Progress, State};
 use super::survey::Survey;
 use crate::inspect::render::color::{GOOD, QUIET, WARNING, paint};
+use crate::inspect::render::terminal;
 use crate::kubectl::Cluster;
 use crate::kubectl::api::{self, ApiError, Call, timely};
 use crate::kubectl::distribution::Distribution;
@@ -37,7 +38,7 @@ pub(super) async fn until_ready(
         let progress = match look(cluster).await {
             Ok(look) => Progress::of(&look, &cluster.driver_name),
             Err(error) if error.is_transient() && started.elapsed() < timeout => {
-                anstream::eprintln!("{}", paint(WARNING, &format!("! {error}")));
+                terminal::warn(&paint(WARNING, &format!("! {error}")));
                 sleep(INTERVAL).await;
                 continue;
             }
@@ -45,9 +46,7 @@ pub(super) async fn until_ready(
         };
         for (name, state) in states(&progress) {
             if said.get(name) != Some(state) {
-                for line in lines(name, state, survey.distribution, started.elapsed()) {
-                    anstream::println!("{line}");
-                }
+                terminal::print(&lines(name, state, survey.distribution, started.elapsed()))?;
                 said.insert(name.to_owned(), state.clone());
             }
         }

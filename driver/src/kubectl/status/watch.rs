@@ -11,6 +11,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 
 use super::report::ClusterReport;
 use super::{Args, Error, report};
+use crate::inspect::render::terminal;
 use crate::kubectl::api::Namespaced;
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::output;
@@ -39,8 +40,8 @@ async fn show(args: &Args, cluster: &Cluster) -> Result<(), Error> {
     let mut shown = None;
     loop {
         let report = report(args, cluster).await?;
-        if let Some(lines) = next_lines(args, &report, shown.as_ref(), output::is_terminal())? {
-            output::print(&lines)?;
+        if let Some(lines) = next_lines(args, &report, shown.as_ref(), terminal::is_terminal())? {
+            terminal::print(&lines)?;
         }
         shown = Some(report);
         next_look(&mut changes).await;
@@ -61,7 +62,7 @@ fn next_lines(
     }
     let mut lines = args.lines(report)?;
     match (redraw, lines.first_mut()) {
-        (true, Some(first)) => first.insert_str(0, CLEAR),
+        (true, Some(first)) => first.insert_str(0, &terminal::control(CLEAR)),
         (false, _) if shown.is_some() => lines.insert(0, separator(args).to_owned()),
         _ => {}
     }
@@ -127,7 +128,8 @@ mod tests {
         ] {
             let args = Args { output: format, ..Args::default() };
             let lines = next_lines(&args, &a, shown, terminal).unwrap();
-            let first = lines.as_ref().map(|lines| lines[0].as_str());
+            let first = lines.as_ref().map(|lines| terminal::printed(&lines[0]));
+            let first = first.as_deref();
             let matches = match (first, starts_with) {
                 (Some(first), Some("")) => first.is_empty(),
                 (Some(first), Some(start)) => first.starts_with(start),

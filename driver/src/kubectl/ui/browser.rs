@@ -1,7 +1,23 @@
 //! Opens the page, or says how to reach it.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::{Command, Stdio};
+
+use super::keys::{Key, Notice};
+use crate::inspect::render::terminal;
+
+/// Where the page is for one browser.
+pub(super) struct Address {
+    port: u16,
+    url: String,
+}
+
+impl Address {
+    /// The address with this token. Browsers do not send what is after the `#`.
+    pub(super) fn new(port: u16, token: &Key) -> Address {
+        Address { port, url: format!("http://127.0.0.1:{port}/#token={}", token.as_str()) }
+    }
+}
 
 /// Where the program runs, as far as it matters for the browser.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,19 +61,39 @@ impl Place {
 }
 
 /// Opens a browser if there is one here, and prints the address in any case.
-pub(super) fn open(place: &Place, port: u16, address: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    let opening = place.decide(port);
+pub(super) fn open(place: &Place, address: &Address) -> io::Result<()> {
+    let opening = place.decide(address.port);
+    let mut lines = Vec::new();
     if let Opening::Say(Some(tunnel)) = &opening {
-        writeln!(out, "On your machine, run:\n  {tunnel}\nThen open:")?;
+        let tunnel = ["On your machine, run:", &format!("  {tunnel}"), "Then open:"];
+        lines.extend(tunnel.map(str::to_owned));
     }
-    writeln!(out, "{address}")?;
-    writeln!(out, "The address has a key: give it to no one. Ctrl-C ends the page.")?;
-    out.flush()?;
-    if opening == Opening::Open && !started(address) {
-        writeln!(out, "No browser could be opened here: open the address yourself.")?;
+    lines.push(address.url.clone());
+    lines.push("The address works once: give it to no one. Ctrl-C ends the page.".to_owned());
+    terminal::print(&lines)?;
+    if opening == Opening::Open && !started(&address.url) {
+        let line = "No browser could be opened here: open the address yourself.";
+        terminal::print(&[line.to_owned()])?;
     }
     Ok(())
+}
+
+/// Says what became of an address.
+pub(super) fn say(port: u16, notice: &Notice) -> io::Result<()> {
+    terminal::print(&match notice {
+        Notice::Opened(next) => {
+            vec![
+                "The page is open in a browser. For another one, open:".to_owned(),
+                Address::new(port, next).url,
+            ]
+        }
+        Notice::UsedAgain => vec![
+            "An address that was used before was opened again, and refused.".to_owned(),
+            "If that was you, and you see no page, another user of this machine sees it: end it \
+             with Ctrl-C, and start again with --no-open."
+                .to_owned(),
+        ],
+    })
 }
 
 /// Starts the program of the system that opens addresses. It does not wait for the program.

@@ -1,9 +1,12 @@
-//! The kinds of objects that the page shows, and the parts of them that it gets.
+//! The kinds of objects that the page shows, the parts of them that it gets, and why an object
+//! concerns hostloop.
 //!
 //! Nothing that may be secret is passed on: parameters, attributes, references to secrets, mount
 //! options, and what containers run.
 
 use serde_json::{Map, Value};
+
+use super::concerns::{Concern, Name, any_claim_in};
 
 #[cfg(test)]
 mod tests;
@@ -56,8 +59,7 @@ macro_rules! kinds {
 pub(super) const KINDS: [Kind; 15] = kinds! {
     "" "v1" "PersistentVolumeClaim" "persistentvolumeclaims" Namespaces |o, _| Some(whole(o));
     "" "v1" "PersistentVolume" "persistentvolumes" Cluster volume;
-    "storage.k8s.io" "v1" "StorageClass" "storageclasses" Cluster
-        |o, _| Some(without(o, &["/parameters", "/mountOptions"]));
+    "storage.k8s.io" "v1" "StorageClass" "storageclasses" Cluster class;
     "storage.k8s.io" "v1" "VolumeAttachment" "volumeattachments" Cluster attachment;
     "storage.k8s.io" "v1" "CSIStorageCapacity" "csistoragecapacities" System |o, _| Some(whole(o));
     "" "v1" "Pod" "pods" Namespaces pod;
@@ -75,6 +77,66 @@ pub(super) const KINDS: [Kind; 15] = kinds! {
         |o, names| (text(o, "/metadata/name") == names.driver).then(|| whole(o));
     "storage.k8s.io" "v1" "CSINode" "csinodes" Cluster csi_node;
 };
+
+/// The annotations of a claim that name its provisioner.
+const PROVISIONER: [&str; 2] = [
+    "/metadata/annotations/volume.kubernetes.io~1storage-provisioner",
+    "/metadata/annotations/volume.beta.kubernetes.io~1storage-provisioner",
+];
+
+impl Kind {
+    /// Why an object of this kind concerns hostloop.
+    pub(super) fn concern(&self, object: &Value, names: &Names) -> Concern {
+        let namespace = text(object, "/metadata/namespace");
+        let of = |kind: &str, path: &str| named(kind, "", text(object, path));
+        let beside = |kind: &str, path: &str| named(kind, namespace, text(object, path));
+        let (itself, through) = match self.kind {
+            "PersistentVolumeClaim" => (
+                PROVISIONER.iter().any(|path| text(object, path) == names.driver),
+                vec![
+                    of("StorageClass", "/spec/storageClassName"),
+                    of("PersistentVolume", "/spec/volumeName"),
+                ],
+            ),
+            "Pod" => (is_system_pod(object, names) || has_inline(object, names), claims(object)),
+            "Event" => {
+                let about = text(object, "/involvedObject/namespace");
+                let (kind, name) = ("/involvedObject/kind", "/involvedObject/name");
+                (false, vec![named(text(object, kind), about, text(object, name))])
+            }
+            "VolumeSnapshot" => (
+                false,
+                vec![
+                    beside("PersistentVolumeClaim", "/spec/source/persistentVolumeClaimName"),
+                    of("VolumeSnapshotContent", "/spec/source/volumeSnapshotContentName"),
+                    of("VolumeSnapshotContent", "/status/boundVolumeSnapshotContentName"),
+                ],
+            ),
+            "VolumeGroupSnapshot" => {
+                let kind = "VolumeGroupSnapshotContent";
+                let contents = [
+                    of(kind, "/spec/source/volumeGroupSnapshotContentName"),
+                    of(kind, "/status/boundVolumeGroupSnapshotContentName"),
+                ];
+                let known: Vec<Name> = contents.into_iter().flatten().collect();
+                let any = known.is_empty().then(|| any_claim_in(namespace));
+                (false, known.into_iter().chain(any).map(Some).collect())
+            }
+            // Objects of other drivers are not among what the others show.
+            _ => (true, Vec::new()),
+        };
+        Concern { itself, through: through.into_iter().flatten().collect() }
+    }
+}
+
+/// The name of an object, if it has one.
+fn named(kind: &str, namespace: &str, name: &str) -> Option<Name> {
+    let key = match namespace {
+        "" => name.to_owned(),
+        namespace => format!("{namespace}/{name}"),
+    };
+    (!name.is_empty()).then(|| (kind.to_owned(), key))
+}
 
 /// The prefixes of annotations that Kubernetes, the CSI sidecars and hostloop set.
 const ANNOTATIONS: [&str; 8] = [
@@ -142,6 +204,11 @@ fn volume(object: &Value, names: &Names) -> Option<Value> {
     Some(shown)
 }
 
+fn class(object: &Value, names: &Names) -> Option<Value> {
+    let ours = text(object, "/provisioner") == names.driver;
+    ours.then(|| without(object, &["/parameters", "/mountOptions"]))
+}
+
 fn attachment(object: &Value, names: &Names) -> Option<Value> {
     let ours = text(object, "/spec/attacher") == names.driver;
     ours.then(|| without(object, &["/spec/source/inlineVolumeSpec", "/status/attachmentMetadata"]))
@@ -167,12 +234,9 @@ fn node(object: &Value) -> Value {
 
 /// A pod that uses volumes, or one of hostloop's.
 fn pod(object: &Value, names: &Names) -> Option<Value> {
-    let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
     let volumes: Vec<Value> =
-        volumes.into_iter().flatten().filter_map(|volume| pod_volume(volume, names)).collect();
-    let ours = text(object, "/metadata/namespace") == names.system_namespace
-        && text(object, "/metadata/labels/app.kubernetes.io~1name").starts_with("hostloop");
-    if volumes.is_empty() && !ours {
+        volumes(object).filter_map(|volume| pod_volume(volume, names)).collect();
+    if volumes.is_empty() && !is_system_pod(object, names) {
         return None;
     }
     let mut shown = only(
@@ -187,6 +251,34 @@ fn pod(object: &Value, names: &Names) -> Option<Value> {
     });
     shown["status"]["containerStatuses"] = Value::Array(statuses.map(Value::Object).collect());
     Some(shown)
+}
+
+/// True for one of hostloop's pods.
+fn is_system_pod(object: &Value, names: &Names) -> bool {
+    text(object, "/metadata/namespace") == names.system_namespace
+        && text(object, "/metadata/labels/app.kubernetes.io~1name").starts_with("hostloop")
+}
+
+fn volumes(object: &Value) -> impl Iterator<Item = &Value> {
+    object.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// True if the pod has an inline volume of the driver.
+fn has_inline(object: &Value, names: &Names) -> bool {
+    volumes(object).any(|volume| text(volume, "/csi/driver") == names.driver)
+}
+
+/// The claims that the pod names.
+fn claims(object: &Value) -> Vec<Option<Name>> {
+    let (namespace, pod) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+    let claims = volumes(object).map(|volume| {
+        let name = match volume["ephemeral"].is_object() {
+            true => format!("{pod}-{}", text(volume, "/name")),
+            false => text(volume, "/persistentVolumeClaim/claimName").to_owned(),
+        };
+        named("PersistentVolumeClaim", namespace, &name)
+    });
+    claims.collect()
 }
 
 /// A volume of a pod that a CSI driver may serve.
@@ -205,7 +297,7 @@ fn pod_volume(volume: &Value, names: &Names) -> Option<Value> {
     (driver == names.driver).then(|| serde_json::json!({"name": name, "csi": {"driver": driver}}))
 }
 
-/// An event about an object that the page shows.
+/// An event about an object that the page may show.
 fn event(object: &Value, _: &Names) -> Option<Value> {
     let about = text(object, "/involvedObject/kind");
     let shown = about == "Pod"

@@ -42,11 +42,11 @@ struct Recording {
     version: String,
 }
 
-/// Reads a recording from JSON or from a page, and returns this program's page with it. It uses
-/// nothing else of another page.
-pub(super) fn read(path: &Path, page: &str) -> Result<String, Error> {
+/// Reads a recording from JSON or from a page, and returns its JSON. It uses nothing else of
+/// another page.
+pub(super) fn read(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::Read(path.into(), error))?;
-    Ok(page_with(page, parse(path, &text)?))
+    Ok(parse(path, &text)?.to_owned())
 }
 
 /// Finds the JSON of a recording.

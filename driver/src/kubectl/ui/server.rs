@@ -1,63 +1,48 @@
 //! The server for the page, on 127.0.0.1.
 //!
-//! Any program and any web page on the person's machine can reach the port. So every request but
-//! the one for the page needs the token, which is only in the address that the person opens. The
-//! Host header must name this machine: a web page under a name that resolves to 127.0.0.1 is
-//! refused. There is no CORS header, so no other web page may read an answer.
+//! Any program and any web page on the person's machine can reach the port. So the page itself has
+//! no data, and every request for data needs a session. The page gets one for the token in the
+//! address that the person opens ([`Keys`]). The Host header must name this machine: a web page
+//! under a name that resolves to 127.0.0.1 is refused. There is no CORS header, so no other web page
+//! may read an answer.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
 use futures::stream::{self, Stream};
-use sha2::{Digest, Sha256};
-use uuid::Uuid;
+use hostloop_controllers::http_server::Lasting;
 
+use super::keys::{Keys, Refused};
 use super::{Out, Viewer};
+
+/// The header with the token.
+const TOKEN: HeaderName = HeaderName::from_static("x-hostloop-token");
 
 /// What the server serves.
 pub(super) struct Served {
-    pub(super) token: Token,
+    pub(super) keys: Keys,
     pub(super) page: String,
-    /// True if the page has a recording. Then it needs the token, too.
-    pub(super) is_recording: bool,
+    /// The recording that the page shows, as JSON.
+    pub(super) recording: Option<String>,
     /// The first message of a stream.
     pub(super) hello: Box<dyn Fn() -> Arc<str> + Send + Sync>,
     pub(super) out: Out,
-}
-
-/// The key of the page's requests.
-#[derive(Clone, Debug)]
-pub(super) struct Token(String);
-
-impl Token {
-    /// A new token of 244 random bits.
-    pub(super) fn random() -> Token {
-        Token(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()))
-    }
-
-    /// The token as part of an address.
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Compares hashes: how long that takes says nothing about the token.
-    fn is(&self, text: &str) -> bool {
-        Sha256::digest(text) == Sha256::digest(&self.0)
-    }
 }
 
 /// The routes.
 pub(super) fn router(served: Served) -> Router {
     Router::new()
         .route("/", get(page))
+        .route("/session", post(session))
         .route("/stream", get(messages))
+        .route("/recording", get(recording))
         .fallback(missing)
         .with_state(Arc::new(served))
 }
@@ -88,44 +73,89 @@ fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// The token in the query of a request, or an empty one.
-fn token(request: &Request) -> String {
+/// The session in the query of a request, or an empty text.
+fn session_of(request: &Request) -> String {
     let query = request.uri().query().unwrap_or_default();
-    let found = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "token");
-    found.map(|(_, token)| token.into_owned()).unwrap_or_default()
+    let found = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "session");
+    found.map(|(_, session)| session.into_owned()).unwrap_or_default()
 }
 
 impl Served {
-    /// Refuses a request without the token.
+    /// Refuses a request without a session.
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         check_host(request.headers())?;
         check_site(request.headers())?;
-        match self.token.is(&token(request)) {
+        match self.keys.is_session(&session_of(request)) {
             true => Ok(()),
             false => Err((
                 StatusCode::UNAUTHORIZED,
-                "the token is missing or wrong: open the address that the program printed\n",
+                "there is no such session: open the address that the terminal shows\n",
             )),
         }
     }
+
+    /// Gives a session for the token of a request.
+    fn begin(&self, headers: &HeaderMap) -> Result<String, Refusal> {
+        check_host(headers)?;
+        check_site(headers)?;
+        let session = self.keys.exchange(text(headers, TOKEN).unwrap_or_default());
+        let session = session.map_err(|refused| match refused {
+            Refused::Used => (
+                StatusCode::FORBIDDEN,
+                "This address was used before, and works once. Open the one that the terminal shows \
+                 now. If you see the page nowhere, another user of this machine sees it: end it with \
+                 Ctrl-C in the terminal.",
+            ),
+            Refused::Unknown => (
+                StatusCode::UNAUTHORIZED,
+                "This address is of another program, or incomplete. Open the one that the terminal \
+                 shows.",
+            ),
+        })?;
+        let is_recording = self.recording.is_some();
+        Ok(serde_json::json!({"session": session.as_str(), "recording": is_recording}).to_string())
+    }
 }
 
+const JSON: (HeaderName, HeaderValue) =
+    (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+
 async fn page(State(served): State<Arc<Served>>, request: Request) -> Response {
-    let checked = match served.is_recording {
-        true => served.check(&request),
-        false => check_host(request.headers()),
-    };
-    if let Err(refusal) = checked {
+    if let Err(refusal) = check_host(request.headers()) {
         return answer(refusal);
     }
     let html = (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     answer(([html], served.page.clone()))
 }
 
-async fn messages(State(served): State<Arc<Served>>, request: Request) -> Response {
-    match served.check(&request) {
+async fn session(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+    match served.begin(&headers) {
         Err(refusal) => answer(refusal),
-        Ok(()) => answer(Sse::new(sent(served)).keep_alive(KeepAlive::default())),
+        Ok(session) => answer(([JSON], session)),
+    }
+}
+
+async fn messages(
+    State(served): State<Arc<Served>>,
+    lasting: Option<Extension<Lasting>>,
+    request: Request,
+) -> Response {
+    if let Err(refusal) = served.check(&request) {
+        return answer(refusal);
+    }
+    if let Some(Extension(lasting)) = lasting {
+        lasting.begin();
+    }
+    answer(Sse::new(sent(served)).keep_alive(KeepAlive::default()))
+}
+
+async fn recording(State(served): State<Arc<Served>>, request: Request) -> Response {
+    if let Err(refusal) = served.check(&request) {
+        return answer(refusal);
+    }
+    match &served.recording {
+        Some(json) => answer(([JSON], json.clone())),
+        None => answer((StatusCode::NOT_FOUND, "the page shows no recording\n")),
     }
 }
 

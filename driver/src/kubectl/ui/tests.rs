@@ -24,8 +24,10 @@ async fn until(out: &Out, word: &str) -> Vec<Value> {
 async fn a_missing_right_is_a_line_and_the_rest_goes_on() {
     const PODS: &str = "/api/v1/namespaces/hostloop/pods";
     let api = FakeApi::default();
-    api.set("/api/v1/namespaces/demo/persistentvolumeclaims/data", json!({}));
-    api.set("/api/v1/namespaces/other/persistentvolumeclaims/far", json!({}));
+    let claim = json!({"spec": {"volumeName": "pv"}});
+    api.set("/api/v1/namespaces/demo/persistentvolumeclaims/data", claim.clone());
+    api.set("/api/v1/namespaces/demo/persistentvolumeclaims/theirs", json!({}));
+    api.set("/api/v1/namespaces/other/persistentvolumeclaims/far", claim);
     api.set(
         "/api/v1/persistentvolumes/pv",
         json!({"spec": {"csi": {"driver": "hostloop.csi.dev", "volumeHandle": "v"}}}),

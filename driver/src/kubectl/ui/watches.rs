@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use super::Out;
 use super::kinds::{Kind, Names, Scope};
-use super::message::Message;
 use crate::kubectl::api::{ApiError, Call, resource};
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::volume_objects::title;
@@ -57,7 +56,7 @@ struct Watch {
     kind: Kind,
     names: Names,
     out: Out,
-    /// The shown objects by key, each with its version.
+    /// The objects that may be shown by key, each with its version.
     known: BTreeMap<String, String>,
 }
 
@@ -159,7 +158,8 @@ impl Watch {
         let value = serde_json::to_value(object).unwrap_or(Value::Null);
         match (self.kind.show)(&value, &self.names) {
             Some(shown) => {
-                self.out.history.add(Message::set(self.kind.kind, &key, &shown));
+                let concern = self.kind.concern(&value, &self.names);
+                self.out.concerns.set(self.kind.kind, &key, shown, concern);
                 self.known.insert(key, version);
             }
             None => self.delete(&key),
@@ -168,7 +168,7 @@ impl Watch {
 
     fn delete(&mut self, key: &str) {
         if self.known.remove(key).is_some() {
-            self.out.history.add(Message::deleted(self.kind.kind, key));
+            self.out.concerns.delete(self.kind.kind, key);
         }
     }
 }
@@ -204,7 +204,8 @@ mod tests {
         let out = Out::new();
         let mut watch = Watch::new(
             &cluster_of(&FakeApi::default()),
-            super::super::kinds::KINDS[0],
+            // Every node concerns hostloop.
+            *super::super::kinds::KINDS.iter().find(|kind| kind.kind == "Node").unwrap(),
             out.clone(),
         );
         let mut listed = BTreeSet::new();

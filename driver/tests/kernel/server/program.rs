@@ -70,6 +70,10 @@ impl Program {
         }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().unwrap();
         kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();

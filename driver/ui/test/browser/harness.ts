@@ -8,6 +8,7 @@ import { chromium, type Browser, type BrowserContextOptions, type Page } from "p
 
 const PAGE = "dist/index.html";
 const TOKEN = "t0ken";
+const SESSION = "s3ssion";
 /** Messages that are sent at once. */
 const PART = 200;
 /** How long a test waits for the page. */
@@ -31,6 +32,7 @@ export function launch(): Promise<Browser> {
 
 export class Server {
   url = "";
+  private token = TOKEN;
   private messages: unknown[];
   private streams = new Set<ServerResponse>();
   private readonly server = createServer((request, response) => {
@@ -38,8 +40,13 @@ export class Server {
     if (url.pathname === "/") {
       response.setHeader("content-type", "text/html; charset=utf-8");
       readFile(PAGE).then((html) => response.end(html), () => response.destroy());
-    } else if (url.searchParams.get("token") !== TOKEN) {
-      response.writeHead(403).end();
+    } else if (url.pathname === "/session" && request.method === "POST") {
+      // Like the program, it takes the token once.
+      const isFirst = request.headers["x-hostloop-token"] === this.token;
+      this.token = "";
+      response.writeHead(isFirst ? 200 : 403).end(isFirst ? JSON.stringify({ session: SESSION, recording: false }) : "This address was used before.");
+    } else if (url.searchParams.get("session") !== SESSION) {
+      response.writeHead(401).end();
     } else if (url.pathname === "/stream") {
       response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
       response.on("close", () => this.streams.delete(response));

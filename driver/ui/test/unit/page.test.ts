@@ -1,14 +1,40 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { visibleRange } from "../../src/parts/window.ts";
-import { fragment, parseRoute } from "../../src/route.ts";
+import { fragment, parseRoute, tokenOf } from "../../src/route.ts";
+import { openSession, recordingOf } from "../../src/stream/session.ts";
 import { connect, retryAfter, type Source } from "../../src/stream/source.ts";
 
 test("routes survive the address", () => {
-  for (const text of ["", "#view=life&life=claim%3Aa&token=t", "#view=node&node=n+1&ns=x", "#text=%3Cb%3E&state=stuck"]) {
+  for (const text of ["", "#view=life&life=claim%3Aa", "#view=node&node=n+1&ns=x", "#text=%3Cb%3E&state=stuck"]) {
     assert.deepEqual(parseRoute(fragment(parseRoute(text))), parseRoute(text), text);
   }
   assert.equal(parseRoute("#view=nonsense").view, "volumes");
+  assert.equal(tokenOf("#view=life&token=t"), "t");
+  assert.equal(fragment(parseRoute("#view=node&node=n&token=t")), "#view=node&node=n");
+});
+
+test("a token is exchanged for a session, which the tab keeps", async () => {
+  const stored = new Map<string, string>();
+  const kept = { getItem: (name: string) => stored.get(name) ?? null, setItem: (name: string, value: string) => void stored.set(name, value) };
+  const asked: string[] = [];
+  const answers = (ok: boolean, text: string) => (path: string, init?: RequestInit) => {
+    asked.push(`${init?.method ?? "GET"} ${path} ${new Headers(init?.headers).get("x-hostloop-token") ?? ""}`);
+    return Promise.resolve({ ok, text: () => Promise.resolve(text) });
+  };
+  const none = await openSession("", kept, answers(true, ""));
+  assert.ok("refused" in none && none.refused.includes("terminal"));
+  assert.equal(asked.length, 0);
+  assert.deepEqual(await openSession("t", kept, answers(false, "used before")), { refused: "used before" });
+  const session = { key: "s", recording: true };
+  assert.deepEqual(await openSession("t", kept, answers(true, '{"session":"s","recording":true}')), session);
+  // The tab is loaded again: without the token, or with it from the history.
+  assert.deepEqual(await openSession("", kept, answers(false, "")), session);
+  assert.deepEqual(await openSession("t", kept, answers(false, "used before")), session);
+  assert.deepEqual(await recordingOf("s", answers(true, "{}")), { json: "{}" });
+  assert.deepEqual(asked.filter((line) => !line.endsWith(" t")), ["GET recording?session=s "]);
+  const gone = await openSession("u", { getItem: () => null, setItem: () => {} }, () => Promise.reject(new Error("gone")));
+  assert.ok("refused" in gone && gone.refused.includes("does not answer"));
 });
 
 test("only visible rows are drawn", () => {

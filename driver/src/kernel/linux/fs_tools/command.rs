@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::mount as api;
 
 use crate::kernel::file::name_of;
-use crate::kernel::linux::{ioctl, loopdev, private_mounts};
+use crate::kernel::linux::{ioctl, loopdev, open_files, private_mounts};
 use crate::kernel::{Error, Result};
 
 /// Directories of programs, searched after `PATH`.
@@ -135,6 +135,9 @@ impl Tool {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         ioctl::dies_with_us(&mut command);
+        if let Some(soft) = open_files::former() {
+            ioctl::opens_at_most(&mut command, soft);
+        }
         if self.without_volumes {
             let namespace = private_mounts::namespace();
             let namespace = namespace.map_err(|e| failed(format!("no mount namespace: {e}")))?;

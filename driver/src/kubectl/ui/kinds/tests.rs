@@ -96,6 +96,8 @@ fn objects_that_have_nothing_to_do_with_the_driver() {
         ("PersistentVolume", json!({"spec": {"csi": {"driver": "d"}}}), true),
         ("PersistentVolume", json!({"spec": {"csi": {"driver": "x"}}}), false),
         ("PersistentVolume", json!({"spec": {"hostPath": {}}}), false),
+        ("StorageClass", json!({"provisioner": "d"}), true),
+        ("StorageClass", json!({"provisioner": "x"}), false),
         ("VolumeAttachment", json!({"spec": {"attacher": "x"}}), false),
         ("VolumeSnapshotContent", json!({"spec": {"driver": "d"}}), true),
         ("VolumeSnapshotContent", json!({"spec": {"driver": "x"}}), false),

@@ -1,0 +1,68 @@
+use hostloop_proto::registration::InfoRequest;
+use hostloop_proto::registration::registration_client::RegistrationClient;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, timeout};
+use tonic::transport::Endpoint;
+
+use super::*;
+use crate::registrar::tests::service;
+
+#[tokio::test]
+async fn calls_are_answered_beside_connections_without_one() {
+    const MOST: usize = 8;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = builder().add_service(service());
+    tokio::spawn(server.serve_with_incoming(connections(listener, MOST)));
+    let mut flood = Vec::new();
+    // Each call has a connection of its own, like kubelet's.
+    for number in 0..200 {
+        flood.push(UnixStream::connect(&path).await.unwrap());
+        if number % 50 == 0 {
+            let to = path.clone();
+            let connector = tower::service_fn(move |_| {
+                let to = to.clone();
+                async move { UnixStream::connect(to).await.map(TokioIo::new) }
+            });
+            let endpoint = Endpoint::from_static("http://unix");
+            let channel = endpoint.connect_with_connector(connector).await.unwrap();
+            let called = RegistrationClient::new(channel).get_info(InfoRequest {}).await;
+            assert_eq!(called.unwrap().into_inner().name, "hostloop.csi.dev", "beside {number}");
+        }
+    }
+    let bounded = async {
+        while flood.iter().filter(|stream| is_open(stream)).count() > MOST {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), bounded).await.unwrap();
+}
+
+/// True if the server has not closed the connection. It greets each at once.
+fn is_open(stream: &UnixStream) -> bool {
+    loop {
+        match stream.try_read(&mut [0; 64]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_greet_is_cut_off() {
+    for (sent, is_cut_off) in [(0, true), (PREFACE - 1, true), (PREFACE, false)] {
+        let (mut client, server) = duplex(64);
+        let place = Places::new(1).admit(None).await.unwrap();
+        let mut admitted = Admitted::new(server, place);
+        client.write_all(&[b'x'; PREFACE][..sent]).await.unwrap();
+        let begin = Instant::now();
+        let read = timeout(2 * GREETING, admitted.read_exact(&mut [0; PREFACE + 1])).await;
+        assert_eq!(read.is_ok(), is_cut_off, "{sent} bytes");
+        assert_eq!(begin.elapsed() == GREETING, is_cut_off, "{sent} bytes");
+        assert_eq!(admitted.place.is_kept(), !is_cut_off, "{sent} bytes");
+    }
+}

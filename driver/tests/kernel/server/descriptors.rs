@@ -1,0 +1,140 @@
+//! Descriptors of the program: many connections without a request, and few files that it may open.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use hostloop_proto::csi;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use super::program::Program;
+use super::rig::mountable;
+use crate::tools::command;
+
+/// How long a test waits for an answer.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A free port of this machine, most likely still free a moment later.
+fn free_address() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Connects from an address of this machine.
+async fn connect_from(from: [u8; 4], to: SocketAddr) -> tokio::net::TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+fn is_healthy(address: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let mut answer = String::new();
+    let asked = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+    asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.ends_with("ok")
+}
+
+fn open_files(program: &Program) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", program.pid())).unwrap().count()
+}
+
+/// The processor time of the program so far, in ticks.
+fn ticks(program: &Program) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", program.pid())).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let times = fields.split(' ').skip(11).take(2);
+    times.map(|time| time.parse::<u64>().unwrap()).sum()
+}
+
+async fn create(program: &Program, name: &str) {
+    let mut client = csi::controller_client::ControllerClient::new(program.channel().await);
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        volume_capabilities: vec![mountable()],
+        ..Default::default()
+    };
+    client.create_volume(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_requests_take_no_descriptors_of_volumes() {
+    let mut program = Program::new();
+    let address = free_address();
+    // A mkfs that says how many files it may open.
+    let tools = program.path("tools");
+    fs::create_dir(&tools).unwrap();
+    let said = program.path("said");
+    let script =
+        format!("#!/bin/sh\nulimit -Sn >>{}\nexec /sbin/mkfs.ext4 \"$@\"\n", said.display());
+    fs::write(tools.join("mkfs.ext4"), script).unwrap();
+    fs::set_permissions(tools.join("mkfs.ext4"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let log = program.path("log");
+    program.start_with(&["--http-endpoint", &address.to_string()], |started| {
+        let stderr = File::options().append(true).open(&log).unwrap();
+        let mut limited = command("prlimit");
+        limited.arg("--nofile=1024:8192").arg(started.get_program()).args(started.get_args());
+        limited.env("PATH", &path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        *started = limited;
+    });
+    let limits = fs::read_to_string(format!("/proc/{}/limits", program.pid())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let files: Vec<&str> = files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(files, ["8192", "8192"]);
+    assert!(program.log("log").contains("limit=8192 from=1024"), "{}", program.log("log"));
+
+    let before = open_files(&program);
+    let mut flood = Vec::new();
+    let mut unix = Vec::new();
+    for number in 0..2000 {
+        flood.push(connect_from([127, 0, 0, 2], address).await);
+        if number % 2 == 0 {
+            unix.push(UnixStream::connect(program.socket()).unwrap());
+        }
+    }
+    create(&program, "beside").await;
+    assert!(is_healthy(address), "{}", program.log("log"));
+    // 32 of the endpoint, and those of the CSI socket.
+    let begun = Instant::now();
+    while open_files(&program) > before + 1024 + 64 {
+        assert!(begun.elapsed() < SOON, "{} files are open", open_files(&program));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fs::read_to_string(said).unwrap().lines().next(), Some("1024"));
+    drop((flood, unix));
+    program.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_free_descriptor_it_waits_for_one() {
+    let mut program = Program::new();
+    let address = free_address();
+    program.start(&["--http-endpoint", &address.to_string()]);
+    create(&program, "before").await;
+    let few = open_files(&program) as u64 + 4;
+    let pid = Pid::from_raw(program.pid().try_into().unwrap());
+    let few = Rlimit { current: Some(few), maximum: Some(few) };
+    let former = prlimit(pid, Resource::Nofile, few).unwrap();
+    let flood: Vec<_> = (0..50).map(|_| UnixStream::connect(program.socket()).unwrap()).collect();
+    let mut more = Vec::new();
+    for _ in 0..50 {
+        more.push(connect_from([127, 0, 0, 2], address).await);
+    }
+    let (begun, before) = (Instant::now(), ticks(&program));
+    std::thread::sleep(Duration::from_secs(3));
+    let took = (ticks(&program) - before) as f64 / 100.0;
+    let share = took / begun.elapsed().as_secs_f64();
+    assert!(share < 0.3, "it takes {share} of a processor");
+    assert!(program.log("log").contains("can't accept connections"), "{}", program.log("log"));
+    drop((flood, more));
+    let begun = Instant::now();
+    while !is_healthy(address) {
+        assert!(begun.elapsed() < SOON, "{}", program.log("log"));
+    }
+    prlimit(pid, Resource::Nofile, former).unwrap();
+    program.stop();
+}
