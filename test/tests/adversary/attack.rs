@@ -143,7 +143,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     attack!(
         "selected nodes",
-        "claims with a `selected-node` that is tainted, does not exist or is no name",
+        "claims with a `selected-node` that is tainted or does not exist",
         "only a node for which the scheduler could have decided makes a volume",
         [12, 200],
         by_hand::selected_nodes

@@ -89,7 +89,8 @@ pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
     let snapshot = |name: &str| {
         let source =
             json!({"persistentVolumeClaimName": null, "volumeSnapshotContentName": content});
-        with(tenant.snapshot(name, ""), json!({"spec": {"source": source}}))
+        let change = json!({"spec": {"volumeSnapshotClassName": null, "source": source}});
+        with(tenant.snapshot(name, ""), change)
     };
     let object = |n: usize| {
         let own = format!("source-{n}");

@@ -14,6 +14,9 @@ use tokio::task::JoinHandle;
 /// The time between two looks at a process's memory.
 const PACE: Duration = Duration::from_millis(100);
 
+/// How much memory a process may take for ordinary work.
+const ORDINARY: u64 = 32 << 20;
+
 /// The processes of the deployed pods.
 pub(crate) struct Processes {
     all: Vec<Process>,
@@ -95,8 +98,8 @@ impl Processes {
                 grown >> 20,
                 sent >> 20
             );
-            // Who keeps what a namespace's user writes can be filled.
-            if grown > (sent / 2).max(limit / 8) {
+            // A cache of what users write could be filled.
+            if grown > (sent / 2).max(ORDINARY) {
                 wrong.push(format!(
                     "{pod} takes {} MiB more for {} MiB that were sent",
                     grown >> 20,
@@ -124,7 +127,7 @@ impl Process {
             pod: name(pod).to_owned(),
             uid: text(&pod["metadata"]["uid"]).to_owned(),
             pid,
-            limit: bytes(limit).unwrap_or_else(|| panic!("{limit:?} is no memory limit")),
+            limit: bytes(limit).unwrap_or_else(|| panic!("{limit:?} as a memory limit")),
             kills: kills_file(pid),
             peak: Arc::default(),
         }

@@ -114,7 +114,6 @@ impl<'s> Victim<'s> {
         let snapshot = self.snapshot(name);
         let ended = self.until("Pod", name, |pod| pod["status"]["phase"] == "Succeeded");
         tokio::join!(snapshot, ended);
-        self.until("PersistentVolumeClaim", name, is_bound).await;
         let volume = self.until("PersistentVolumeClaim", name, is_bound).await;
         let volume = Place::of("PersistentVolume", "", text(&volume["spec"]["volumeName"]));
         for kind in ["Pod", "VolumeSnapshot", "PersistentVolumeClaim"] {
@@ -152,7 +151,6 @@ impl<'s> Victim<'s> {
         let mut note = |object: &Value| {
             let of = json!({"uid": object["metadata"]["uid"], "spec": object["spec"],
                 "deleted": object["metadata"]["deletionTimestamp"],
-                "finalizers": object["metadata"]["finalizers"],
                 "containers": object["status"]["containerStatuses"][0]["containerID"]});
             kept.insert(Place::of_object(object).to_string(), of);
         };
