@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hostloop_test::deployed::DRIVER;
-use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, name};
+use hostloop_test::front::fields::{is_bound, is_ready_to_use, name};
 use hostloop_test::front::objects::with;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::tenant::Tenant;
 use crate::victim::{KEPT, VICTIM};
 
 /// Time in which a controller would have done what it must not do.
-const ENOUGH: Duration = Duration::from_secs(10);
+pub(crate) const ENOUGH: Duration = Duration::from_secs(10);
 
 /// The claims of a namespace, as the administrator sees them.
 async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
@@ -145,19 +145,16 @@ pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
 
 /// Finalizers that protect what is in use, taken away before the deletion.
 pub(crate) async fn protection(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    let free = json!({"metadata": {"finalizers": null}});
-    for n in 0..count {
+    let free = &json!({"metadata": {"finalizers": null}});
+    let steps = |n: usize| async move {
         let name = format!("bare-{n}");
         tenant.bound(&name, json!({})).await?;
         tenant.ready(&name, &name).await?;
         for kind in ["VolumeSnapshot", "PersistentVolumeClaim"] {
-            let object = tenant.get(kind, &name).await.unwrap_or_default();
-            let protected = list(&object["metadata"]["finalizers"]).count() > 0;
             tenant.delete(kind, &name).await;
-            if protected {
-                tenant.change(kind, &name, free.clone()).await;
-            }
+            tenant.change(kind, &name, free.clone()).await;
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    tenant.each(count, steps).await
 }

@@ -30,14 +30,13 @@ pub(crate) async fn never_end(tenant: &Tenant<'_>, count: usize) -> Result<(), S
 
 /// Sources that are deleted before their copies are made.
 pub(crate) async fn odd_order(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    for n in 0..count {
+    let steps = |n: usize| async move {
         let name = |word: &str| format!("order-{word}-{n}");
-        let (source, snapshot) = (name("source"), name("snapshot"));
+        let (source, snapshot, group) = (name("source"), name("snapshot"), name("group"));
         tenant.bound(&source, json!({"metadata": {"labels": {"order": source}}})).await?;
         tenant.create(tenant.snapshot(&snapshot, &source)).await?;
         tenant.create(tenant.now(&name("clone"), cloned(&source))).await?;
         tenant.create(tenant.now(&name("restore"), restored(&snapshot))).await?;
-        let group = name("group");
         let selected = ("order", source.as_str());
         tenant.create(group_snapshot(&tenant.namespace, &group, "hostloop", selected)).await?;
         match n % 4 {
@@ -53,6 +52,7 @@ pub(crate) async fn odd_order(tenant: &Tenant<'_>, count: usize) -> Result<(), S
                 }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    tenant.each(count, steps).await
 }

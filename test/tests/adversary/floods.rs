@@ -1,13 +1,9 @@
 //! Many ordinary objects, and the same objects again and again.
 
-use futures::StreamExt;
 use serde_json::json;
 
 use crate::site::LATER;
 use crate::tenant::Tenant;
-
-/// How many loops run at the same time.
-const LOOPS: usize = 8;
 
 /// Claims that are bound at once, each deleted in turn.
 pub(crate) async fn claims(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
@@ -17,7 +13,7 @@ pub(crate) async fn claims(tenant: &Tenant<'_>, count: usize) -> Result<(), Stri
         tenant.delete("PersistentVolumeClaim", &name).await;
         Ok(())
     };
-    any(futures::stream::iter((0..count).map(churn)).buffer_unordered(LOOPS).collect().await)
+    tenant.each(count, churn).await
 }
 
 pub(crate) async fn snapshots(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
@@ -28,12 +24,7 @@ pub(crate) async fn snapshots(tenant: &Tenant<'_>, count: usize) -> Result<(), S
         tenant.delete("VolumeSnapshot", &name).await;
         Ok(())
     };
-    any(futures::stream::iter((0..count).map(churn)).buffer_unordered(LOOPS).collect().await)
-}
-
-/// An attack of which every step was refused is none.
-fn any(outcomes: Vec<Result<(), String>>) -> Result<(), String> {
-    if outcomes.iter().any(Result::is_ok) { Ok(()) } else { outcomes.into_iter().collect() }
+    tenant.each(count, churn).await
 }
 
 pub(crate) async fn immediate(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {

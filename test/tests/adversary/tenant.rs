@@ -93,6 +93,19 @@ impl<'s> Tenant<'s> {
         if taken.is_empty() { Err(format!("nothing was created: {refused}")) } else { Ok(taken) }
     }
 
+    /// Runs the same steps with numbers from 0, several at a time. Returns the first error.
+    pub(crate) async fn each<F>(
+        &self,
+        count: usize,
+        steps: impl Fn(usize) -> F,
+    ) -> Result<(), String>
+    where
+        F: Future<Output = Result<(), String>>,
+    {
+        let all = futures::stream::iter((0..count).map(steps)).buffer_unordered(AT_ONCE);
+        all.collect::<Vec<_>>().await.into_iter().collect()
+    }
+
     /// [`Tenant::create_all`] of large objects.
     pub(crate) async fn bomb(&self, objects: impl Iterator<Item = Value>) -> Result<(), String> {
         let taken = self.create_all(objects).await?;

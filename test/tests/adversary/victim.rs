@@ -30,7 +30,7 @@ const FACTOR: u32 = 5;
 /// A shorter time without an adversary counts as this one.
 const LEAST: Duration = Duration::from_secs(3);
 /// Work that takes longer fails by itself.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Victim<'s> {
     site: &'s Site,
