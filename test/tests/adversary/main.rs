@@ -14,7 +14,7 @@
 //!
 //! - `ADVERSARY_THOROUGH=1`: all of each attack, one after the other. Otherwise a small part of each,
 //!   all at the same time.
-//! - `ADVERSARY_ONLY=WORD`: only attacks with this word in their names.
+//! - `ADVERSARY_ONLY=WORD,WORD`: only attacks with one of these words in their names.
 
 mod attack;
 mod bombs;
@@ -43,8 +43,9 @@ async fn a_hostile_neighbour_harms_nothing() {
     machine::require();
     let thorough = std::env::var_os("ADVERSARY_THOROUGH").is_some();
     let only = std::env::var("ADVERSARY_ONLY").unwrap_or_default();
-    let attacks: Vec<&Attack> = ATTACKS.iter().filter(|a| a.name.contains(&only)).collect();
-    assert!(!attacks.is_empty(), "no attack has {only:?} in its name");
+    let is_chosen = |attack: &&Attack| only.split(',').any(|word| attack.name.contains(word));
+    let attacks: Vec<&Attack> = ATTACKS.iter().filter(is_chosen).collect();
+    assert!(!attacks.is_empty(), "no attack has one of {only:?} in its name");
     let at_once = if thorough { 1 } else { attacks.len() };
 
     let site = Site::up().await;

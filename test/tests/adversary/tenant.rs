@@ -175,15 +175,16 @@ impl<'s> Tenant<'s> {
         admin.delete(&Place::of("Namespace", "", &self.namespace)).await;
         for kind in ["Pod", "PersistentVolumeClaim", "VolumeSnapshot", "VolumeGroupSnapshot"] {
             for object in admin.list(kind, &self.namespace).await {
+                let at = Place::of(kind, &self.namespace, name(&object));
                 let finalizers: Vec<_> = list(&object["metadata"]["finalizers"]).collect();
                 let kept: Vec<_> = finalizers.iter().filter(|one| !is_ours(one)).collect();
                 if kept.len() < finalizers.len() {
                     let kept = json!({"metadata": {"finalizers": kept}});
-                    let _ = admin.try_merge(&Place::of_object(&object), kept).await;
+                    let _ = admin.try_merge(&at, kept).await;
                 }
                 if kind == "Pod" {
                     let now = DeleteParams::default().grace_period(0);
-                    admin.delete_with(&Place::of(kind, &self.namespace, name(&object)), &now).await;
+                    admin.delete_with(&at, &now).await;
                 }
             }
         }

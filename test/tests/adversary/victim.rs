@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{pod, wait_for};
 use hostloop_test::deployed::DRIVER;
-use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, text};
+use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, name, text};
 use hostloop_test::front::objects::{self, Place};
 use serde_json::{Value, json};
 
@@ -200,7 +200,7 @@ impl<'s> Victim<'s> {
         assert!(gone, "the victim's namespace is left");
         let of_victim = |v: &&Value| v["spec"]["claimRef"]["namespace"] == VICTIM;
         for volume in volumes.iter().filter(of_victim) {
-            let at = Place::of_object(volume);
+            let at = Place::of("PersistentVolume", "", name(volume));
             assert!(objects.until_gone(&at, PATIENCE).await, "the victim's {at} is left");
         }
         let classes = Place::of("StorageClass", "", CLASS);

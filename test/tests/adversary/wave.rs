@@ -59,8 +59,11 @@ pub(crate) async fn run(
     wrong.sort();
     wrong.dedup();
     let names: Vec<_> = attacks.iter().map(|attack| attack.name).collect();
-    println!("{}: {} wrong after {:.1?}", names.join(", "), wrong.len(), began.elapsed());
-    wrong.into_iter().map(|what| format!("{number}: {what}")).collect()
+    println!("{} after {:.1?}: {} wrong", names.join(", "), began.elapsed(), wrong.len());
+    for what in &wrong {
+        println!("  wrong: {what}");
+    }
+    wrong
 }
 
 /// Runs an attack, and returns what it found wrong.
