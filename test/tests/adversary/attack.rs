@@ -25,7 +25,7 @@ pub(crate) struct Attack {
 type Run = for<'a> fn(&'a Tenant<'a>, usize) -> BoxFuture<'a, Result<(), String>>;
 
 /// Caches have no field that nothing reads.
-const CACHES: &str = "caches keep only the fields that a controller reads";
+const CACHES: &str = "caches keep only what a controller reads, and of each object a limited part";
 /// Queues are fair.
 const QUEUES: &str = "queues serve namespaces in turn";
 
@@ -123,28 +123,28 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "many restores",
         "claims that are restored from one VolumeSnapshot",
-        "copies of one namespace run in few lanes",
+        "few copies of bytes run at once, and namespaces take turns",
         [40, 200],
         copies::restores
     ),
     attack!(
         "many snapshots",
         "VolumeSnapshots of one claim",
-        "copies of one namespace run in few lanes",
+        "few copies of bytes run at once, and namespaces take turns",
         [93, 300],
         copies::snapshots
     ),
     attack!(
         "many clones",
         "claims that clone one claim",
-        "copies of one namespace run in few lanes",
+        "few copies of bytes run at once, and namespaces take turns",
         [20, 100],
         copies::clones
     ),
     attack!(
         "selected nodes",
         "claims with a `selected-node` that is tainted or does not exist",
-        "only a node for which the scheduler could have decided makes a volume",
+        "a node that takes no ordinary pods makes no volume, unless for a pod that may run there",
         [12, 200],
         by_hand::selected_nodes
     ),
@@ -186,14 +186,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "groups of everything",
         "VolumeGroupSnapshots with selectors of everything",
-        "a group has a limited number of members",
+        "a namespace's claims are read once for all its groups, and namespaces take turns",
         [8, 100],
         groups::of_everything
     ),
     attack!(
         "groups of blocks",
         "group snapshots of raw block volumes that are deleted at once, restored as filesystems",
-        "a content has the mode of its volume from the beginning",
+        "a content keeps the mode of its volume, and without one becomes no filesystem",
         [1, 10],
         groups::of_blocks
     ),
@@ -221,21 +221,21 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "half-open connections",
         "connections to ports 9808 and 9809 without a request",
-        "each server closes silent connections and has a limited number of them",
+        "each server has a limited number of connections, and closes those of the peer with the most",
         [1500, 6000],
         ports::half_open
     ),
     attack!(
         "slow headers",
         "requests to ports 9808 and 9809 with a header that never ends",
-        "a request's head has a time limit",
+        "the head of a request has a limit of time and size",
         [1500, 6000],
         ports::slow_headers
     ),
     attack!(
         "requests",
         "requests for the metrics, again and again",
-        "each server has a limited number of connections",
+        "a connection has one request, and simultaneous probes share one answer",
         [200, 2000],
         ports::requests
     ),

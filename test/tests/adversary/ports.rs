@@ -42,21 +42,19 @@ pub(crate) async fn slow_headers(tenant: &Tenant<'_>, count: usize) -> Result<()
     }
 }
 
-/// Requests for the metrics, one after the other on each connection.
+/// Requests for the metrics, again and again.
 pub(crate) async fn requests(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
-    let mut connections = connect(&tenant.addresses, count).await?;
-    let asking = join_all(connections.iter_mut().map(|connection| async {
-        let mut buffer = vec![0; 1 << 16];
-        while connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok() {
-            let read = timeout(PROBE, connection.read(&mut buffer)).await;
-            if !matches!(read, Ok(Ok(1..))) {
-                break;
-            }
-            sleep(Duration::from_millis(100)).await;
+    let asking = join_all((0..count).map(|n| async move {
+        let address = tenant.addresses[n % tenant.addresses.len()];
+        loop {
+            let _ = timeout(PROBE, ask(address, "/metrics")).await;
+            sleep(Duration::from_secs(1)).await;
         }
     }));
-    let (probed, _) = tokio::join!(probed(tenant), timeout(tenant.hold, asking));
-    probed
+    tokio::select! {
+        probed = probed(tenant) => probed,
+        _ = asking => Ok(()),
+    }
 }
 
 /// Opens connections to all addresses in turn. Those that are refused are none.
@@ -78,8 +76,8 @@ async fn probed(tenant: &Tenant<'_>) -> Result<(), String> {
     let probes = join_all(health.map(|address| async move {
         let mut failures = 0;
         loop {
-            match timeout(PROBE, probe(*address)).await {
-                Ok(Ok(())) => failures = 0,
+            match timeout(PROBE, ask(*address, "/healthz")).await {
+                Ok(Ok(answer)) if answer == "HTTP/1.1 200" => failures = 0,
                 failed => {
                     failures += 1;
                     if failures == FAILURES {
@@ -96,12 +94,12 @@ async fn probed(tenant: &Tenant<'_>) -> Result<(), String> {
     probes.await.into_iter().collect()
 }
 
-async fn probe(address: SocketAddr) -> Result<(), String> {
-    let mut connection = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    connection.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
+/// Asks for a path, and returns how the answer begins.
+async fn ask(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
     let mut answer = vec![0; 12];
-    connection.read_exact(&mut answer).await.map_err(|e| e.to_string())?;
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    if answer == "HTTP/1.1 200" { Ok(()) } else { Err(answer) }
+    connection.read_exact(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
