@@ -18,8 +18,8 @@ use crate::victim::Victim;
 const AT_ONCE: usize = 16;
 /// A finalizer of the adversary's.
 pub(crate) const FINALIZER: &str = "adversary.example.com/never";
-/// How long an ordinary thing may take during an attack.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+/// How long the adversary waits for its own objects, which wait for each other.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) struct Tenant<'s> {
     pub(crate) site: &'s Site,

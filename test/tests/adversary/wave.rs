@@ -87,7 +87,7 @@ async fn held(what: &str, check: impl Future<Output = Vec<String>>) -> Vec<Strin
 
 /// Waits until the namespace and everything of it is gone, and returns what is left.
 async fn gone(site: &Site, stock: &Stock, tenant: &Tenant<'_>, thorough: bool) -> Vec<String> {
-    let patience = Duration::from_secs(if thorough { 1200 } else { 120 });
+    let patience = Duration::from_secs(if thorough { 1200 } else { 300 });
     let began = Instant::now();
     let namespace = Place::of("Namespace", "", &tenant.namespace);
     loop {
