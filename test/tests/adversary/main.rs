@@ -49,6 +49,7 @@ async fn a_hostile_neighbour_harms_nothing() {
     let at_once = if thorough { 1 } else { attacks.len() };
 
     let site = Site::up().await;
+    let empty = site.stock();
     let victim = Victim::settle(&site).await;
     let stock = site.stock();
     let mut wrong = Vec::new();
@@ -56,8 +57,9 @@ async fn a_hostile_neighbour_harms_nothing() {
         wrong.extend(wave::run(&site, &victim, &stock, number, attacks, thorough).await);
     }
     victim.leave().await;
+    empty.assert_nothing_left(&site.cluster).await;
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    site.down().await;
+    tokio::task::block_in_place(|| site.down());
 }
 
 /// The table in docs/security.md matches the list of attacks.
