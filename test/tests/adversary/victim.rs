@@ -99,8 +99,9 @@ impl<'s> Victim<'s> {
         times
     }
 
-    /// A claim, a pod that writes to its volume, a snapshot of the kept volume, and the end of all
-    /// three. Returns how long that took.
+    /// A claim, a pod that writes to its volume, and a snapshot of the kept volume. Returns how long
+    /// they took. Their end is awaited, too, but it also depends on Kubernetes' own controllers, which
+    /// serve all deletions in turn.
     pub(crate) async fn round(&self) -> Duration {
         let name = format!("round-{}", self.count.fetch_add(1, Ordering::Relaxed));
         let name = name.as_str();
@@ -115,6 +116,7 @@ impl<'s> Victim<'s> {
         let ended = self.until("Pod", name, |pod| pod["status"]["phase"] == "Succeeded");
         tokio::join!(snapshot, ended);
         let volume = self.until("PersistentVolumeClaim", name, is_bound).await;
+        let took = began.elapsed();
         let volume = Place::of("PersistentVolume", "", text(&volume["spec"]["volumeName"]));
         for kind in ["Pod", "VolumeSnapshot", "PersistentVolumeClaim"] {
             objects.delete(&Place::of(kind, VICTIM, name)).await;
@@ -123,7 +125,8 @@ impl<'s> Victim<'s> {
         for at in [snapshot, volume] {
             assert!(objects.until_gone(&at, PATIENCE).await, "the victim's {at} is left");
         }
-        began.elapsed()
+        println!("the victim waited {took:.1?}, and {:.1?} until all was gone", began.elapsed());
+        took
     }
 
     /// What is wrong with the times of an attack.
