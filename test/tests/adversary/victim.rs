@@ -28,7 +28,7 @@ pub(crate) const ROUNDS: usize = 3;
 /// How much longer the victim may wait during an attack.
 const FACTOR: u32 = 5;
 /// A shorter time without an adversary counts as this one.
-const LEAST: Duration = Duration::from_secs(3);
+const LEAST: Duration = Duration::from_secs(5);
 /// Work that takes longer fails by itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
