@@ -164,8 +164,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
     ),
     attack!(
         "protection",
-        "claims and VolumeSnapshots without the finalizers that protect them",
-        "volumes and contents have finalizers of their own, which the user can't change",
+        "claims with a VolumeSnapshot, without the finalizers that protect them",
+        "volumes have finalizers of their own, which the user can't change",
         [4, 50],
         by_hand::protection
     ),
