@@ -73,7 +73,7 @@ async fn attempt(attack: &Attack, tenant: &Tenant<'_>, thorough: bool) -> Vec<St
     let began = Instant::now();
     let found = (attack.run)(tenant, size).map(|found| found.err().into_iter().collect());
     let problems = held(attack.name, found).await;
-    println!("{} with {size}: {:.1?}", attack.name, began.elapsed());
+    println!("{} with {size}: {:.1?}, {problems:?}", attack.name, began.elapsed());
     problems.into_iter().map(|what| format!("{}: {what}", attack.name)).collect()
 }
 
