@@ -265,6 +265,14 @@ impl Cluster {
         status.unwrap_or_else(|why| panic!("{why}"))
     }
 
+    /// The process of one part, such as `containerd-1`.
+    pub fn process(&self, part: &str) -> u32 {
+        let file = self.dir.join("pid").join(part);
+        let read = std::fs::read_to_string(&file).unwrap_or_default();
+        let process = read.split(' ').next().unwrap_or_default().parse();
+        process.unwrap_or_else(|_| panic!("{}: {read:?}", file.display()))
+    }
+
     /// Imports an image archive into each node.
     pub fn load(&self, archive: &Path) {
         self.part("load", text(archive));

@@ -35,11 +35,28 @@ impl Cluster {
         let role = format!("--clusterrole={role}");
         let (binding, to) = (format!("{namespace}-{name}"), format!("--serviceaccount={user}"));
         self.kubectl(&["create", "clusterrolebinding", &binding, &role, &to]);
+        (format!("system:serviceaccount:{user}"), self.kubeconfig_of(namespace, name, dir))
+    }
+
+    /// Creates a service account with the rights of these ClusterRoles in its own namespace alone.
+    /// Returns its kubeconfig, which is written to this directory.
+    pub fn tenant(&self, namespace: &str, name: &str, roles: &[&str], dir: &Path) -> PathBuf {
+        self.kubectl(&["create", "serviceaccount", "-n", namespace, name]);
+        let to = format!("--serviceaccount={namespace}:{name}");
+        for role in roles {
+            let of = format!("--clusterrole={role}");
+            self.kubectl(&["create", "rolebinding", "-n", namespace, role, &of, &to]);
+        }
+        self.kubeconfig_of(namespace, name, dir)
+    }
+
+    /// Writes the kubeconfig of a service account to this directory.
+    fn kubeconfig_of(&self, namespace: &str, name: &str, dir: &Path) -> PathBuf {
         let token = ["create", "token", "-n", namespace, name, "--duration=2h"];
         let token = self.kubectl(&token);
         let file = dir.join(format!("{name}.kubeconfig"));
         write_kubeconfig(&self.kubeconfig(), token.trim(), &file);
-        (format!("system:serviceaccount:{user}"), file)
+        file
     }
 
     /// Allows the deployed node account to name these secrets in volumes, but not to read them.

@@ -26,13 +26,8 @@ impl Cluster {
     /// Returns a node, counted from 1.
     pub fn on(&self, count: u32) -> Node {
         assert!((1..=self.nodes).contains(&count), "there is no node {count}");
-        let process = (count > 1 || self.first_is_apart).then(|| {
-            let file = self.dir.join(format!("pid/namespace-{count}"));
-            let read = std::fs::read_to_string(&file).unwrap_or_default();
-            let word = read.split(' ').next().unwrap_or_default();
-            let process = word.parse();
-            process.unwrap_or_else(|_| panic!("{}: {read:?}", file.display()))
-        });
+        let process =
+            (count > 1 || self.first_is_apart).then(|| self.process(&format!("namespace-{count}")));
         Node { name: self.node(count), kubelet_dir: self.kubelet_dir.clone(), process }
     }
 

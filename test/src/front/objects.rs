@@ -273,9 +273,14 @@ impl Objects {
 
     pub async fn create(&self, object: Value) -> Value {
         let at = Place::of_object(&object);
+        self.try_create(object).await.unwrap_or_else(|e| panic!("making {at}: {e}"))
+    }
+
+    /// [`Objects::create`], but returns the error.
+    pub async fn try_create(&self, object: Value) -> kube::Result<Value> {
+        let at = Place::of_object(&object);
         let object = serde_json::from_value(object).expect("it is an object");
-        let made = self.api(&at).create(&PostParams::default(), &object).await;
-        plain(made.unwrap_or_else(|e| panic!("making {at}: {e}")))
+        self.api(&at).create(&PostParams::default(), &object).await.map(plain)
     }
 
     /// Creates a namespace.
@@ -333,9 +338,13 @@ impl Objects {
 
     /// Merges `change` into an object.
     pub async fn merge(&self, at: &Place, change: Value) -> Value {
+        self.try_merge(at, change).await.unwrap_or_else(|e| panic!("changing {at}: {e}"))
+    }
+
+    /// [`Objects::merge`], but returns the error.
+    pub async fn try_merge(&self, at: &Place, change: Value) -> kube::Result<Value> {
         let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
-        let patched = self.api(at).patch(&at.name, &params, &patch).await;
-        plain(patched.unwrap_or_else(|e| panic!("changing {at}: {e}")))
+        self.api(at).patch(&at.name, &params, &patch).await.map(plain)
     }
 
     /// Merges `change` into the status of an object.

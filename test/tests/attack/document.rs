@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use hostloop_test::machine::root;
+use hostloop_test::document::check_table;
 
 use crate::table::{Attack, Outcome, Read};
 
@@ -12,21 +12,8 @@ const END: &str = "<!-- End of the table. -->\n";
 
 /// Fails if the table in the document differs. With HOSTLOOP_WRITE_DOCS, writes the table instead.
 pub(crate) fn check(attacks: &[Attack], reads: &[Read]) {
-    let path = root().join("docs/security.md");
-    let text = std::fs::read_to_string(&path).expect("docs/security.md can be read");
-    let (before, rest) = text.split_once(BEGIN).expect("it has a table");
-    let (table, after) = rest.split_once(END).expect("its table has an end");
-    let wanted = format!("\n{}\n{}\n", written(attacks), read(reads));
-    if std::env::var_os("HOSTLOOP_WRITE_DOCS").is_some() {
-        let text = format!("{before}{BEGIN}{wanted}{END}{after}");
-        std::fs::write(&path, text).expect("docs/security.md can be written");
-        return;
-    }
-    assert!(
-        table == wanted,
-        "docs/security.md has another table than test/tests/attack/table.rs: run this test with \
-         HOSTLOOP_WRITE_DOCS=1"
-    );
+    let table = format!("\n{}\n{}\n", written(attacks), read(reads));
+    check_table("docs/security.md", [BEGIN, END], &table, "test/tests/attack/table.rs");
 }
 
 fn written(attacks: &[Attack]) -> String {

@@ -1,0 +1,242 @@
+//! The list of attacks, which docs/security.md shows.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use crate::tenant::Tenant;
+use crate::{bombs, by_hand, copies, deletions, floods, groups, odd, ports};
+
+/// What a namespace's user tries.
+pub(crate) struct Attack {
+    /// A word for it, unique.
+    pub(crate) name: &'static str,
+    /// What it consists of.
+    pub(crate) what: &'static str,
+    /// What keeps others from harm.
+    pub(crate) holds: &'static str,
+    /// How many objects or connections: in a short run, and in a thorough one.
+    pub(crate) sizes: [usize; 2],
+    /// The file with the test.
+    pub(crate) file: &'static str,
+    pub(crate) run: Run,
+}
+
+/// Attacks with this many objects or connections. Returns what is wrong.
+type Run = for<'a> fn(&'a Tenant<'a>, usize) -> BoxFuture<'a, Result<(), String>>;
+
+/// Caches have no field that nothing reads.
+const CACHES: &str = "caches keep only what a controller reads, and of each object a limited part";
+/// Queues are fair.
+const QUEUES: &str = "queues serve namespaces in turn";
+
+macro_rules! attack {
+    ($name:literal, $what:literal, $holds:expr, $sizes:expr, $module:ident::$run:ident) => {
+        Attack {
+            name: $name,
+            what: $what,
+            holds: $holds,
+            sizes: $sizes,
+            file: concat!("test/tests/adversary/", stringify!($module), ".rs"),
+            run: |tenant, size| $module::$run(tenant, size).boxed(),
+        }
+    };
+}
+
+pub(crate) const ATTACKS: &[Attack] = &[
+    attack!(
+        "large claims",
+        "claims with 200 kB of annotations each",
+        CACHES,
+        [100, 1200],
+        bombs::claims
+    ),
+    attack!(
+        "labelled claims",
+        "claims with 200 kB of labels each",
+        CACHES,
+        [40, 600],
+        bombs::labels
+    ),
+    attack!(
+        "kept claims",
+        "claims with 200 kB of finalizers each",
+        CACHES,
+        [40, 600],
+        bombs::finalizers
+    ),
+    attack!(
+        "large pods",
+        "pods with 200 kB of annotations or variables each",
+        CACHES,
+        [60, 1200],
+        bombs::pods
+    ),
+    attack!(
+        "large inline volumes",
+        "pods with 200 kB of attributes of an inline volume each",
+        CACHES,
+        [40, 600],
+        bombs::inline_pods
+    ),
+    attack!(
+        "large snapshots",
+        "VolumeSnapshots with 200 kB of annotations each",
+        CACHES,
+        [60, 1200],
+        bombs::snapshots
+    ),
+    attack!(
+        "large groups",
+        "VolumeGroupSnapshots with 200 kB of annotations or selectors each",
+        CACHES,
+        [40, 600],
+        bombs::groups
+    ),
+    attack!(
+        "churned claims",
+        "claims that are deleted as soon as they are created",
+        QUEUES,
+        [100, 3000],
+        floods::claims
+    ),
+    attack!(
+        "churned snapshots",
+        "VolumeSnapshots that are deleted as soon as they are created",
+        QUEUES,
+        [60, 1000],
+        floods::snapshots
+    ),
+    attack!(
+        "many volumes",
+        "claims that are bound at once",
+        QUEUES,
+        [100, 2000],
+        floods::immediate
+    ),
+    attack!(
+        "many waiting claims",
+        "claims that wait for a pod",
+        "a claim without a selected node costs no call",
+        [200, 3000],
+        floods::waiting
+    ),
+    attack!(
+        "many restores",
+        "claims that are restored from one VolumeSnapshot",
+        "few copies of bytes run at once, and namespaces take turns",
+        [40, 200],
+        copies::restores
+    ),
+    attack!(
+        "many snapshots",
+        "VolumeSnapshots of one claim",
+        "few copies of bytes run at once, and namespaces take turns",
+        [93, 300],
+        copies::snapshots
+    ),
+    attack!(
+        "many clones",
+        "claims that clone one claim",
+        "few copies of bytes run at once, and namespaces take turns",
+        [20, 100],
+        copies::clones
+    ),
+    attack!(
+        "selected nodes",
+        "claims with a `selected-node` that is tainted or does not exist",
+        "a node that takes no ordinary pods makes no volume, unless for a pod that may run there",
+        [12, 200],
+        by_hand::selected_nodes
+    ),
+    attack!(
+        "bindings",
+        "claims with annotations and names of volumes that the PV controller sets",
+        "a volume is bound to the claim that its `claimRef` names, by its UID",
+        [16, 200],
+        by_hand::bindings
+    ),
+    attack!(
+        "sources",
+        "sources that belong to another namespace, have another kind, or do not exist",
+        "a source is looked up in the claim's namespace, and a content names its snapshot by UID",
+        [16, 200],
+        by_hand::sources
+    ),
+    attack!(
+        "protection",
+        "claims with a VolumeSnapshot, without the finalizers that protect them",
+        "volumes have finalizers of their own, which the user can't change",
+        [4, 50],
+        by_hand::protection
+    ),
+    attack!(
+        "deletions without end",
+        "claims, snapshots and groups that keep a finalizer, deleted",
+        "a deletion that waits for others is tried rarely",
+        [8, 100],
+        deletions::never_end
+    ),
+    attack!(
+        "odd order",
+        "sources that are deleted before their copies are made",
+        "sources are kept while they are copied",
+        [8, 100],
+        deletions::odd_order
+    ),
+    attack!(
+        "groups of everything",
+        "VolumeGroupSnapshots with selectors of everything",
+        "a namespace's claims are read once for all its groups, and namespaces take turns",
+        [8, 100],
+        groups::of_everything
+    ),
+    attack!(
+        "groups of blocks",
+        "group snapshots of raw block volumes that are deleted at once, restored as filesystems",
+        "a content keeps the mode of its volume, and without one becomes no filesystem",
+        [1, 10],
+        groups::of_blocks
+    ),
+    attack!(
+        "odd names",
+        "names of 253 characters with dots, the longest labels, control characters in annotations",
+        "names are shortened with a hash where a limit is smaller",
+        [8, 100],
+        odd::names
+    ),
+    attack!(
+        "odd sizes",
+        "sizes of a byte, of 8 EiB, with exponents, and expansions to them",
+        "sizes are rounded up to what a filesystem needs, and refused above what a pool has",
+        [16, 200],
+        odd::sizes
+    ),
+    attack!(
+        "odd fields",
+        "access modes, attributes classes, selectors and classes that can't be had",
+        "a claim that can't be satisfied gets an event and waits with a growing backoff",
+        [18, 200],
+        odd::fields
+    ),
+    attack!(
+        "half-open connections",
+        "connections to ports 9808 and 9809 without a request",
+        "each server has a limited number of connections, and closes those of the peer with the most",
+        [1500, 6000],
+        ports::half_open
+    ),
+    attack!(
+        "slow headers",
+        "requests to ports 9808 and 9809 with a header that never ends",
+        "the head of a request has a limit of time and size",
+        [1500, 6000],
+        ports::slow_headers
+    ),
+    attack!(
+        "requests",
+        "requests for the metrics, again and again",
+        "a connection has one request, and simultaneous probes share one answer",
+        [200, 2000],
+        ports::requests
+    ),
+];

@@ -1,0 +1,95 @@
+//! Large objects of each kind that a namespace's user can create and the controllers watch. An
+//! object has at most 256 KiB of annotations, and all in all 1.5 MiB.
+
+use hostloop_test::cluster::pod;
+use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::objects::{group_snapshot, with};
+use serde_json::{Value, json};
+
+use crate::site::LATER;
+use crate::tenant::Tenant;
+
+/// How many bytes each object has more than it needs.
+const FILLER: usize = 200_000;
+/// The longest name in a list, with its prefix.
+const NAME: usize = 310;
+
+fn annotated() -> Value {
+    json!({"metadata": {"annotations": {"adversary.example.com/filler": "x".repeat(FILLER)}}})
+}
+
+/// Qualified names of the greatest length, which take [`FILLER`] bytes.
+fn names() -> impl Iterator<Item = String> {
+    let prefix = format!("{}.adversary.example.com", "p".repeat(63));
+    let prefix = format!("{0}.{0}.{prefix}", "p".repeat(63));
+    (0..FILLER / NAME).map(move |n| format!("{prefix}/{n:n>63}"))
+}
+
+pub(crate) async fn claims(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let claim = |n| tenant.claim(&format!("annotated-{n}"), LATER, "1Mi", annotated());
+    tenant.bomb((0..count).map(claim)).await
+}
+
+pub(crate) async fn labels(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let labels: Value = names().map(|name| (name, json!("v".repeat(63)))).collect();
+    let labels = json!({"metadata": {"labels": labels}});
+    let claim = |n| tenant.claim(&format!("labelled-{n}"), LATER, "1Mi", labels.clone());
+    tenant.bomb((0..count).map(claim)).await
+}
+
+pub(crate) async fn finalizers(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let kept = json!({"metadata": {"finalizers": names().collect::<Vec<_>>()}});
+    let claim = |n| tenant.claim(&format!("kept-{n}"), LATER, "1Mi", kept.clone());
+    tenant.bomb((0..count).map(claim)).await
+}
+
+/// The fields of a pod that no node takes.
+fn nowhere() -> Value {
+    json!({"nodeSelector": {"adversary.example.com/node": "none"}})
+}
+
+pub(crate) async fn pods(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let idle = |n: usize| {
+        let name = format!("idle-{n}");
+        let idle = pod(&tenant.namespace, &name, &["true"], (&[], &[]), nowhere());
+        match n % 2 {
+            0 => with(idle, annotated()),
+            _ => with(
+                idle,
+                json!({"spec": {"containers": [{
+                "name": "main", "image": "none",
+                "env": [{"name": "FILLER", "value": "x".repeat(FILLER)}]}]}}),
+            ),
+        }
+    };
+    tenant.bomb((0..count).map(idle)).await
+}
+
+pub(crate) async fn inline_pods(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let filler = "x".repeat(FILLER);
+    let inline = |n: usize| {
+        let name = format!("inline-{n}");
+        let volumes = json!([{"name": "inline", "csi": {"driver": DRIVER,
+            "volumeAttributes": {"size": "1Mi", "filler": filler}}}]);
+        let spec = with(nowhere(), json!({"volumes": volumes}));
+        pod(&tenant.namespace, &name, &["true"], (&[], &[]), spec)
+    };
+    tenant.bomb((0..count).map(inline)).await
+}
+
+pub(crate) async fn snapshots(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let snapshot = |n| with(tenant.snapshot(&format!("annotated-{n}"), "none"), annotated());
+    tenant.bomb((0..count).map(snapshot)).await
+}
+
+pub(crate) async fn groups(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let selector = json!({"spec": {"source": {"selector": {"matchExpressions": [{
+        "key": "adversary", "operator": "In",
+        "values": (0..FILLER / 64).map(|n| format!("{n:0>63}")).collect::<Vec<_>>()}]}}}});
+    let group = |n: usize| {
+        let name = format!("annotated-{n}");
+        let group = group_snapshot(&tenant.namespace, &name, "hostloop", ("adversary", "none"));
+        with(group, if n.is_multiple_of(2) { annotated() } else { selector.clone() })
+    };
+    tenant.bomb((0..count).map(group)).await
+}

@@ -1,0 +1,155 @@
+//! Fields that the cluster's own controllers set, and references to what belongs to others.
+
+use std::time::Duration;
+
+use hostloop_test::deployed::DRIVER;
+use hostloop_test::front::fields::{is_bound, is_ready_to_use, name};
+use hostloop_test::front::objects::with;
+use serde_json::{Value, json};
+
+use crate::site::LATER;
+use crate::tenant::Tenant;
+use crate::victim::{KEPT, VICTIM};
+
+/// Time in which a controller would have done what it must not do.
+pub(crate) const ENOUGH: Duration = Duration::from_secs(10);
+
+/// The claims of a namespace, as the administrator sees them.
+async fn claims(tenant: &Tenant<'_>, prefix: &str) -> Vec<Value> {
+    let mut all = tenant.site.objects.list("PersistentVolumeClaim", &tenant.namespace).await;
+    all.retain(|claim| name(claim).starts_with(prefix));
+    all
+}
+
+/// Nodes that the scheduler would not select. No volume of the namespace is on the tainted one.
+pub(crate) async fn selected_nodes(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let tainted = tenant.site.control_plane();
+    let nodes = [tainted.as_str(), "nowhere", "", "../..", "Node 1", &"n".repeat(253)];
+    let claim = |n: usize| {
+        let node = json!({"volume.kubernetes.io/selected-node": nodes[n % nodes.len()]});
+        let change = json!({"metadata": {"annotations": node}});
+        tenant.claim(&format!("selected-{n}"), LATER, "1Mi", change)
+    };
+    tenant.create_all((0..count).map(claim)).await?;
+    tokio::time::sleep(ENOUGH).await;
+    let volumes = tenant.site.objects.list("PersistentVolume", "").await;
+    let is_there = |volume: &&Value| {
+        let affinity = volume["spec"]["nodeAffinity"].to_string();
+        volume["spec"]["claimRef"]["namespace"] == tenant.namespace && affinity.contains(&tainted)
+    };
+    match volumes.iter().filter(is_there).count() {
+        0 => Ok(()),
+        some => Err(format!("{some} volumes are on the tainted node {tainted}")),
+    }
+}
+
+/// Annotations and fields of the PV controller.
+pub(crate) async fn bindings(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let [volume, _] = &tenant.prey;
+    let provisioner = "volume.kubernetes.io/storage-provisioner";
+    let changes = [
+        json!({"metadata": {"annotations": {provisioner: "other.csi.dev"}}}),
+        json!({"metadata": {"annotations": {provisioner: DRIVER}}}),
+        json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes",
+            "pv.kubernetes.io/bound-by-controller": "yes"}}}),
+        json!({"spec": {"volumeName": volume}}),
+        json!({"spec": {"volumeName": volume},
+            "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}}),
+        json!({"spec": {"volumeName": "hostloop-00000000-0000-4000-8000-000000000000"}}),
+        json!({"metadata": {"labels": {"hostloop.csi.dev/node": tenant.site.control_plane()}}}),
+        json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "x",
+            "hostloop.csi.dev/pool": "../../etc", "hostloop.csi.dev/node": "x"}}}),
+    ];
+    let claim = |n: usize| {
+        let (name, change) = (format!("bound-{n}"), changes[n % changes.len()].clone());
+        match n % 2 {
+            0 => tenant.now(&name, change),
+            _ => tenant.claim(&name, LATER, "64Mi", change),
+        }
+    };
+    tenant.create_all((0..count).map(claim)).await?;
+    tokio::time::sleep(ENOUGH).await;
+    let is_stolen = |claim: &&Value| is_bound(claim) && claim["spec"]["volumeName"] == **volume;
+    match claims(tenant, "bound-").await.iter().find(is_stolen) {
+        None => Ok(()),
+        Some(claim) => Err(format!("{} has the victim's volume", name(claim))),
+    }
+}
+
+/// Sources that are the victim's, another kind, or nothing at all. No claim gets its data.
+pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let group = "snapshot.storage.k8s.io";
+    let [_, content] = &tenant.prey;
+    let claim = |name: &str, source: &str, reference: Value| {
+        tenant.now(name, json!({"spec": {source: reference}}))
+    };
+    let snapshot = |name: &str| {
+        let source =
+            json!({"persistentVolumeClaimName": null, "volumeSnapshotContentName": content});
+        let change = json!({"spec": {"volumeSnapshotClassName": null, "source": source}});
+        with(tenant.snapshot(name, ""), change)
+    };
+    let object = |n: usize| {
+        let own = format!("source-{n}");
+        match n % 8 {
+            0 => claim(
+                &own,
+                "dataSourceRef",
+                json!({
+                "apiGroup": group, "kind": "VolumeSnapshot", "name": KEPT, "namespace": VICTIM}),
+            ),
+            1 => claim(
+                &own,
+                "dataSourceRef",
+                json!({
+                "kind": "PersistentVolumeClaim", "name": KEPT, "namespace": VICTIM}),
+            ),
+            2 => claim(
+                &own,
+                "dataSourceRef",
+                json!({
+                "apiGroup": "adversary.example.com", "kind": "Nothing", "name": "x"}),
+            ),
+            3 => claim(
+                &own,
+                "dataSourceRef",
+                json!({
+                "apiGroup": group, "kind": "VolumeSnapshotContent", "name": content}),
+            ),
+            4 => claim(&own, "dataSource", json!({"kind": "PersistentVolumeClaim", "name": own})),
+            5 => claim(
+                &own,
+                "dataSource",
+                json!({
+                "apiGroup": group, "kind": "VolumeSnapshot", "name": "x".repeat(253)}),
+            ),
+            _ => snapshot(&own),
+        }
+    };
+    tenant.create_all((0..count).map(object)).await?;
+    tokio::time::sleep(ENOUGH).await;
+    let mut all = claims(tenant, "source-").await;
+    // Another kind is dropped from `dataSource`, and the claim asks for an empty volume.
+    all.retain(|claim| is_bound(claim) && !claim["spec"]["dataSourceRef"].is_null());
+    let snapshots = tenant.site.objects.list("VolumeSnapshot", &tenant.namespace).await;
+    let taken = |s: &&Value| name(s).starts_with("source-") && is_ready_to_use(s);
+    let mut wrong = all.iter().chain(snapshots.iter().filter(taken));
+    match wrong.next() {
+        None => Ok(()),
+        Some(one) => Err(format!("{} has a source it must not have: {}", name(one), one["spec"])),
+    }
+}
+
+/// Finalizers that protect claims with a snapshot, taken away.
+pub(crate) async fn protection(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
+    let free = &json!({"metadata": {"finalizers": null}});
+    let steps = |n: usize| async move {
+        let name = format!("bare-{n}");
+        tenant.bound(&name, json!({})).await?;
+        tenant.ready(&name, &name).await?;
+        tenant.delete("PersistentVolumeClaim", &name).await;
+        tenant.change("PersistentVolumeClaim", &name, free.clone()).await;
+        Ok(())
+    };
+    tenant.each(count, steps).await
+}

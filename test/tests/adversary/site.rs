@@ -1,0 +1,147 @@
+//! The cluster: a node for users, a tainted node with the control plane's role, and the driver.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
+use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
+use hostloop_test::front::fields::{list, text};
+use hostloop_test::front::objects::{self, Objects, Place};
+use hostloop_test::leaks::{mounted, mountinfo};
+use hostloop_test::loops;
+use hostloop_test::machine::{self, text as path_text};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::processes::states;
+
+/// A class that binds at once. The shipped ones wait for a pod.
+pub(crate) const NOW: &str = "adversary-now";
+/// A class that waits for a pod.
+pub(crate) const LATER: &str = "hostloop-ext4";
+/// The driver's ports.
+const PORTS: [u16; 2] = [9808, 9809];
+/// The descriptors that a service gets from systemd, if it asks for none.
+const DESCRIPTORS: &str = "--nofile=1024:";
+/// The ClusterRole of a namespace's user for snapshots.
+pub(crate) const SNAPSHOTS: &str = "adversary-snapshots";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Site {
+    pub(crate) cluster: Cluster,
+    /// The administrator's.
+    pub(crate) objects: Objects,
+    /// The pool's directory, on each node.
+    pool_dir: TempDir,
+    /// A directory for kubeconfigs.
+    pub(crate) dir: TempDir,
+}
+
+impl Site {
+    pub(crate) async fn up() -> Site {
+        let cluster = Cluster::up(&Options::two_nodes().apart("adversary"));
+        let objects = Objects::connect(&cluster.kubeconfig()).await;
+        let pool_dir =
+            tempfile::Builder::new().prefix("hostloop-adversary-").tempdir_in("/var/tmp");
+        let pool_dir = pool_dir.expect("a directory can be made in /var/tmp");
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let site = Site { cluster, objects, pool_dir, dir };
+        for count in 1..=2 {
+            // The containers inherit it.
+            let process = site.cluster.process(&format!("containerd-{count}")).to_string();
+            machine::run("prlimit", &["--pid", &process, DESCRIPTORS]);
+        }
+        site.deploy().await;
+        site
+    }
+
+    /// The node for users' pods.
+    pub(crate) fn users_node(&self) -> String {
+        self.cluster.node(1)
+    }
+
+    /// The tainted node.
+    pub(crate) fn control_plane(&self) -> String {
+        self.cluster.node(2)
+    }
+
+    async fn deploy(&self) {
+        let role = "node-role.kubernetes.io/control-plane";
+        self.cluster.kubectl(&["label", "node", &self.control_plane(), &format!("{role}=")]);
+        let taint = format!("{role}=:NoSchedule");
+        self.cluster.kubectl(&["taint", "node", &self.control_plane(), &taint]);
+        let image = deployed::tested_image(self.dir.path().join("hostloop.tar"));
+        self.cluster.load(&image);
+        self.cluster.create_crds();
+        self.cluster.apply(&self.manifest());
+        self.objects.create(objects::class(NOW, DRIVER, json!({}))).await;
+        let rules = ["snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"];
+        let resources = ["volumesnapshots", "volumegroupsnapshots"];
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": SNAPSHOTS},
+            "rules": [{"apiGroups": rules, "resources": resources, "verbs": ["*"]}]});
+        self.cluster.apply(&role.to_string());
+        let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
+        let lease = Place::of("Lease", NAMESPACE, &lease);
+        wait_for("the driver on both nodes and its controller", PATIENCE, async || {
+            let pods = self.objects.list("Pod", NAMESPACE).await;
+            let ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+            let leads = self.objects.get(&lease).await.is_some();
+            let mut registered = true;
+            for node in [self.users_node(), self.control_plane()] {
+                let node = self.objects.get(&Place::of("CSINode", "", &node)).await;
+                let node = node.unwrap_or_default();
+                registered &= list(&node["spec"]["drivers"]).any(|d| d["name"] == DRIVER);
+            }
+            let done = pods.len() == 3 && pods.iter().all(ready) && leads && registered;
+            if done { Ok(()) } else { Err(states(&pods)) }
+        })
+        .await;
+    }
+
+    fn manifest(&self) -> String {
+        let [pool, kubelet] = [self.pool_dir.path(), self.cluster.kubelet_dir()].map(path_text);
+        let dirs = ["--pool-dir", pool, "--kubelet-dir", kubelet];
+        deployed::render(&[&["--overlay", "snapshot-controller"], &dirs[..]].concat())
+    }
+
+    /// The roots of both nodes' pools, as this machine sees them.
+    fn pools(&self) -> Vec<PathBuf> {
+        let nodes = self.cluster.all_nodes();
+        nodes.iter().map(|node| node.path(self.pool_dir.path())).collect()
+    }
+
+    /// What is there now: objects, files, devices and mounts.
+    pub(crate) fn stock(&self) -> Stock {
+        let pools = self.pools();
+        Stock::take(&self.cluster, &pools.iter().map(PathBuf::as_path).collect::<Vec<&Path>>())
+    }
+
+    /// The addresses of the driver's ports, of all its pods.
+    pub(crate) async fn addresses(&self) -> Vec<SocketAddr> {
+        let pods = self.objects.list("Pod", NAMESPACE).await;
+        let address = |pod: &Value| text(&pod["status"]["podIP"]).parse().expect("pods have IPs");
+        let ports = |pod: &Value| PORTS.map(|port| SocketAddr::new(address(pod), port));
+        pods.iter().flat_map(ports).collect()
+    }
+
+    /// The log of all pods of the driver.
+    pub(crate) fn log(&self) -> String {
+        let both = "-l=app.kubernetes.io/name in (hostloop, hostloop-controller)";
+        self.cluster.logs(NAMESPACE, both)
+    }
+
+    /// Removes the driver, which must leave nothing, and the cluster.
+    pub(crate) fn down(self) {
+        self.cluster.delete(&self.manifest());
+        let kubelet_dir = self.cluster.kubelet_dir().to_path_buf();
+        drop(self.cluster);
+        let devices = loops::beneath(self.pool_dir.path());
+        assert!(devices.is_empty(), "still attached: {devices:?}");
+        let mut left = mounted(&mountinfo("self"));
+        left.retain(|mount| mount.at.starts_with(&kubelet_dir));
+        assert!(left.is_empty(), "still mounted: {left:?}");
+    }
+}
