@@ -78,7 +78,12 @@ fn only_these_fields_are_kept() {
             "b",
             json!({
                 "spec": {
-                    "nodeName": "n", "containers": [{"name": "c", "env": [{"name": "e"}]}],
+                    "nodeName": "n", "nodeSelector": {"a": "b"}, "tolerations": [{"key": "k"}],
+                    "affinity": {"nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {"a": "b"},
+                        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}],
+                    }},
+                    "containers": [{"name": "c", "env": [{"name": "e"}]}],
                     "volumes": [
                         {"name": "one", "persistentVolumeClaim": {"claimName": "c", "readOnly": true}},
                         {"name": "two", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
@@ -87,7 +92,9 @@ fn only_these_fields_are_kept() {
                 },
                 "status": {"phase": "Running", "message": "m"},
             }),
-            "spec nodeName|spec volumes name|spec volumes persistentVolumeClaim claimName\
+            "spec nodeName|spec nodeSelector a|spec tolerations key\
+             |spec affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution a\
+             |spec volumes name|spec volumes persistentVolumeClaim claimName\
              |spec volumes ephemeral|status phase|OWNERS",
         ),
         (
@@ -101,7 +108,7 @@ fn only_these_fields_are_kept() {
                            "images": [{"names": ["i"]}]},
             }),
             "metadata labels team|metadata labels topology.x/zone|spec unschedulable\
-             |spec taints key|spec taints effect|status conditions type|status conditions status",
+             |spec taints key|spec taints value|spec taints effect|status conditions type|status conditions status",
         ),
         (
             "volumesnapshots",
