@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::program::Program;
 use super::rig::mountable;
@@ -117,7 +117,8 @@ async fn without_a_free_descriptor_it_waits_for_one() {
     create(&program, "before").await;
     let few = open_files(&program) as u64 + 4;
     let pid = Pid::from_raw(program.pid().try_into().unwrap());
-    let few = Rlimit { current: Some(few), maximum: Some(few) };
+    // Without CAP_SYS_RESOURCE, nobody raises the hard limit again.
+    let few = Rlimit { current: Some(few), maximum: getrlimit(Resource::Nofile).maximum };
     let former = prlimit(pid, Resource::Nofile, few).unwrap();
     let flood: Vec<_> = (0..50).map(|_| UnixStream::connect(program.socket()).unwrap()).collect();
     let mut more = Vec::new();

@@ -57,6 +57,8 @@ test("each missing right is a sentence, and the page goes on", async () => {
     await untilProblem(viewer.page, new RegExp(`you may not ${right.source}`));
   }
   await until("used in use", () => volumes(viewer.page), (rows) => /In use\s+By user\./.test(rows.get("used")?.[1] ?? ""));
+  // Without the right to list classes, a claim is known by its provisioner, which comes with a pod.
+  await create(pod("another", "seen-by-a-viewer"));
   await goesOn("seen-by-a-viewer", viewer.page);
   await viewer.page.getByText(/^and \d+ more$/).click();
   await viewer.page.getByText(/you may not list volumegroupsnapshots/).first().waitFor();
