@@ -65,10 +65,10 @@ fn flood(namespace: &str, node: &str) -> Vec<Value> {
         let selector = json!({"spec": {"source": {"selector": {"matchLabels": selector}}}});
         objects::with(plain, selector)
     };
-    let claims = (0..500).map(|i| claim(format!("a{i}"), annotated(i)));
-    let claims = claims.chain((0..60).map(|i| claim(format!("l{i}"), labelled(i))));
-    let others = (0..60).map(snapshot).chain((0..60).map(group));
-    let pods = (0..20).map(|i| pod(namespace, &format!("p{i}"), node, i));
+    let claims = (0..200).map(|i| claim(format!("a{i}"), annotated(i)));
+    let claims = claims.chain((0..30).map(|i| claim(format!("l{i}"), labelled(i))));
+    let others = (0..30).map(snapshot).chain((0..30).map(group));
+    let pods = (0..10).map(|i| pod(namespace, &format!("p{i}"), node, i));
     claims.chain(others).chain(pods).collect()
 }
 
