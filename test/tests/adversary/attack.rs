@@ -25,7 +25,8 @@ pub(crate) struct Attack {
 type Run = for<'a> fn(&'a Tenant<'a>, usize) -> BoxFuture<'a, Result<(), String>>;
 
 /// Caches have no field that nothing reads, and no object that is large without these.
-const CACHES: &str = "caches keep only what a controller reads, and no object that is still too large";
+const CACHES: &str =
+    "caches keep only what a controller reads, and no object that is still too large";
 /// Queues are fair.
 const QUEUES: &str = "queues serve namespaces in turn";
 
