@@ -4,7 +4,7 @@ pub(crate) mod attachment;
 pub mod boolean;
 pub(crate) mod capacity;
 pub mod duration;
-pub(crate) mod message;
+pub mod message;
 pub mod names;
 pub mod naming;
 pub(crate) mod node;

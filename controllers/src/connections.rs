@@ -47,16 +47,19 @@ impl Listener for UnixListener {
     }
 }
 
-/// Accepts the next connection for which there is a place. It waits out errors.
-pub async fn next<L: Listener>(listener: &L, places: &Places) -> (L::Stream, Place) {
+/// Accepts the next connection for which there is a slot. It waits out errors.
+pub async fn next<L: Listener>(
+    listener: &L,
+    slots: &ConnectionSlots,
+) -> (L::Stream, ConnectionSlot) {
     let mut is_failing = false;
     loop {
         match listener.accept().await {
-            // Without a place, the connection is closed.
+            // Without a slot, the connection is closed.
             Ok((stream, peer)) => {
                 is_failing = false;
-                if let Some(place) = places.admit(peer).await {
-                    return (stream, place);
+                if let Some(slot) = slots.admit(peer).await {
+                    return (stream, slot);
                 }
             }
             Err(error) if is_of_the_client(&error) => {}
@@ -66,7 +69,7 @@ pub async fn next<L: Listener>(listener: &L, places: &Places) -> (L::Stream, Pla
                 }
                 is_failing = true;
                 // Its descriptor may be the one that is missing.
-                places.displace_idle();
+                slots.displace_idle();
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -83,7 +86,7 @@ fn is_of_the_client(error: &io::Error) -> bool {
 
 /// The connections that a socket may have. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ConnectionSlots {
     free: Arc<Semaphore>,
     held: Arc<Mutex<Held>>,
 }
@@ -91,7 +94,7 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Held {
     /// By age: the oldest first.
-    places: BTreeMap<u64, Entry>,
+    slots: BTreeMap<u64, Entry>,
     next: u64,
 }
 
@@ -113,15 +116,15 @@ enum State {
     Kept,
 }
 
-impl Places {
-    /// Makes this many places.
-    pub fn new(most: usize) -> Places {
-        Places { free: Arc::new(Semaphore::new(most)), held: Arc::default() }
+impl ConnectionSlots {
+    /// Makes this many slots.
+    pub fn new(most: usize) -> ConnectionSlots {
+        ConnectionSlots { free: Arc::new(Semaphore::new(most)), held: Arc::default() }
     }
 
-    /// Gives a new connection a place, another one's if there is no free one. `None` if all others
+    /// Gives a new connection a slot, another one's if there is no free one. `None` if all others
     /// are kept.
-    pub async fn admit(&self, peer: Option<IpAddr>) -> Option<Place> {
+    pub async fn admit(&self, peer: Option<IpAddr>) -> Option<ConnectionSlot> {
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
@@ -136,24 +139,24 @@ impl Places {
         let mut held = self.held.lock();
         let id = held.next;
         held.next += 1;
-        held.places.insert(id, entry);
-        Some(Place { id, held: self.held.clone(), displaced, _permit: permit })
+        held.slots.insert(id, entry);
+        Some(ConnectionSlot { id, held: self.held.clone(), displaced, _permit: permit })
     }
 
     /// Closes the connection that a newcomer displaces. False if all are kept.
     fn displace(&self, newcomer: Option<IpAddr>) -> bool {
         let held = self.held.lock();
         // One that is displaced already is about to leave.
-        let rest = held.places.iter().filter(|(_, entry)| !entry.displaced.is_cancelled());
+        let rest = held.slots.iter().filter(|(_, entry)| !entry.displaced.is_cancelled());
         let rest: Vec<_> = rest.map(|(id, entry)| (*id, entry.peer, entry.state)).collect();
-        let chosen = displaced(&rest, newcomer).and_then(|id| held.places.get(&id));
+        let chosen = displaced(&rest, newcomer).and_then(|id| held.slots.get(&id));
         chosen.inspect(|entry| entry.displaced.cancel()).is_some()
     }
 
     /// Closes the oldest connection that has not sent a request.
     fn displace_idle(&self) {
         let held = self.held.lock();
-        let idle = held.places.values().filter(|entry| !entry.displaced.is_cancelled());
+        let idle = held.slots.values().filter(|entry| !entry.displaced.is_cancelled());
         if let Some(oldest) = idle.into_iter().find(|entry| entry.state == State::Waiting) {
             oldest.displaced.cancel();
         }
@@ -175,16 +178,16 @@ fn displaced(held: &[(u64, Option<IpAddr>, State)], newcomer: Option<IpAddr>) ->
     chosen.map(|(_, id)| id)
 }
 
-/// The place of a connection. Dropping it frees the place.
+/// The slot of a connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionSlot {
     id: u64,
     held: Arc<Mutex<Held>>,
     displaced: CancellationToken,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// The connection has sent its request.
     pub fn serve(&self) {
         self.set(State::Served);
@@ -197,24 +200,24 @@ impl Place {
 
     /// True if the connection does lasting work.
     pub fn is_kept(&self) -> bool {
-        self.held.lock().places.get(&self.id).is_some_and(|entry| entry.state == State::Kept)
+        self.held.lock().slots.get(&self.id).is_some_and(|entry| entry.state == State::Kept)
     }
 
-    /// Is cancelled when another connection takes the place.
+    /// Is cancelled when another connection takes the slot.
     pub fn displaced(&self) -> &CancellationToken {
         &self.displaced
     }
 
     fn set(&self, state: State) {
-        if let Some(entry) = self.held.lock().places.get_mut(&self.id) {
+        if let Some(entry) = self.held.lock().slots.get_mut(&self.id) {
             entry.state = state;
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.held.lock().places.remove(&self.id);
+        self.held.lock().slots.remove(&self.id);
     }
 }
 

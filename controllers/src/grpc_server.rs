@@ -15,7 +15,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
-use crate::connections::{Listener, Place, Places, next};
+use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, next};
 
 /// How long a new client may take until it speaks HTTP/2.
 const GREETING: Duration = Duration::from_secs(10);
@@ -44,28 +44,28 @@ pub fn connections<L: Listener>(
     listener: L,
     most: usize,
 ) -> impl Stream<Item = io::Result<Admitted<L::Stream>>> {
-    let places = Places::new(most);
-    stream::unfold((listener, places), |(listener, places)| async {
-        let (stream, place) = next(&listener, &places).await;
-        Some((Ok(Admitted::new(stream, place)), (listener, places)))
+    let slots = ConnectionSlots::new(most);
+    stream::unfold((listener, slots), |(listener, slots)| async {
+        let (stream, slot) = next(&listener, &slots).await;
+        Some((Ok(Admitted::new(stream, slot)), (listener, slots)))
     })
 }
 
-/// A connection with a place. Reading from it fails once another one takes the place, which can
+/// A connection with a slot. Reading from it fails once another one takes the slot, which can
 /// only happen before the client has greeted.
 pub struct Admitted<S> {
     stream: S,
-    place: Place,
+    slot: ConnectionSlot,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The end of the wait for the greeting, and the bytes of it that are still missing.
     greeting: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> Admitted<S> {
-    pub(crate) fn new(stream: S, place: Place) -> Self {
-        let displaced = Box::pin(place.displaced().clone().cancelled_owned());
+    pub(crate) fn new(stream: S, slot: ConnectionSlot) -> Self {
+        let displaced = Box::pin(slot.displaced().clone().cancelled_owned());
         let greeting = Some((Box::pin(sleep(GREETING)), PREFACE));
-        Admitted { stream, place, displaced, greeting }
+        Admitted { stream, slot, displaced, greeting }
     }
 
     /// Fails if the connection is to end before the greeting.
@@ -88,7 +88,7 @@ impl<S> Admitted<S> {
             *missing = missing.saturating_sub(bytes);
             if *missing == 0 {
                 self.greeting = None;
-                self.place.keep();
+                self.slot.keep();
             }
         }
     }

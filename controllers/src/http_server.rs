@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use crate::connections::{Listener, Place, Places, next};
+use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, next};
 
 /// Connections of an endpoint on the network, such as that for liveness.
 pub const PUBLIC_CONNECTIONS: usize = 32;
@@ -40,7 +40,7 @@ pub struct Limits {
 
 /// An extension of each request: the handler of a long answer says so.
 #[derive(Clone)]
-pub struct Lasting(Arc<Place>);
+pub struct Lasting(Arc<ConnectionSlot>);
 
 impl Lasting {
     /// The answer may take any time. No other connection displaces this one.
@@ -56,15 +56,15 @@ pub async fn serve<L: Listener>(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
-    let places = Places::new(limits.connections);
+    let slots = ConnectionSlots::new(limits.connections);
     let connections = TaskTracker::new();
     // Ends the connections with this function, too.
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();
     let accepting = async {
         loop {
-            let (stream, place) = next(&listener, &places).await;
-            let served = serve_one(stream, place, router.clone(), limits.answer);
+            let (stream, slot) = next(&listener, &slots).await;
+            let served = serve_one(stream, slot, router.clone(), limits.answer);
             let end = end.clone();
             connections.spawn(async move { end.run_until_cancelled(served).await });
         }
@@ -78,15 +78,15 @@ pub async fn serve<L: Listener>(
     let _ = tokio::time::timeout(GRACE, connections.wait()).await;
 }
 
-async fn serve_one<S>(stream: S, place: Place, router: Router, answer: Duration)
+async fn serve_one<S>(stream: S, slot: ConnectionSlot, router: Router, answer: Duration)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let place = Arc::new(place);
+    let slot = Arc::new(slot);
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        place.serve();
+        slot.serve();
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Lasting(place.clone()));
+        request.extensions_mut().insert(Lasting(slot.clone()));
         let router = router.clone();
         async move { Ok::<_, Infallible>(router.oneshot(request).await.unwrap_or_else(|e| match e {})) }
     });
@@ -99,14 +99,14 @@ where
         .serve_connection(TokioIo::new(stream), service);
     let overdue = async {
         tokio::time::sleep(HEAD + answer).await;
-        if place.is_kept() {
+        if slot.is_kept() {
             std::future::pending::<()>().await;
         }
     };
     tokio::select! {
         // A client that hangs up or sends nonsense ends its connection, and nothing else.
         _ended = served => {}
-        () = place.displaced().cancelled() => {}
+        () = slot.displaced().cancelled() => {}
         () = overdue => {}
     }
 }

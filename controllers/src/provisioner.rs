@@ -58,8 +58,7 @@ use source_protection::Protection;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Default number of workers of each queue, as upstream's.
 const WORKERS: usize = 100;
-/// Default number of workers of each queue on a node. More calls would wait in the driver, which
-/// does not know their namespaces.
+/// Default number of workers of each queue on a node. More calls would only wait in the driver.
 const WORKERS_ON_NODE: usize = 32;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);

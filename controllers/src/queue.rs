@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 mod turns;
 
-pub(crate) use turns::Turns;
+pub use turns::Turns;
 
 /// How many times the free workers a namespace may hold.
 const SHARE: usize = 3;

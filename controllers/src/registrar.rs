@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, async_trait};
 
-use crate::connections::Places;
+use crate::connections::ConnectionSlots;
 use crate::csi::Csi;
 use crate::csi::driver::check_name;
 use crate::grpc_server::{self, Admitted};
@@ -204,7 +204,7 @@ async fn accept(
     mut bound: Bound,
     connections: mpsc::Sender<AuthorityRewrite<Admitted<tokio::net::UnixStream>>>,
 ) -> Error {
-    let places = Places::new(CONNECTIONS);
+    let slots = ConnectionSlots::new(CONNECTIONS);
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -212,7 +212,7 @@ async fn accept(
             accepted = bound.accept() => match accepted {
                 // A client that can't be served now connects again.
                 Ok(stream) => {
-                    if let Some(place) = places.admit(None).await {
+                    if let Some(place) = slots.admit(None).await {
                         let stream = AuthorityRewrite::new(Admitted::new(stream, place));
                         let _ = connections.try_send(stream);
                     }

@@ -2,7 +2,6 @@
 
 pub(crate) mod capability;
 pub(crate) mod capacity_range;
-pub(crate) mod cut_off;
 pub mod error;
 pub mod identity;
 pub mod topology;

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hostloop_controllers::api::message::cut;
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use hostloop_proto::csi::volume_health::VolumeHealthEntry;
@@ -20,7 +21,6 @@ mod tests;
 
 pub use gather::View;
 
-use crate::csi::cut_off::cut_off;
 use crate::csi::error::Error;
 use crate::diagnose::{
     self,
@@ -85,7 +85,7 @@ pub fn backends(problems: &[Problem]) -> Vec<StorageBackendHealth> {
         |((status, reason), messages): ((Reverse<i32>, &str), Vec<String>)| StorageBackendHealth {
             status: status.0,
             reason: reason.to_owned(),
-            message: cut_off(messages.join("; "), MAX_MESSAGE),
+            message: cut(&messages.join("; "), MAX_MESSAGE),
             volume_capability: None,
         };
     merged.into_iter().take(MAX_CONDITIONS).map(entry).collect()
@@ -99,13 +99,12 @@ pub fn message(id: impl ToString, mut conditions: Vec<Condition>) -> csi::Volume
     let mut reasons = BTreeSet::new();
     conditions.retain(|condition| reasons.insert((condition.status as i32, condition.reason)));
     conditions.truncate(MAX_CONDITIONS);
-    let entry = |condition: Condition| VolumeHealthEntry {
+    let health_statuses = conditions.into_iter().map(|condition| VolumeHealthEntry {
         status: condition.status as i32,
         reason: condition.reason.to_owned(),
-        message: cut_off(condition.message, MAX_MESSAGE),
-    };
-    let health_statuses = conditions.into_iter().map(entry).collect();
-    csi::VolumeHealth { volume_id: id.to_string(), health_statuses }
+        message: cut(&condition.message, MAX_MESSAGE),
+    });
+    csi::VolumeHealth { volume_id: id.to_string(), health_statuses: health_statuses.collect() }
 }
 
 /// Maps a pool's facts to problems.

@@ -159,8 +159,7 @@ async fn work(
     show(settings.http, shown, &stop, &mut roles).await?;
     roles.start("refreshing read-only targets", refresh_read_only(node, stop.clone()));
     for slot in 0..pools.count() {
-        let tending = tend(pools.clone(), slot, stop.clone());
-        roles.start("looking after a pool", tending);
+        roles.start("looking after a pool", tend(pools.clone(), slot, stop.clone()));
     }
 
     if let Err(error) = follow_detached(&pools) {
@@ -170,14 +169,13 @@ async fn work(
     let events =
         events::start(&watch.events, Some(&settings.endpoint), process, &stop, &mut roles)?;
 
-    let csi_connections = descriptors::csi_connections();
     let (listener, name) = socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)
         .map_err(|error| Error::Start("watching the socket", error))?;
     let services = {
         let (server, stop) = (server.clone(), stop.clone());
         async move {
-            let connections = grpc_server::connections(listener, csi_connections);
+            let connections = grpc_server::connections(listener, descriptors::csi_connections());
             let served = server.serve(connections, stop.cancelled()).await;
             served.map_err(|error| error.to_string())
         }

@@ -1,4 +1,4 @@
-//! Messages in objects. A driver's answer, which is part of many, may be of any length.
+//! Lengths of messages. An answer of a driver or a tool, which is part of many, may have any length.
 
 /// The longest message of an event or an attachment in bytes, which is the API server's limit.
 pub(crate) const OF_EVENT: usize = 1024;
@@ -6,7 +6,7 @@ pub(crate) const OF_EVENT: usize = 1024;
 pub(crate) const OF_STATUS: usize = 4096;
 
 /// A message of at most this many bytes. A longer one ends with an ellipsis.
-pub(crate) fn cut(message: &str, longest: usize) -> String {
+pub fn cut(message: &str, longest: usize) -> String {
     if message.len() <= longest {
         return message.to_owned();
     }

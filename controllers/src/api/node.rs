@@ -13,10 +13,9 @@ pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// True if a node can have this name. Users can write any text into claims.
 pub(crate) fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     name.len() <= 253
-        && name.chars().all(fits)
+        && name.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'))
         && edge(name.chars().next())
         && edge(name.chars().next_back())
         && !name.contains("..")

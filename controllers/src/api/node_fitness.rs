@@ -38,16 +38,15 @@ pub(crate) enum UnfitNode {
 /// `allowedTopologies`, its administrator has chosen the nodes, and their taints do not count.
 pub(crate) fn unfit(node: &Node, class: &StorageClass) -> Option<UnfitNode> {
     let is_chosen = class.allowed_topologies.as_ref().is_some_and(|allowed| !allowed.is_empty());
-    let taint = || tainted(node).filter(|_| !is_chosen);
-    unfit_for_copy(node, class).or_else(taint)
+    unfit_for_copy(node, class).or_else(|| tainted(node).filter(|_| !is_chosen))
 }
 
 /// Why a node gets no copy of a volume or snapshot that it has. No other node can make the copy, so
 /// taints do not count.
 pub(crate) fn unfit_for_copy(node: &Node, class: &StorageClass) -> Option<UnfitNode> {
     let allowed = class.allowed_topologies.as_deref().unwrap_or_default();
-    let barred = || !topology::allows(allowed, node.labels());
-    of_itself(node).or_else(|| barred().then_some(UnfitNode::NotAllowed))
+    of_itself(node)
+        .or_else(|| (!topology::allows(allowed, node.labels())).then_some(UnfitNode::NotAllowed))
 }
 
 /// True if a change of a node is irrelevant for all claims, like a heartbeat.

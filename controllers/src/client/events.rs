@@ -5,7 +5,8 @@
 //! work that has to wait, are sent first and without a pause. Other normal events wait until none
 //! has been emitted for five seconds, at most two minutes. They are then sent at a fixed rate, so a
 //! storm of claims is not slowed by its own events. Namespaces take turns, and the one with the most
-//! events loses what does not fit. A repeated event only increases the count of the first. A message must never contain a secret.
+//! events loses what does not fit. A repeated event only increases the count of the first. A message
+//! must never contain a secret.
 
 use std::sync::Arc;
 

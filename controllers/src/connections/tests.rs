@@ -33,20 +33,20 @@ fn a_newcomer_displaces_who_has_most_and_asks_for_nothing() {
 
 #[tokio::test]
 async fn there_are_no_more_places_than_said() {
-    let places = Places::new(2);
-    let first = places.admit(peer(1)).await.unwrap();
-    let second = places.admit(peer(1)).await.unwrap();
+    let slots = ConnectionSlots::new(2);
+    let first = slots.admit(peer(1)).await.unwrap();
+    let second = slots.admit(peer(1)).await.unwrap();
     first.keep();
-    let mut third = Box::pin(places.admit(peer(2)));
+    let mut third = Box::pin(slots.admit(peer(2)));
     // The newcomer waits until the displaced one has left.
     assert!(timeout(PAUSE, &mut third).await.is_err());
     assert!(second.displaced().is_cancelled() && !first.displaced().is_cancelled());
     drop(second);
     let third = third.await.unwrap();
     third.keep();
-    assert!(places.admit(peer(3)).await.is_none(), "both are kept");
+    assert!(slots.admit(peer(3)).await.is_none(), "both are kept");
     drop(first);
-    assert!(places.admit(peer(3)).await.is_some());
+    assert!(slots.admit(peer(3)).await.is_some());
 }
 
 /// A listener that has no free descriptor, and counts how often it is asked.
@@ -64,11 +64,11 @@ impl Listener for Exhausted {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_descriptor_it_pauses_and_gives_one_back() {
-    let places = Places::new(4);
-    let waiting = places.admit(peer(1)).await.unwrap();
+    let slots = ConnectionSlots::new(4);
+    let waiting = slots.admit(peer(1)).await.unwrap();
     let listener = Exhausted::default();
     let begin = Instant::now();
-    assert!(timeout(10 * PAUSE, next(&listener, &places)).await.is_err());
+    assert!(timeout(10 * PAUSE, next(&listener, &slots)).await.is_err());
     assert_eq!(begin.elapsed(), 10 * PAUSE);
     assert!(listener.0.load(Ordering::Relaxed) <= 11, "{:?}", listener.0);
     assert!(waiting.displaced().is_cancelled());

@@ -76,9 +76,10 @@ impl FreedSignal {
         }
     }
 
-    /// Wakes those who wait for room, one after another: the namespaces take turns, each in the
-    /// order in which its keys began to wait. Runs until `stop`. Others may wait for more than was freed, so each gets its try. After a
-    /// try without success, it waits behind the others for the next announcement.
+    /// Wakes those who wait for room, one after another, until `stop`. Namespaces take turns, and the
+    /// keys of each are woken in the order in which they began to wait. The first may need more than
+    /// was freed, so each gets its try. After a try without success, a key waits behind the others
+    /// for the next announcement.
     pub(crate) async fn pace(self, stop: CancellationToken) {
         let paced = async {
             loop {

@@ -56,13 +56,13 @@ fn is_open(stream: &UnixStream) -> bool {
 async fn a_client_that_does_not_greet_is_cut_off() {
     for (sent, is_cut_off) in [(0, true), (PREFACE - 1, true), (PREFACE, false)] {
         let (mut client, server) = duplex(64);
-        let place = Places::new(1).admit(None).await.unwrap();
-        let mut admitted = Admitted::new(server, place);
+        let slot = ConnectionSlots::new(1).admit(None).await.unwrap();
+        let mut admitted = Admitted::new(server, slot);
         client.write_all(&[b'x'; PREFACE][..sent]).await.unwrap();
         let begin = Instant::now();
         let read = timeout(2 * GREETING, admitted.read_exact(&mut [0; PREFACE + 1])).await;
         assert_eq!(read.is_ok(), is_cut_off, "{sent} bytes");
         assert_eq!(begin.elapsed() == GREETING, is_cut_off, "{sent} bytes");
-        assert_eq!(admitted.place.is_kept(), !is_cut_off, "{sent} bytes");
+        assert_eq!(admitted.slot.is_kept(), !is_cut_off, "{sent} bytes");
     }
 }

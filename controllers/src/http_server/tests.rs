@@ -26,8 +26,8 @@ fn router() -> Router {
 /// The client's end of a served connection.
 async fn connection() -> DuplexStream {
     let (client, server) = duplex(1024);
-    let place = Places::new(1).admit(None).await.unwrap();
-    tokio::spawn(serve_one(server, place, router(), ANSWER));
+    let slot = ConnectionSlots::new(1).admit(None).await.unwrap();
+    tokio::spawn(serve_one(server, slot, router(), ANSWER));
     client
 }
 

@@ -193,8 +193,8 @@ impl Placement {
     /// Why a node can't take a copy of a volume or snapshot that it has.
     pub(super) fn unfit_for_copy(&self, node: &str, class: &StorageClass) -> Option<Unfit> {
         let node = self.context.caches.nodes().get(node)?;
-        let unfit = || node_fitness::unfit_for_copy(&node, class).map(Unfit::from);
-        self.lacks_driver(&node).or_else(unfit)
+        self.lacks_driver(&node)
+            .or_else(|| node_fitness::unfit_for_copy(&node, class).map(Unfit::from))
     }
 
     fn lacks_driver(&self, node: &Node) -> Option<Unfit> {

@@ -173,10 +173,7 @@ fn create(
     let settings = rules.settings;
     if let (Some(unfit), Some(node)) = (&inputs.unfit, rules.scope.node()) {
         let (node, unfit) = (node.to_owned(), unfit.clone());
-        let advice = match pvc::is_delayed(&draft.class) {
-            true => AWAIT_POD,
-            false => AWAIT_LEADER,
-        };
+        let advice = if pvc::is_delayed(&draft.class) { AWAIT_POD } else { AWAIT_LEADER };
         return Err(Error::Unfit { node, unfit, advice });
     }
     let target = Target {

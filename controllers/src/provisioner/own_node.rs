@@ -1,10 +1,10 @@
 //! Checks that a claim without a source may have its volume on this node.
 //!
 //! A user who may write a claim may also write the annotation of its selected node, and no other
-//! process is sure to see that before this one. So the node itself holds the claim to the fitness that the
-//! leader asks of nodes for claims with immediate binding. With late binding, a pod counts more: the
-//! scheduler selects the node for a pod that is still pending, and may do so against a taint that
-//! the pod tolerates.
+//! process is sure to see that before this one. So this process asks of its node what the leader asks
+//! of nodes for claims with immediate binding. With late binding, a pod counts more: the scheduler
+//! selects the node for a pod that is still pending, and may do so against a taint that the pod
+//! tolerates.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -68,8 +68,7 @@ impl OwnNode {
         name: &str,
         kube: &Kube,
     ) -> Result<Option<UnfitNode>, ApiError> {
-        let is_fit = |node: &Arc<Node>| node_fitness::unfit(node, &draft.class).is_none();
-        if self.recent().as_ref().is_some_and(is_fit) {
+        if self.recent().is_some_and(|node| node_fitness::unfit(&node, &draft.class).is_none()) {
             return Ok(None);
         }
         let Some(node) = kube.get::<Node>("", name).await?.map(Arc::new) else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Items that wait, by namespace. Each turn takes the first item of the next namespace. So an item
 /// waits for the earlier ones of its own namespace, and for at most as many of each other one.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub struct Turns<T> {
     /// The namespaces with items, the next one first.
     order: VecDeque<Arc<str>>,
     /// The items of these namespaces, by number.
@@ -23,7 +23,7 @@ impl<T> Default for Turns<T> {
 impl<T> Turns<T> {
     /// Adds an item. Its number must be unique within its namespace, which takes its items in the
     /// order of their numbers.
-    pub(crate) fn add(&mut self, namespace: &str, number: u64, item: T) {
+    pub fn add(&mut self, namespace: &str, number: u64, item: T) {
         self.len += 1;
         if let Some(items) = self.items.get_mut(namespace) {
             items.insert(number, item);
@@ -36,7 +36,7 @@ impl<T> Turns<T> {
 
     /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace
     /// and the item's number. The others keep their turns.
-    pub(crate) fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
+    pub fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
         let is_next = |namespace: &Arc<str>| {
             let first = self.items[namespace].first_key_value();
             first.is_some_and(|(number, _)| may(namespace, *number))
@@ -55,7 +55,7 @@ impl<T> Turns<T> {
     }
 
     /// Removes an item out of turn.
-    pub(crate) fn remove(&mut self, namespace: &str, number: u64) -> Option<T> {
+    pub fn remove(&mut self, namespace: &str, number: u64) -> Option<T> {
         let items = self.items.get_mut(namespace)?;
         let item = items.remove(&number)?;
         self.len -= 1;
@@ -83,11 +83,13 @@ impl<T> Turns<T> {
         items.into_values().collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of items.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// True without any item.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }

@@ -13,10 +13,10 @@
 
 use std::error::Error as StdError;
 
+use hostloop_controllers::api::message::cut;
 use hostloop_proto::status_details::no_room;
 use tonic::{Code, Status};
 
-use crate::csi::cut_off::cut_off;
 use crate::csi::error::Error;
 use crate::csi::validate::Invalid;
 use crate::{kernel, storage};
@@ -103,7 +103,7 @@ fn message(error: &dyn StdError) -> String {
         }
         cause = error.source();
     }
-    cut_off(message, MAX_MESSAGE)
+    cut(&message, MAX_MESSAGE)
 }
 
 #[cfg(test)]

@@ -169,8 +169,8 @@ impl Lanes {
             Work::Question(_) if lane.0.is_empty() => POOLLESS,
             Work::Question(_) => 1,
         };
-        let made = || Permits::new(threads, work.calls());
-        lanes.entry((lane.clone(), work)).or_insert_with(made).clone()
+        let entry = lanes.entry((lane.clone(), work));
+        entry.or_insert_with(|| Permits::new(threads, work.calls())).clone()
     }
 
     /// Waits for a thread for a question. UNAVAILABLE if earlier questions hold it for too long.

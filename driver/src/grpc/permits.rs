@@ -1,12 +1,10 @@
-//! Permits for one kind of work, which callers get in turns.
-//!
-//! Each caller has a queue of its own. A permit that is free again goes to the caller with the
-//! oldest last turn, so one with many requests does not make another one wait for all of them.
+//! Permits for one kind of work, which callers get in turns: one with many requests does not make
+//! another one wait for all of them.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use hostloop_controllers::queue::Turns;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -22,8 +20,10 @@ pub struct Permits {
 #[derive(Debug)]
 struct State {
     free: usize,
-    /// The callers that wait, in the order of their turns.
-    callers: VecDeque<(String, VecDeque<oneshot::Sender<Permit>>)>,
+    /// The requests that wait.
+    waiting: Turns<oneshot::Sender<Permit>>,
+    /// The number of the next request.
+    next: u64,
 }
 
 /// A permit. Dropping it gives it to the next one in turn.
@@ -33,21 +33,23 @@ pub struct Permit(Arc<Permits>);
 impl Permits {
     /// `calls` says what kind of calls need the permits.
     pub fn new(total: usize, calls: &'static str) -> Arc<Permits> {
-        let state = Mutex::new(State { free: total, callers: VecDeque::new() });
+        let state = Mutex::new(State { free: total, waiting: Turns::default(), next: 0 });
         Arc::new(Permits { total, calls, state })
     }
 
     /// Waits for a permit. A caller that stops to wait loses its place.
     pub async fn acquire(self: &Arc<Self>, caller: &str) -> Option<Permit> {
-        let granted = {
+        let (_place, granted) = {
             let mut state = self.state.lock();
             if state.free > 0 {
                 state.free -= 1;
                 return Some(Permit(self.clone()));
             }
             let (grant, granted) = oneshot::channel();
-            state.enqueue(caller, grant);
-            granted
+            let number = state.next;
+            state.next += 1;
+            state.waiting.add(caller, number, grant);
+            (Waiting { permits: self, caller, number }, granted)
         };
         granted.await.ok()
     }
@@ -59,40 +61,27 @@ impl Permits {
 
     /// The number of requests that wait for a permit.
     pub fn waiting(&self) -> usize {
-        let state = self.state.lock();
-        let waiting = state.callers.iter().flat_map(|(_, queue)| queue);
-        waiting.filter(|grant| !grant.is_closed()).count()
+        self.state.lock().waiting.len()
     }
 }
 
 impl fmt::Display for Permits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let others = self.waiting().saturating_sub(1);
-        write!(f, "{} {} in its pool, as do {others} others", self.in_use(), self.calls)
+        let (running, waiting) = (self.in_use(), self.waiting());
+        write!(f, "the {} in its pool ({running} run, {waiting} wait)", self.calls)
     }
 }
 
-impl State {
-    fn enqueue(&mut self, caller: &str, grant: oneshot::Sender<Permit>) {
-        match self.callers.iter_mut().find(|(name, _)| name == caller) {
-            Some((_, queue)) => queue.push_back(grant),
-            None => self.callers.push_back((caller.to_owned(), VecDeque::from([grant]))),
-        }
-    }
+/// A request that waits. Dropping it gives up its place.
+struct Waiting<'a> {
+    permits: &'a Permits,
+    caller: &'a str,
+    number: u64,
+}
 
-    /// The next request in turn that still waits. Its caller's next turn comes after all others.
-    fn next(&mut self) -> Option<oneshot::Sender<Permit>> {
-        while let Some((caller, mut queue)) = self.callers.pop_front() {
-            queue.retain(|grant| !grant.is_closed());
-            let grant = queue.pop_front();
-            if !queue.is_empty() {
-                self.callers.push_back((caller, queue));
-            }
-            if grant.is_some() {
-                return grant;
-            }
-        }
-        None
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.permits.state.lock().waiting.remove(self.caller, self.number);
     }
 }
 
@@ -100,7 +89,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let next = {
             let mut state = self.0.state.lock();
-            let next = state.next();
+            let next = state.waiting.next();
             if next.is_none() {
                 state.free += 1;
             }

@@ -51,13 +51,11 @@ async fn print(args: &EventsArgs) -> Result<(), Error> {
         terminal::print_json(&stream.header, true)?;
     }
     while let Some(line) = stream.next_line().await.map_err(read::Error::Broken)? {
-        match args.json {
+        if args.json {
             // Empty lines too: they show that the process is alive.
-            true => terminal::print(&[terminal::json(&line)])?,
-            false => match read::said(&line)? {
-                Said::Event { json, .. } => terminal::print(&[sentence(&json)])?,
-                Said::Nothing => {}
-            },
+            terminal::print(&[terminal::json(&line)])?;
+        } else if let Said::Event { json, .. } = read::said(&line)? {
+            terminal::print(&[sentence(&json)])?;
         }
     }
     Ok(())

@@ -222,8 +222,8 @@ mod tests {
             problems: vec![problem(Severity::Warning, "a")],
             repaired: vec![problem(Severity::Error, "b")],
         };
-        let plain = |line: &String| terminal::plain(line);
-        let text: Vec<_> = lines(&outcome, true).iter().map(plain).collect();
+        let lines_of_all = lines(&outcome, true);
+        let text: Vec<_> = lines_of_all.iter().map(|line| terminal::plain(line)).collect();
         assert_eq!(
             text,
             [

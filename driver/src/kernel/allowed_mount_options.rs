@@ -155,10 +155,10 @@ pub(crate) fn refused_mount_options(fs: FsType, flags: &[String]) -> Vec<Refused
                 let open = given.strip_prefix('"');
                 quoted = open.filter(|rest| !rest.ends_with('"')).map(|_| *label);
                 let text = open.map_or(given, |rest| rest.strip_suffix('"').unwrap_or(rest));
-                match is_label(text) {
-                    true => continue,
-                    false => Why::Value("has a value that is not an SELinux label".to_owned()),
+                if is_label(text) {
+                    continue;
                 }
+                Why::Value("has a value that is not an SELinux label".to_owned())
             }
             _ => match listed(fs, name, given) {
                 Ok(()) => continue,
@@ -182,11 +182,11 @@ fn listed(fs: FsType, name: &str, given: Option<&str>) -> Result<(), Why> {
             return Ok(());
         }
         let rows = rows(fs, name);
-        return match rows.iter().any(|value| matches!(value, Value::None)) {
-            true => Ok(()),
-            false if rows.is_empty() => Err(Why::Unlisted),
-            false => Err(Why::Value("has no value".to_owned())),
-        };
+        if rows.is_empty() {
+            return Err(Why::Unlisted);
+        }
+        let needs_none = rows.iter().any(|value| matches!(value, Value::None));
+        return needs_none.then_some(()).ok_or_else(|| Why::Value("has no value".to_owned()));
     };
     if is_for_others(&format!("{name}=")) {
         return Ok(());
@@ -210,8 +210,7 @@ fn rows(fs: FsType, name: &str) -> Vec<&'static Value> {
 
 /// True for the start of a label: user, role, type, and a range up to its first comma.
 fn is_label(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
-    !text.is_empty() && text.chars().all(plain)
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c))
 }
 
 /// True for categories after a comma in a label's range, such as `c2`, `c2.c5` or `c2-s3:c4`.

@@ -71,10 +71,10 @@ impl Value {
             Pairs(known) => given.split(',').try_for_each(|pair| in_pairs(known, pair)),
             Number => is(is_number(given), "is not a number of 32 bits"),
             Subvolume => {
-                let plain = |c: char| c.is_ascii_alphanumeric() || "/@._-".contains(c);
+                let plain = given.chars().all(|c| c.is_ascii_alphanumeric() || "/@._-".contains(c));
                 let inside = !given.split('/').any(|part| part == "..");
                 is(
-                    !given.is_empty() && inside && given.chars().all(plain),
+                    !given.is_empty() && inside && plain,
                     "is not a path of letters, digits, '@', '.', '_' and '-' without \"..\"",
                 )
             }
@@ -84,8 +84,7 @@ impl Value {
 
 fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
     let (key, given) = pair.split_once('=').map_or((pair, None), |(k, v)| (k, Some(v)));
-    let named = |(keys, _): &&(&str, Value)| one_of(keys, key).is_ok();
-    let Some((_, value)) = known.iter().find(named) else {
+    let Some((_, value)) = known.iter().find(|(keys, _)| one_of(keys, key).is_ok()) else {
         let keys: Vec<_> = known.iter().map(|(keys, _)| *keys).collect();
         let why = one_of(&keys.join(" "), key);
         return why.map_err(|why| format!("has the key {key:?}, which is {why}"));

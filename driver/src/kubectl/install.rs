@@ -200,9 +200,10 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     let is_dry = args.dry_run.is_some();
     for line in report::lines(&plan, &survey) {
         // Standard output has the objects of a dry run alone.
-        match is_dry {
-            true => terminal::warn(&line),
-            false => terminal::print(&[line])?,
+        if is_dry {
+            terminal::warn(&line);
+        } else {
+            terminal::print(&[line])?;
         }
     }
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;

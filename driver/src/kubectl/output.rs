@@ -32,10 +32,11 @@ pub(super) fn document(
         }
         Some(Format::Yaml) => {
             let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
-            match text.split('\n').all(|line| matches!(escaped(line), Cow::Borrowed(_))) {
-                true => Ok(Some(text.trim_end().to_owned())),
+            if text.split('\n').all(|line| matches!(escaped(line), Cow::Borrowed(_))) {
+                Ok(Some(text.trim_end().to_owned()))
+            } else {
                 // JSON is YAML too, and has escapes for everything.
-                false => document(Some(Format::Json), value),
+                document(Some(Format::Json), value)
             }
         }
         Some(Format::Wide) | None => Ok(None),

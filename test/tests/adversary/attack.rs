@@ -24,8 +24,9 @@ pub(crate) struct Attack {
 /// Attacks with this many objects or connections. Returns what is wrong.
 type Run = for<'a> fn(&'a Tenant<'a>, usize) -> BoxFuture<'a, Result<(), String>>;
 
-/// Caches have no field that nothing reads.
-const CACHES: &str = "caches keep only what a controller reads, and of each object a limited part";
+/// Caches have no field that nothing reads, and no object that is large without these.
+const CACHES: &str =
+    "caches keep only what a controller reads, and no object that is still too large";
 /// Queues are fair.
 const QUEUES: &str = "queues serve namespaces in turn";
 
@@ -235,7 +236,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     attack!(
         "requests",
         "requests for the metrics, again and again",
-        "a connection has one request, and simultaneous probes share one answer",
+        "a connection has one request, and each server has a limited number of connections",
         [200, 2000],
         ports::requests
     ),

@@ -57,7 +57,7 @@ pub(crate) async fn requests(tenant: &Tenant<'_>, count: usize) -> Result<(), St
     }
 }
 
-/// Opens connections to all addresses in turn. Those that are refused are none.
+/// Opens connections to all addresses in turn, and leaves out those that are refused.
 async fn connect(addresses: &[SocketAddr], count: usize) -> Result<Vec<TcpStream>, String> {
     let one = |n: usize| timeout(PROBE, TcpStream::connect(addresses[n % addresses.len()]));
     let mut opened = Vec::new();

@@ -195,9 +195,10 @@ impl Trimmer {
     /// Begins a value.
     fn begin<'p>(&mut self, rest: &'p [u8], out: &mut Vec<u8>) -> &'p [u8] {
         let node = self.node();
-        let of_object = |frame: &Frame| matches!(frame.node, Node::Object) && !frame.is_list;
-        let is_metadata = self.stack.last().is_some_and(of_object) && self.key == b"metadata";
-        let names = self.stack.last().is_some_and(|frame| frame.is_metadata);
+        let above = self.stack.last();
+        let of_object = above.is_some_and(|it| matches!(it.node, Node::Object) && !it.is_list);
+        let is_metadata = of_object && self.key == b"metadata";
+        let names = above.is_some_and(|frame| frame.is_metadata);
         self.separate(node, out);
         let [first @ (b'{' | b'['), after @ ..] = rest else {
             let is_kept = !matches!(node, Node::Dropped);

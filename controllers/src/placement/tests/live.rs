@@ -93,22 +93,3 @@ async fn existing_objects_are_labelled_when_their_node_is_known() {
     assert_eq!(rig.labels("contents/c"), json!({MANAGED_BY: "n2"}));
     assert_eq!(rig.labels("persistentvolumes/w"), json!({NODE_LABEL: "n2"}));
 }
-
-/// Many claims of a namespace wait for room. Another namespace's claim is tried as soon as alone.
-#[tokio::test(start_paused = true)]
-async fn claims_are_woken_in_turn_with_other_namespaces() {
-    let mut rig = Rig::with_room(&[("n1", 5)]);
-    rig.begin();
-    let large = json!({"metadata": {"namespace": "many"},
-        "spec": {"resources": {"requests": {"storage": "1000"}}}});
-    for number in 0..2000 {
-        rig.claim(&format!("a{number}"), "now", large.clone());
-    }
-    rig.claim("b", "now", json!({"metadata": {"namespace": "one"}}));
-    rig.expect("b", None).await;
-    // All of them are woken, which takes long.
-    rig.room("n1", "now", 6);
-    rig.expect("b", None).await;
-    rig.room("n1", "now", 50);
-    rig.expect("b", Some("n1")).await;
-}

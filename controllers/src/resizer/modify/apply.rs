@@ -85,7 +85,7 @@ impl Resizer {
     }
 
     /// After a restart, it is unknown whether a modification in progress is still running.
-    pub(in super::super) async fn recall_uncertain(&self) {
+    pub(in crate::resizer) async fn recall_uncertain(&self) {
         for (number, claim) in self.claims.each().enumerate() {
             if is_in_progress(&claim) {
                 self.remember(&key_of(&claim), |memory| memory.uncertain = true);

@@ -61,9 +61,10 @@ pub(super) async fn listed(
         let snapshot = all.snapshots.get_in(&namespace, &snapshot);
         let member_content = all.contents.get(&member_content);
         let is_made = snapshot.is_some() && member_content.is_some();
-        let volumes = match is_made {
-            true => Vec::new(),
-            false => all.caches.volumes_of(&content.spec.driver, volume_handle),
+        let volumes = if is_made {
+            Vec::new()
+        } else {
+            all.caches.volumes_of(&content.spec.driver, volume_handle)
         };
         let volume = match &volumes[..] {
             [volume] => Some(volume.clone()),

@@ -29,8 +29,6 @@ pub(super) fn of(content: &VolumeGroupSnapshotContent, handle: &str) -> Option<&
     if !sources.iter().any(|source| source == handle) {
         return None;
     }
-    Some(match blocks.iter().any(|block| block == handle) {
-        true => pvc::BLOCK,
-        false => pvc::FILESYSTEM,
-    })
+    let is_block = blocks.iter().any(|block| block == handle);
+    Some(if is_block { pvc::BLOCK } else { pvc::FILESYSTEM })
 }

@@ -155,6 +155,39 @@ fn copies_are_at_least_as_large_and_like_their_source() {
 }
 
 #[test]
+fn names_of_claims_and_snapshots_change_no_answer() {
+    let bench = Bench::new();
+    let name = "csi.storage.k8s.io/pvc/namespace=a csi.storage.k8s.io/pvc/name=data";
+    // The flag that adds them may have been set, changed or removed since the first call.
+    for (id, first, then) in [("v", "", name), ("w", name, "")] {
+        let create = |parameters| bench.try_create(Bench::request_with(id, parameters)).unwrap();
+        let volume = create(first);
+        assert!(volume.volume_context.is_empty());
+        assert_eq!(create(then), volume);
+        let snapshot = |parameters| {
+            let request = csi::CreateSnapshotRequest {
+                source_volume_id: volume.volume_id.clone(),
+                name: id.to_owned(),
+                parameters: pairs(parameters),
+                ..Default::default()
+            };
+            bench.controller.create_snapshot(request).unwrap()
+        };
+        assert_eq!(snapshot(first), snapshot(then));
+        let group = |parameters| {
+            let request = csi::CreateVolumeGroupSnapshotRequest {
+                name: id.to_owned(),
+                source_volume_ids: vec![volume.volume_id.clone()],
+                parameters: pairs(parameters),
+                ..Default::default()
+            };
+            bench.controller.create_volume_group_snapshot(request).unwrap()
+        };
+        assert_eq!(group(first), group(then));
+    }
+}
+
+#[test]
 fn a_volume_is_deleted_only_if_it_is_not_in_use() {
     let bench = Bench::new();
     let id = bench.create("pvc-1");

@@ -123,13 +123,14 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
-    let escaped = text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        match is_harmful(c) {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmful(c) {
+            escaped.extend(c.escape_default());
+        } else {
+            escaped.push(c);
         }
-        out
-    });
+    }
     Cow::Owned(escaped)
 }
 

@@ -1,8 +1,9 @@
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use rstest::rstest;
 
+use super::copy::{COPY_STEP, copy_step};
 use super::*;
 
 fn dir() -> (tempfile::TempDir, File) {

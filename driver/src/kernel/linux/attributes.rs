@@ -31,8 +31,7 @@ pub(super) fn check() -> Result<()> {
 /// An attribute that the driver may write; `None` on a machine without block devices.
 fn tunable() -> Option<PathBuf> {
     let devices = std::fs::read_dir(Path::new(SYS).join("block")).ok()?.flatten();
-    let attribute = |device: std::fs::DirEntry| device.path().join("queue/read_ahead_kb");
-    devices.map(attribute).find(|path| path.exists())
+    devices.map(|device| device.path().join("queue/read_ahead_kb")).find(|path| path.exists())
 }
 
 /// True for the error of an attribute that this container may not write.

@@ -55,13 +55,13 @@ impl Machine {
         let block = self.sys.join("class/block").join(holder);
         let (mapped, uuid) = (read(&block.join("dm/name")), read(&block.join("dm/uuid")));
         if mapped.is_empty() {
-            return match holder.starts_with("md") {
-                true => format!(
+            if holder.starts_with("md") {
+                return format!(
                     "it is part of the RAID array /dev/{holder} (give the pool /dev/{holder}, or \
                      end the array: mdadm --stop /dev/{holder})"
-                ),
-                false => format!("the device {holder} is above it"),
-            };
+                );
+            }
+            return format!("/dev/{holder} is above it (give the pool /dev/{holder})");
         }
         let path = format!("/dev/mapper/{mapped}");
         match uuid.split('-').next() {

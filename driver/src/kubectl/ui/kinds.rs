@@ -272,9 +272,10 @@ fn has_inline(object: &Value, names: &Names) -> bool {
 fn claims(object: &Value) -> Vec<Option<Name>> {
     let (namespace, pod) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
     let claims = volumes(object).map(|volume| {
-        let name = match volume["ephemeral"].is_object() {
-            true => format!("{pod}-{}", text(volume, "/name")),
-            false => text(volume, "/persistentVolumeClaim/claimName").to_owned(),
+        let name = if volume["ephemeral"].is_object() {
+            format!("{pod}-{}", text(volume, "/name"))
+        } else {
+            text(volume, "/persistentVolumeClaim/claimName").to_owned()
         };
         named("PersistentVolumeClaim", namespace, &name)
     });

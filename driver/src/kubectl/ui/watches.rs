@@ -205,7 +205,7 @@ mod tests {
         let mut watch = Watch::new(
             &cluster_of(&FakeApi::default()),
             // Every node concerns hostloop.
-            *super::super::kinds::KINDS.iter().find(|kind| kind.kind == "Node").unwrap(),
+            *crate::kubectl::ui::kinds::KINDS.iter().find(|kind| kind.kind == "Node").unwrap(),
             out.clone(),
         );
         let mut listed = BTreeSet::new();

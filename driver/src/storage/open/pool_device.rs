@@ -209,10 +209,10 @@ impl Mounting<'_> {
     /// A sentence about what else has the device in use; empty if nothing is known.
     fn in_use(&self) -> String {
         let holders = self.kernel.holders(&self.device.path);
-        match holders.is_empty() {
-            true => String::new(),
-            false => format!(". It is in use: {}", holders.join("; ")),
+        if holders.is_empty() {
+            return String::new();
         }
+        format!(". It is in use: {}", holders.join("; "))
     }
 
     /// Makes the filesystem and mounts it. Writes the UUID to disk before mkfs begins. `again` is

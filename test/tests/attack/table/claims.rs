@@ -3,23 +3,35 @@
 use super::Outcome::{No, Nothing, Yes};
 use super::*;
 
+const C: &str = "persistentvolumeclaims";
+const ELSEWHERE: &str = "the claim is not one of node";
+const DRIVER: &str = "the claim is not of driver hostloop.csi.dev";
+const REMOVED: &str = "and remove none";
+const ANNOTATION: &str = "this annotation of a claim";
+const LABEL: &str = "no label of a claim but its own name's";
+const CLASS: &str = "an attributes class that a claim";
+const MESSAGE: &str = "up to 4096 characters into the conditions of a claim";
+const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const EXPANDED: &str = "volume.kubernetes.io/node-expansion-not-required";
+const OTHERS: Others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
+
+fn never(why: &'static str) -> [Outcome; 4] {
+    OTHERS.never(why)
+}
+
+/// Requests about claims and their status.
 pub(super) fn claims() -> Vec<Attack> {
-    const C: &str = "persistentvolumeclaims";
-    const ELSEWHERE: &str = "the claim is not one of node";
-    const DRIVER: &str = "the claim is not of driver hostloop.csi.dev";
-    const REMOVED: &str = "and remove none";
-    const ANNOTATION: &str = "this annotation of a claim";
-    const LABEL: &str = "no label of a claim but its own name's";
-    const CLASS: &str = "an attributes class that a claim";
-    const MESSAGE: &str = "up to 4096 characters into the conditions of a claim";
-    const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
-    const PROTECTION: &str = "kubernetes.io/pvc-protection";
-    const SELECTED: &str = "volume.kubernetes.io/selected-node";
-    const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-    const EXPANDED: &str = "volume.kubernetes.io/node-expansion-not-required";
-    let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
-    let own = others.own();
-    let never = |why| others.never(why);
+    let mut attacks = of_claims();
+    attacks.extend(of_statuses());
+    attacks.extend(only_changed(C, FORBIDDEN));
+    attacks
+}
+
+fn of_claims() -> Vec<Attack> {
+    let own = OTHERS.own();
     let patch = rows("patch", C);
     let cloned = finalizers(&[KEEP, PROTECTION, CLONE]);
     let added = finalizers(&[KEEP, PROTECTION, "x.example/y"]);
@@ -27,7 +39,7 @@ pub(super) fn claims() -> Vec<Attack> {
     let other_node = annotation(SELECTED, json!("$OTHER"));
     let given = annotation(PROVISIONER, json!("x"));
     let taken = annotation(PROVISIONER, json!("hostloop.csi.dev"));
-    let mut attacks = vec![
+    vec![
         patch("keep it while it is cloned", cloned, own),
         patch("add another finalizer", added, never(REMOVED)),
         patch("remove a finalizer", finalizers(&[PROTECTION]), never(REMOVED)),
@@ -55,7 +67,11 @@ pub(super) fn claims() -> Vec<Attack> {
             spec(json!({"volumeName": "x"})),
             never("what a claim asks for"),
         ),
-    ];
+    ]
+}
+
+fn of_statuses() -> Vec<Attack> {
+    let own = OTHERS.own();
     let patch = rows("patch", "persistentvolumeclaims/status");
     let resizing = json!({"conditions": [{"type": "Resizing", "status": "True"}]});
     let expanded = annotation(EXPANDED, json!("true"));
@@ -68,7 +84,7 @@ pub(super) fn claims() -> Vec<Attack> {
     let class = json!({"currentVolumeAttributesClassName": "x"});
     let target = json!({"modifyVolumeStatus": {"status": "InProgress",
         "targetVolumeAttributesClassName": "x"}});
-    attacks.extend([
+    vec![
         patch("say how far its expansion is", status(resizing), own),
         patch("say in 4 kB how far it is", condition("x".repeat(4096)), own),
         patch("say in 200 kB how far it is", condition(long()), never(MESSAGE)),
@@ -91,7 +107,5 @@ pub(super) fn claims() -> Vec<Attack> {
         ),
         patch("set an owner", owner(), never("who owns a claim")),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
-    ]);
-    attacks.extend(only_changed(C, FORBIDDEN));
-    attacks
+    ]
 }
