@@ -248,5 +248,9 @@ pub(crate) const CLAIM_ANNOTATIONS: KeptFields = KeptFields {
     blank: "",
 };
 
+/// The metadata of an object of any kind that is too large to be kept.
+pub(crate) const METADATA: KeptFields =
+    KeptFields { plural: "", members: &[metadata!()], max: OF_CLUSTER, blank: "" };
+
 #[cfg(test)]
 mod tests;
