@@ -34,7 +34,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 
     fn key(namespace: String, name: String) -> Key;
     fn content_key(content: ObjectKey) -> Key;
-    /// The key of a content whose snapshot, with this UID, was seen and is gone.
+    /// The key of a content, for when its snapshot with this UID was seen and is gone.
     fn orphan_key(content: ObjectKey, uid: String) -> Key;
     fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 

@@ -1,7 +1,7 @@
-//! Deletes contents whose snapshot is gone although it had finalizers: its user removed them.
+//! Deletes contents of snapshots that are gone before them: a user removed the finalizers.
 //!
-//! A missing snapshot alone proves nothing. Somebody may have copied the contents of another cluster,
-//! and deleting them would delete the data. So this process must have seen the snapshot, or have
+//! That a snapshot is missing does not suffice. An administrator may have copied the contents of another
+//! cluster, and deleting them would delete the data. So this process must have seen the snapshot, or have
 //! marked the content when the snapshot was deleted. And the API server must answer, to a list and
 //! not from a cache, that the snapshot does not exist.
 

@@ -1,4 +1,4 @@
-//! Contents whose snapshot is gone without them: its user removed the finalizers.
+//! Contents of snapshots that are gone before them: a user removed the finalizers.
 
 use super::*;
 use crate::snapshots::content::SINGLE;
