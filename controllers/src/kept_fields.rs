@@ -248,5 +248,21 @@ pub(crate) const CLAIM_ANNOTATIONS: KeptFields = KeptFields {
     blank: "",
 };
 
+/// What a PersistentVolume says about the volume. The API server limits the length of none of its other
+/// fields, so one node could make a PersistentVolume that no other node may leave out of its list.
+pub(crate) const HANDLES: KeptFields = KeptFields {
+    plural: "persistentvolumes",
+    members: &[
+        ("metadata", Members(&[("name", Whole), ("uid", Whole), ("resourceVersion", Whole)])),
+        ("spec", Members(&[("csi", Members(&[("driver", Whole), ("volumeHandle", Whole)]))])),
+    ],
+    max: OF_CLUSTER,
+    blank: "",
+};
+
+/// The metadata of an object of any kind that is too large to be kept.
+pub(crate) const METADATA: KeptFields =
+    KeptFields { plural: "", members: &[metadata!()], max: OF_CLUSTER, blank: "" };
+
 #[cfg(test)]
 mod tests;

@@ -36,6 +36,7 @@ use crate::controller::grace_period::Since;
 use crate::controller::{Context, about};
 use crate::csi::driver::ControllerCapability as Can;
 use crate::csi::{Failure, ListError, Published, list};
+use crate::kept_fields::HANDLES;
 
 mod decide;
 mod inventory;
@@ -250,7 +251,7 @@ impl Scanner {
         let driver = &self.context.driver.name;
         let (volumes, handles) = (&mut cluster.volumes, &mut cluster.handles);
         self.kube
-            .each::<PersistentVolume>(|volume| {
+            .each_fields::<PersistentVolume>(&HANDLES, |volume| {
                 handles.extend(pv::handle(&volume, driver).map(str::to_owned));
                 volumes.insert(volume.name_any());
             })

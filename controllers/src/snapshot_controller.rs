@@ -34,6 +34,7 @@ mod group;
 mod kind;
 mod metrics;
 mod names;
+mod orphan;
 mod snapshot;
 mod status;
 
@@ -83,6 +84,10 @@ enum Key {
     Group(String, String),
     /// A VolumeGroupSnapshotContent, by name.
     GroupContent(ObjectKey),
+    /// A VolumeSnapshotContent, by name, and the UID of its VolumeSnapshot, which was seen and is gone.
+    Orphan(ObjectKey, String),
+    /// The same for a VolumeGroupSnapshotContent.
+    GroupOrphan(ObjectKey, String),
     /// A claim that is newly bound, so snapshots of it can be taken.
     Claim(String, String),
     /// A claim that may no longer need the source finalizer.
@@ -96,7 +101,10 @@ enum Key {
 impl EventKey for Key {
     fn text(&self) -> String {
         match self {
-            Key::Content(content) | Key::GroupContent(content) => content.text(),
+            Key::Content(content)
+            | Key::GroupContent(content)
+            | Key::Orphan(content, _)
+            | Key::GroupOrphan(content, _) => content.text(),
             Key::Classes => "classes".to_owned(),
             Key::Snapshot(namespace, name)
             | Key::Group(namespace, name)
@@ -110,7 +118,10 @@ impl EventKey for Key {
 impl queue::Key for Key {
     fn namespace(&self) -> &str {
         match self {
-            Key::Content(content) | Key::GroupContent(content) => queue::Key::namespace(content),
+            Key::Content(content)
+            | Key::GroupContent(content)
+            | Key::Orphan(content, _)
+            | Key::GroupOrphan(content, _) => queue::Key::namespace(content),
             Key::Classes => "",
             Key::Snapshot(namespace, _)
             | Key::Group(namespace, _)
@@ -234,6 +245,7 @@ impl Controller {
         snapshots.on_change(move |change| {
             if let Change::Deleted(deleted) = change {
                 metrics.gone(K::NAMES.of, &deleted.uid().unwrap_or_default());
+                queue.add_all(orphan::keys::<K>(kube::Resource::meta(&**deleted)));
             }
             queue.add(key_of::<K>(change.object()));
         });
@@ -287,14 +299,19 @@ impl Controller {
             let keys = claims
                 .map(|claim| Key::Release(claim.namespace().unwrap_or_default(), claim.name_any()));
             self.queue.add_each(keys).await;
+            let large = self.watches.claims.left_out().into_iter();
+            let keys = large.map(|(namespace, claim)| Key::Release(namespace, claim));
+            self.queue.add_each(keys).await;
             pause(period).await;
         }
     }
 
     async fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
-        let snapshots = snapshots.all().into_iter();
-        self.queue.add_each(snapshots.map(|snapshot| key_of::<K>(&snapshot))).await;
+        let known = snapshots.all().into_iter();
+        self.queue.add_each(known.map(|snapshot| key_of::<K>(&snapshot))).await;
+        let large = snapshots.left_out().into_iter();
+        self.queue.add_each(large.map(|(namespace, name)| K::key(namespace, name))).await;
         let contents = contents.all();
         let keys = contents.into_iter().map(|content| ObjectKey::of_content(&*content));
         self.queue.add_each(keys.map(K::content_key)).await;
@@ -312,6 +329,8 @@ impl Controller {
             Key::Content(key) => self.reconcile_content::<Snapshots>(key.name()).await,
             Key::Group(namespace, name) => self.reconcile::<Groups>(namespace, name).await,
             Key::GroupContent(key) => self.reconcile_content::<Groups>(key.name()).await,
+            Key::Orphan(key, uid) => self.orphan::<Snapshots>(key.name(), uid).await,
+            Key::GroupOrphan(key, uid) => self.orphan::<Groups>(key.name(), uid).await,
             Key::Release(namespace, claim) => self.release(namespace, claim).await,
             Key::Claim(namespace, claim) => Ok(self.claim(namespace, claim).await),
             Key::Restored(namespace, snapshot) => Ok(self.restored(namespace, snapshot)),
@@ -336,7 +355,7 @@ impl Controller {
     /// True if the group kinds must be listed before the key can be reconciled.
     fn concerns_group(&self, key: &Key) -> bool {
         match key {
-            Key::Group(..) | Key::GroupContent(_) => true,
+            Key::Group(..) | Key::GroupContent(_) | Key::GroupOrphan(..) => true,
             Key::Snapshot(namespace, name) => {
                 let snapshot = self.watches.snapshots.get_in(namespace, name);
                 snapshot.is_some_and(|one| !gather::groups_of(&one).is_empty())

@@ -239,6 +239,24 @@ impl<K: Resource> Store<K> {
         state.whole && state.left_out.is_empty()
     }
 
+    /// True if the object exists but is too large to be kept.
+    pub(crate) fn leaves_out(&self, namespace: &str, name: &str) -> bool {
+        self.lock().left_out.contains(&named(namespace, name))
+    }
+
+    /// The namespaces and names of the objects that are too large to be kept.
+    pub(crate) fn left_out(&self) -> Vec<(String, String)> {
+        let state = self.lock();
+        let keys = state.left_out.iter().filter_map(|key| key.split_once(BETWEEN));
+        keys.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).collect()
+    }
+
+    /// Pretends that the watch reports an object that is too large.
+    #[cfg(test)]
+    pub(crate) fn note_left_out(&self, namespace: &str, name: &str) {
+        self.lock().leave_out(named(namespace, name));
+    }
+
     /// Switches to this selector. Known objects stay until the next list is complete.
     fn select(&self, selector: Selector) {
         let mut state = self.lock();
@@ -263,6 +281,12 @@ impl<K: Resource> Store<K> {
     #[cfg(test)]
     pub(crate) fn note_synced(&self) {
         self.inner.synced.send_replace(true);
+    }
+
+    /// Pretends that the watch reports an object's deletion.
+    #[cfg(test)]
+    pub(crate) fn note_deleted(&self, namespace: &str, name: &str) {
+        self.lock().delete(&named(namespace, name));
     }
 
     /// Waits until the first list is complete.

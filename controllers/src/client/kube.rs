@@ -17,7 +17,8 @@ use k8s_openapi::api::storage::v1::{
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    Api, DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, Request,
+    Api, DeleteParams, GetParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+    Request,
 };
 use kube::core::Status;
 use kube::{Client, ResourceExt};
@@ -26,6 +27,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tonic::codegen::http;
 
 use crate::metrics::Metrics;
 
@@ -286,6 +288,48 @@ impl Kube {
             known(self.client.request::<K>(request).await?)
         };
         unless_gone(self.timely(call, sent).await)
+    }
+
+    /// Reads only the metadata of an object, which may be too large to be read as a whole.
+    pub(crate) async fn get_metadata<K: Resource>(
+        &self,
+        namespace: &str,
+        name: &str,
+        fields: &'static KeptFields,
+    ) -> Result<Option<PartialObjectMeta<K>>, ApiError> {
+        let call = Call::new::<K>("get", namespace, name);
+        let request = Request::new(K::api(self.client.clone(), namespace).resource_url());
+        let request = request.get(name, &GetParams::default());
+        let sent =
+            async { self.metadata::<K>(request.map_err(kube::Error::BuildRequest)?, fields).await };
+        unless_gone(self.timely(call, sent).await)
+    }
+
+    /// Applies a JSON merge patch to an object of which only the metadata is known.
+    pub(crate) async fn merge_metadata<K: Resource>(
+        &self,
+        object: &PartialObjectMeta<K>,
+        patch: Value,
+        fields: &'static KeptFields,
+    ) -> Result<PartialObjectMeta<K>, ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let call = Call::new::<K>("patch", &namespace, &name);
+        let request = Request::new(K::api(self.client.clone(), &namespace).resource_url());
+        let params =
+            PatchParams { field_manager: Some(self.manager.to_string()), ..PatchParams::default() };
+        let request = request.patch(&name, &params, &Patch::Merge(patch));
+        let sent =
+            async { self.metadata::<K>(request.map_err(kube::Error::BuildRequest)?, fields).await };
+        self.timely(call, sent).await
+    }
+
+    async fn metadata<K: Resource>(
+        &self,
+        mut request: http::Request<Vec<u8>>,
+        fields: &'static KeptFields,
+    ) -> kube::Result<PartialObjectMeta<K>> {
+        request.extensions_mut().insert(TrimTo(fields));
+        self.client.request(request).await
     }
 
     /// Creates an object with the name in its metadata.

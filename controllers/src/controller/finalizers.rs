@@ -1,10 +1,13 @@
 //! Adds and removes finalizers without overwriting concurrent writes of other clients.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use kube::api::PartialObjectMeta;
 use serde_json::{Value, json};
 
 use crate::cache::Store;
 use crate::client::{ApiError, Kube, Resource};
+use crate::kept_fields::METADATA;
 
 /// How often a write is tried while its object keeps changing.
 const TRIES: usize = 5;
@@ -98,6 +101,29 @@ pub(crate) async fn remove<K: Resource>(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Removes these finalizers of an object that is being deleted and is too large to be kept: no other
+/// decision is made about it, and its deletion must not wait forever. Returns its metadata if
+/// it is being deleted.
+pub(crate) async fn let_go<K: Resource>(
+    kube: &Kube,
+    namespace: &str,
+    name: &str,
+    finalizers: &[&str],
+) -> Result<Option<ObjectMeta>, ApiError> {
+    let found: Option<PartialObjectMeta<K>> = kube.get_metadata(namespace, name, &METADATA).await?;
+    let Some(object) = found.filter(|found| found.metadata.deletion_timestamp.is_some()) else {
+        return Ok(None);
+    };
+    let (gone, kept): (Vec<&String>, Vec<&String>) =
+        object.finalizers().iter().partition(|one| finalizers.contains(&one.as_str()));
+    if !gone.is_empty() {
+        let patch = json!({"metadata": {"uid": object.uid(),
+            "resourceVersion": object.resource_version(), "finalizers": kept}});
+        kube.merge_metadata(&object, patch, &METADATA).await?;
+    }
+    Ok(Some(object.metadata))
 }
 
 fn note<K: Resource>(watch: Option<&Store<K>>, written: &K) {

@@ -120,6 +120,14 @@ fn volume(name: &str, handle: &str) -> Value {
     crate::testing::volume(name, DRIVER, handle)
 }
 
+/// A volume that is too large for the caches.
+fn large_volume(name: &str, handle: &str) -> Value {
+    let values = vec!["n1"; 100_000];
+    let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": values}]});
+    let affinity = json!({"required": {"nodeSelectorTerms": [term]}});
+    crate::testing::with(volume(name, handle), json!({"spec": {"nodeAffinity": affinity}}))
+}
+
 fn claim(uid: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -164,6 +172,8 @@ async fn an_empty_orphan_is_deleted() {
     let mut bench = bench();
     bench.has("a", &[], |_| {});
     bench.crowd();
+    // Made by a node that is not trusted.
+    bench.put(large_volume("large", "large"));
     bench.put(claim("another"));
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
@@ -179,7 +189,7 @@ async fn an_empty_orphan_is_deleted() {
 async fn any_doubt_keeps_it() {
     type Arrange = fn(&mut Bench);
     let unknown = "the driver's own list of volumes: no pool";
-    let cases: [(&str, Arrange, &str); 8] = [
+    let cases: [(&str, Arrange, &str); 9] = [
         ("its claim is there", |bench| bench.put(claim(UID)), ""),
         (
             "its object has another handle",
@@ -187,6 +197,7 @@ async fn any_doubt_keeps_it() {
             "",
         ),
         ("it has an object", |bench| bench.put(volume("z", "a")), ""),
+        ("it has a large object", |bench| bench.put(large_volume("z", "a")), ""),
         (
             "it has an object on the second page",
             |bench| {

@@ -200,7 +200,12 @@ impl Protection {
     pub(super) async fn cloned(&self, namespace: &str, name: &str) -> Outcome {
         let watch = self.context.caches.claims();
         let Some(claim) = watch.get_in(namespace, name) else {
-            return Outcome::Done;
+            return match watch.leaves_out(namespace, name) {
+                true => {
+                    self.let_go::<PersistentVolumeClaim>(namespace, name, CLONE_FINALIZER).await
+                }
+                false => Outcome::Done,
+            };
         };
         let awaited = self.is_awaited(namespace, &DataSource::Claim(name.to_owned()), None);
         if !is_idle(&claim, awaited) || !self.context.leader.leads() {
@@ -220,8 +225,12 @@ impl Protection {
 
     /// Reconciles a snapshot that is a source, by its namespace and name.
     async fn restored(&self, (namespace, name): &Named) -> Outcome {
-        let Some(snapshot) = self.context.caches.snapshots().get_in(namespace, name) else {
-            return Outcome::Done;
+        let watch = self.context.caches.snapshots();
+        let Some(snapshot) = watch.get_in(namespace, name) else {
+            return match watch.leaves_out(namespace, name) {
+                true => self.let_go::<VolumeSnapshot>(namespace, name, SNAPSHOT_FINALIZER).await,
+                false => Outcome::Done,
+            };
         };
         if !self.is_left_over(&snapshot) || !self.context.leader.leads() {
             return Outcome::Done;
@@ -230,6 +239,20 @@ impl Protection {
             Ok(_) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(snapshot = name, namespace, %error, "cannot remove the finalizer");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Lets a source go that is being deleted and is too large for the caches.
+    async fn let_go<K: Resource>(&self, namespace: &str, name: &str, finalizer: &str) -> Outcome {
+        if !self.context.leader.leads() {
+            return Outcome::Done;
+        }
+        match finalizers::let_go::<K>(&self.kube, namespace, name, &[finalizer]).await {
+            Ok(_) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(source = name, namespace, %error, "cannot remove the finalizer");
                 Outcome::Failed
             }
         }
@@ -250,6 +273,7 @@ impl Protection {
             while self.leads().await {
                 let claims = caches.claims().each();
                 self.clones.add_each(claims.flat_map(|claim| touched(&claim))).await;
+                self.clones.add_each(caches.claims().left_out()).await;
                 tokio::time::sleep(every).await;
             }
         };
@@ -280,6 +304,7 @@ impl Protection {
             }
             rest(number).await;
         }
+        self.snapshots.add_each(self.context.caches.snapshots().left_out()).await;
     }
 }
 

@@ -1,5 +1,8 @@
 //! Applies decisions about snapshots, contents and claims.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -10,9 +13,10 @@ use super::kind::{self, Kind};
 use super::metrics::Operation;
 use super::names;
 use super::status::StatusChange;
-use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS};
+use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS, orphan};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
+use crate::controller::finalizers;
 use crate::queue::Outcome;
 use crate::snapshots::SnapshotError;
 use crate::snapshots::content::{Class, Content};
@@ -24,12 +28,21 @@ impl Controller {
         namespace: &str,
         name: &str,
     ) -> Result<Outcome, ReconcileError> {
+        let mut last: Option<Arc<K::Snapshot>> = None;
         for _ in 0..STEPS {
             let (snapshots, ..) = K::watches(&self.watches);
             let Some(snapshot) = snapshots.get_in(namespace, name) else {
+                // A content that was made just now may have come after the snapshot's end.
+                self.queue.add_all(
+                    last.iter().flat_map(|last| orphan::keys::<K>(kube::Resource::meta(&**last))),
+                );
+                if snapshots.leaves_out(namespace, name) {
+                    return self.let_go::<K>(namespace, name).await;
+                }
                 K::deleted(self, namespace, name);
                 return Ok(Outcome::Done);
             };
+            last = Some(snapshot.clone());
             let facts = self.watches.gather::<K>(&self.kube, snapshot).await?;
             self.measure(&facts);
             let step = decide(&facts);
@@ -81,9 +94,7 @@ impl Controller {
             Step::Bind(class) => return self.bind(facts, class).await,
             Step::Mark => {
                 if let Some(content) = &facts.content {
-                    let marks = json!({K::Content::KEYS.being_deleted: "yes"});
-                    let patch = json!({"metadata": {"annotations": marks}});
-                    self.merge(contents, &**content, patch).await?;
+                    self.mark(contents, &**content).await?;
                 }
             }
             Step::DeleteContent => {
@@ -93,6 +104,16 @@ impl Controller {
             Step::Own(step) => return K::apply_own(self, facts, step).await,
         }
         Ok(Next::Look)
+    }
+
+    /// Notes on a content that its snapshot is being deleted.
+    pub(super) async fn mark<C: Content>(
+        &self,
+        contents: &Store<C>,
+        content: &C,
+    ) -> Result<(), ReconcileError> {
+        let marks = json!({C::KEYS.being_deleted: "yes"});
+        self.merge(contents, content, json!({"metadata": {"annotations": marks}})).await
     }
 
     pub(super) async fn set_finalizers<R: Resource>(
@@ -261,7 +282,7 @@ impl Controller {
         if let Some(finalizers) = names::with(&*content, &[K::Content::KEYS.finalizer]) {
             self.set_finalizers(contents, &*content, finalizers).await?;
         }
-        Ok(Outcome::Done)
+        self.delete_orphan::<K>(name).await
     }
 
     /// Removes the source finalizer from a claim, if no snapshot of it is being taken.
@@ -272,6 +293,12 @@ impl Controller {
     ) -> Result<Outcome, ReconcileError> {
         let claims = &self.watches.claims;
         let Some(claim) = claims.get_in(namespace, name) else {
+            if claims.leaves_out(namespace, name) {
+                self.may_write()?;
+                let held = [names::CLAIM_AS_SOURCE];
+                finalizers::let_go::<PersistentVolumeClaim>(&self.kube, namespace, name, &held)
+                    .await?;
+            }
             return Ok(Outcome::Done);
         };
         if let Some(finalizers) = self.watches.released(&claim, None) {

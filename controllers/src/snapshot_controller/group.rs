@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use serde_json::{Value, json};
@@ -92,12 +93,18 @@ impl Kind for Groups {
         reasons: reasons!("Group"),
     };
 
+    const FINALIZERS: &[&str] = &[names::GROUP_BOUND];
+
     fn key(namespace: String, name: String) -> Key {
         Key::Group(namespace, name)
     }
 
     fn content_key(content: ObjectKey) -> Key {
         Key::GroupContent(content)
+    }
+
+    fn orphan_key(content: ObjectKey, uid: String) -> Key {
+        Key::GroupOrphan(content, uid)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -116,6 +123,10 @@ impl Kind for Groups {
             ready: status.and_then(|it| it.ready_to_use),
             error: status.and_then(|it| it.error.as_ref()),
         }
+    }
+
+    fn made_contents(group: &ObjectMeta) -> Vec<String> {
+        group.uid.as_deref().map(names::group_content_name).into_iter().collect()
     }
 
     fn expected_content(group: &Self::Snapshot) -> Option<String> {

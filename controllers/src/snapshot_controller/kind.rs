@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 
 use super::decide::{Facts, Failure, Step};
@@ -29,15 +29,21 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     type OwnStep: Debug + Send;
 
     const NAMES: Names;
+    /// The finalizers that a snapshot may have of this driver's controllers.
+    const FINALIZERS: &[&str];
 
     fn key(namespace: String, name: String) -> Key;
     fn content_key(content: ObjectKey) -> Key;
+    /// The key of a content, for when its snapshot with this UID was seen and is gone.
+    fn orphan_key(content: ObjectKey, uid: String) -> Key;
     fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 
     fn view(snapshot: &Self::Snapshot) -> View<'_>;
 
     /// The name of the content that a snapshot names or would have.
     fn expected_content(snapshot: &Self::Snapshot) -> Option<String>;
+    /// The names of contents that may have been made for a snapshot. Its user can't change them.
+    fn made_contents(snapshot: &ObjectMeta) -> Vec<String>;
     fn own_facts(
         all: &Watches,
         snapshot: &Self::Snapshot,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -13,6 +13,7 @@ use super::kind::{Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
+use crate::api::names::SNAPSHOT_FINALIZER;
 use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;
@@ -90,12 +91,23 @@ impl Kind for Snapshots {
         reasons: reasons!(""),
     };
 
+    const FINALIZERS: &[&str] = &[
+        names::SNAPSHOT_AS_SOURCE,
+        names::SNAPSHOT_BOUND,
+        names::SNAPSHOT_IN_GROUP,
+        SNAPSHOT_FINALIZER,
+    ];
+
     fn key(namespace: String, name: String) -> Key {
         Key::Snapshot(namespace, name)
     }
 
     fn content_key(content: ObjectKey) -> Key {
         Key::Content(content)
+    }
+
+    fn orphan_key(content: ObjectKey, uid: String) -> Key {
+        Key::Orphan(content, uid)
     }
 
     fn watches(all: &Watches) -> WatchesOf<'_, Self> {
@@ -113,6 +125,13 @@ impl Kind for Snapshots {
             ready: status.and_then(|it| it.ready_to_use),
             error: status.and_then(|it| it.error.as_ref()),
         }
+    }
+
+    fn made_contents(snapshot: &ObjectMeta) -> Vec<String> {
+        let own = snapshot.uid.as_deref().map(names::content_name);
+        let digest = snapshot.name.as_deref().and_then(|name| name.strip_prefix("snapshot-"));
+        let of_member = digest.map(|digest| format!("snapcontent-{digest}"));
+        own.into_iter().chain(of_member).collect()
     }
 
     fn expected_content(snapshot: &Self::Snapshot) -> Option<String> {

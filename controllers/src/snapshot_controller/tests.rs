@@ -7,6 +7,7 @@ use crate::api::names::SNAPSHOT_GROUP;
 use crate::testing::{World, options};
 
 mod groups;
+mod orphans;
 
 const DELETED: &str = "2026-01-01T00:00:00Z";
 

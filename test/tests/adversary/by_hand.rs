@@ -140,15 +140,17 @@ pub(crate) async fn sources(tenant: &Tenant<'_>, count: usize) -> Result<(), Str
     }
 }
 
-/// Finalizers that protect claims with a snapshot, taken away.
+/// Finalizers that protect claims and their snapshots, taken away.
 pub(crate) async fn protection(tenant: &Tenant<'_>, count: usize) -> Result<(), String> {
     let free = &json!({"metadata": {"finalizers": null}});
     let steps = |n: usize| async move {
         let name = format!("bare-{n}");
         tenant.bound(&name, json!({})).await?;
         tenant.ready(&name, &name).await?;
-        tenant.delete("PersistentVolumeClaim", &name).await;
-        tenant.change("PersistentVolumeClaim", &name, free.clone()).await;
+        for kind in ["VolumeSnapshot", "PersistentVolumeClaim"] {
+            tenant.delete(kind, &name).await;
+            tenant.change(kind, &name, free.clone()).await;
+        }
         Ok(())
     };
     tenant.each(count, steps).await

@@ -1,10 +1,11 @@
 //! Lists objects from the API server, for cases where a watch selects too little.
 
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PartialObjectMeta};
+use kube::api::{Api, ListParams, PartialObjectMeta, Request};
 use kube::core::ObjectList;
 
-use super::{ApiError, Call, Kube, Resource, known};
+use super::trim::TrimTo;
+use super::{ApiError, Call, KeptFields, Kube, Resource, known};
 
 /// Objects in one page.
 const PAGE: u32 = 500;
@@ -14,6 +15,24 @@ impl Kube {
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| {
             let page = api.list(params).await?;
+            let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
+            Ok(ObjectList { items: known?, ..page })
+        };
+        self.pages(ListParams::default(), usize::MAX, page, take).await?;
+        Ok(())
+    }
+
+    /// Like [`Kube::each`], with other fields than those that are usually kept.
+    pub(crate) async fn each_fields<K: Resource>(
+        &self,
+        fields: &'static KeptFields,
+        take: impl FnMut(K),
+    ) -> Result<(), ApiError> {
+        let page = async |api: &Api<K>, params: &ListParams| {
+            let request = Request::new(api.resource_url()).list(params);
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            request.extensions_mut().insert(TrimTo(fields));
+            let page: ObjectList<K> = self.client.request(request).await?;
             let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
             Ok(ObjectList { items: known?, ..page })
         };

@@ -1,0 +1,114 @@
+//! Deletes contents of snapshots that are gone before them: a user removed the finalizers.
+//!
+//! That a snapshot is missing does not suffice. An administrator may have copied the contents of another
+//! cluster, and deleting them would delete the data. So this process must have seen the snapshot, or have
+//! marked the content when the snapshot was deleted. And the API server must answer, to a list and
+//! not from a cache, that the snapshot does not exist.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::kind::Kind;
+use super::{Controller, Key, ReconcileError};
+use crate::client::ApiError;
+use crate::controller::{ObjectKey, finalizers};
+use crate::queue::Outcome;
+use crate::snapshots::DeletionPolicy;
+use crate::snapshots::content::Content;
+
+/// The keys of contents that may have been made for a snapshot which is not in the cache any more.
+pub(super) fn keys<K: Kind>(snapshot: &ObjectMeta) -> impl Iterator<Item = Key> {
+    let contents = K::made_contents(snapshot).into_iter();
+    contents.filter_map(|content| {
+        let content = ObjectKey::new(snapshot.namespace.as_deref(), &content);
+        Some(K::orphan_key(content, snapshot.uid.clone()?))
+    })
+}
+
+impl Controller {
+    /// Marks the content of a snapshot with this UID that was seen and is gone. Its deletion follows,
+    /// also by another process: the mark shows that the snapshot was seen.
+    pub(super) async fn orphan<K: Kind>(
+        &self,
+        name: &str,
+        uid: &str,
+    ) -> Result<Outcome, ReconcileError> {
+        let (_, contents, _) = K::watches(&self.watches);
+        let Some(content) = contents.get(name).filter(|it| may_be_orphan(&**it)) else {
+            return Ok(Outcome::Done);
+        };
+        if content.view().user_uid() != Some(uid) || !self.lacks_snapshot::<K>(&content).await? {
+            return Ok(Outcome::Done);
+        }
+        if !is_marked(&*content) {
+            self.mark(contents, &*content).await?;
+        }
+        self.delete_orphan::<K>(name).await
+    }
+
+    /// Lets a snapshot go that is being deleted and is too large for the caches. Its content follows.
+    pub(super) async fn let_go<K: Kind>(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Outcome, ReconcileError> {
+        self.may_write()?;
+        let gone =
+            finalizers::let_go::<K::Snapshot>(&self.kube, namespace, name, K::FINALIZERS).await?;
+        self.queue.add_all(gone.iter().flat_map(keys::<K>));
+        Ok(Outcome::Done)
+    }
+
+    /// Deletes a marked content without a snapshot.
+    pub(super) async fn delete_orphan<K: Kind>(
+        &self,
+        name: &str,
+    ) -> Result<Outcome, ReconcileError> {
+        let (_, contents, _) = K::watches(&self.watches);
+        let is_due = |content: &K::Content| may_be_orphan(content) && is_marked(content);
+        let Some(content) = contents.get(name).filter(|it| is_due(&**it)) else {
+            return Ok(Outcome::Done);
+        };
+        if !self.lacks_snapshot::<K>(&content).await? {
+            return Ok(Outcome::Done);
+        }
+        tracing::info!(
+            content = name,
+            "the snapshot is gone without its content, which is deleted"
+        );
+        self.may_write()?;
+        self.kube.delete(&*content).await?;
+        Ok(Outcome::Done)
+    }
+
+    /// True if the API server has no snapshot with the UID in a content's reference. A list of the
+    /// one name is never "not found" unless the whole kind is, and is an error then. Of a snapshot
+    /// that is too large for the caches, it has the UID, too.
+    async fn lacks_snapshot<K: Kind>(&self, content: &K::Content) -> Result<bool, ApiError> {
+        let user = content.view().user;
+        let (Some(namespace), Some(name)) = (&user.namespace, &user.name) else {
+            return Ok(false);
+        };
+        let mut lacks = true;
+        let take = |snapshot: K::Snapshot| {
+            lacks &= snapshot.uid().is_some_and(|uid| Some(&uid) != user.uid.as_ref());
+            lacks
+        };
+        let field = format!("metadata.name={name}");
+        self.kube.list_in_by_field(namespace, &field, take).await?;
+        Ok(lacks)
+    }
+}
+
+/// True if a content was made for a snapshot and is to be deleted with it.
+fn may_be_orphan<C: Content>(content: &C) -> bool {
+    let view = content.view();
+    view.given.is_none()
+        && view.user_uid().is_some()
+        && view.policy == DeletionPolicy::Delete
+        && !content.is_deleting()
+}
+
+fn is_marked<C: Content>(content: &C) -> bool {
+    content.annotations().contains_key(C::KEYS.being_deleted)
+}

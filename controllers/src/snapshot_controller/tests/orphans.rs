@@ -1,0 +1,168 @@
+//! Contents of snapshots that are gone before them: a user removed the finalizers.
+
+use super::*;
+use crate::snapshots::content::SINGLE;
+use crate::testing::with;
+
+const CONTENT: &str = "snapcontent-u";
+
+fn snapshot(uid: &str) -> Value {
+    json!({
+        "apiVersion": format!("{SNAPSHOT_GROUP}/v1"), "kind": "VolumeSnapshot",
+        "metadata": {"name": "snap", "namespace": "team", "uid": uid},
+        "spec": {"source": {"persistentVolumeClaimName": "data"}},
+        // A user can name any content here.
+        "status": {"boundVolumeSnapshotContentName": "other", "readyToUse": true},
+    })
+}
+
+fn content(more: Value) -> Value {
+    let content = json!({
+        "apiVersion": format!("{SNAPSHOT_GROUP}/v1"), "kind": "VolumeSnapshotContent",
+        "metadata": {"name": CONTENT, "finalizers": [SINGLE.finalizer]},
+        "spec": {
+            "volumeSnapshotRef": {"namespace": "team", "name": "snap", "uid": "u"},
+            "deletionPolicy": "Delete", "driver": "csi.example",
+            "source": {"volumeHandle": "vol-1"},
+        },
+    });
+    with(content, more)
+}
+
+fn marks() -> Value {
+    json!({"metadata": {"annotations": {SINGLE.being_deleted: "yes"}}})
+}
+
+async fn work_all(controller: &Controller) {
+    for key in controller.queue.ready_keys() {
+        controller.work(key).await;
+    }
+}
+
+fn left(world: &World) -> Option<Value> {
+    world.api.get(&format!("volumesnapshotcontents/{CONTENT}"))
+}
+
+/// The watch reports the end of a snapshot that no step of the controller led to.
+#[tokio::test]
+async fn a_content_goes_with_a_snapshot_that_was_seen() {
+    for (more, now, goes) in [
+        (json!({}), None, true),
+        // A new one of the same name.
+        (json!({}), Some("v"), true),
+        // It left the cache only: it is too large.
+        (json!({}), Some("u"), false),
+        (json!({"spec": {"deletionPolicy": "Retain"}}), None, false),
+        (json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}}), None, false),
+        (json!({"spec": {"volumeSnapshotRef": {"uid": null}}}), None, false),
+        (json!({"spec": {"volumeSnapshotRef": {"uid": "w"}}}), None, false),
+    ] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        let what = format!("{more} {now:?}");
+        world.add(&controller.watches.snapshots, snapshot("u"));
+        world.add(&controller.watches.contents, content(more));
+        controller.listen();
+        assert_eq!(controller.queue.ready_keys().len(), 3, "{what}");
+        world.api.take("/snap");
+        if let Some(uid) = now {
+            world.api.put(snapshot(uid));
+        }
+        controller.watches.snapshots.note_deleted("team", "snap");
+        work_all(&controller).await;
+        let left = left(&world);
+        let is_deleted =
+            left.as_ref().is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(is_deleted, goes, "{what}: {left:?}");
+        let is_marked = left.is_some_and(|it| !it["metadata"]["annotations"].is_null());
+        assert_eq!(is_marked, goes, "{what}: the snapshotter waits for the mark");
+    }
+}
+
+/// Contents can be copied from another cluster, where their snapshots are.
+#[tokio::test]
+async fn a_content_without_a_snapshot_stays_unless_it_is_marked() {
+    for (more, goes) in [(json!({}), false), (marks(), true)] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        world.add(&controller.watches.contents, content(more));
+        let key = || Key::Content(ObjectKey::new(Some("team"), CONTENT));
+        assert_eq!(controller.work(key()).await, Outcome::Done);
+        let deleted = left(&world).is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(deleted, goes);
+    }
+}
+
+/// Without an answer, and without the kind, nothing shows that the snapshot does not exist.
+#[tokio::test]
+async fn no_content_goes_while_the_snapshots_cannot_be_read() {
+    for code in [403, 404, 500] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        world.add(&controller.watches.contents, content(marks()));
+        world.api.hide("volumesnapshots", code);
+        for key in [
+            Key::Content(ObjectKey::new(Some("team"), CONTENT)),
+            Key::Orphan(ObjectKey::new(Some("team"), CONTENT), "u".to_owned()),
+        ] {
+            assert_eq!(controller.work(key).await, Outcome::Failed, "{code}");
+        }
+        let kept = left(&world).expect("the content");
+        assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_content_goes_with_a_group_that_was_seen() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    group_with_a_member(&world, &controller);
+    world.api.take("/group");
+    let content = names::group_content_name("g");
+    let key = Key::GroupOrphan(ObjectKey::new(Some("team"), &content), "g".to_owned());
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    let left = world.api.get(&format!("volumegroupsnapshotcontents/{content}"));
+    assert!(left.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()));
+}
+
+/// A user makes a snapshot too large for the caches, and deletes it.
+#[tokio::test]
+async fn a_snapshot_that_is_too_large_is_let_go() {
+    for (deleted, goes) in [(json!(DELETED), true), (Value::Null, false)] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        let finalizers = ["x/other", names::SNAPSHOT_BOUND, names::SNAPSHOT_AS_SOURCE];
+        let large = json!({
+            "metadata": {"deletionTimestamp": deleted, "finalizers": finalizers},
+            "spec": {"volumeSnapshotClassName": "x".repeat(1 << 15)},
+        });
+        world.api.put(with(snapshot("u"), large));
+        controller.watches.snapshots.note_left_out("team", "snap");
+        world.add(&controller.watches.contents, content(json!({})));
+        controller.queue_all::<Snapshots>().await;
+        assert!(controller.queue.ready_keys().contains(&snapshot_of("snap")));
+        assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Done);
+        let kept = &world.api.get("volumesnapshots/snap").expect("it")["metadata"]["finalizers"];
+        assert_eq!(*kept == json!(["x/other"]), goes, "{kept}");
+        world.api.take("/snap");
+        work_all(&controller).await;
+        let is_kept = left(&world).is_some_and(|it| it["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(is_kept, !goes);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_too_large_is_let_go() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    let large = json!({
+        "metadata": {"deletionTimestamp": DELETED, "labels": {"a": "x".repeat(1 << 15)}},
+    });
+    world.api.put(with(protected_claim(), large));
+    controller.watches.claims.note_left_out("team", "data");
+    let key = Key::Release("team".to_owned(), "data".to_owned());
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    let claim = world.api.get("persistentvolumeclaims/data").expect("the claim");
+    assert_eq!(claim["metadata"]["finalizers"], json!(["x/other"]));
+    assert!(claim["metadata"]["labels"]["a"].is_string());
+}
