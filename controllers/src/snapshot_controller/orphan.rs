@@ -66,7 +66,7 @@ impl Controller {
     ) -> Result<Outcome, ReconcileError> {
         let (_, contents, _) = K::watches(&self.watches);
         let is_due = |content: &K::Content| may_be_orphan(content) && is_marked(content);
-        let Some(content) = contents.get(name).filter(|it| is_due(&**it)) else {
+        let Some(content) = contents.get(name).filter(|it| is_due(it)) else {
             return Ok(Outcome::Done);
         };
         if !self.lacks_snapshot::<K>(&content).await? {

@@ -26,18 +26,26 @@ impl Kube {
     pub(crate) async fn each_fields<K: Resource>(
         &self,
         fields: &'static KeptFields,
-        take: impl FnMut(K),
+        mut take: impl FnMut(K),
     ) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| {
-            let request = Request::new(api.resource_url()).list(params);
-            let mut request = request.map_err(kube::Error::BuildRequest)?;
-            request.extensions_mut().insert(TrimTo(fields));
-            let page: ObjectList<K> = self.client.request(request).await?;
-            let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
-            Ok(ObjectList { items: known?, ..page })
-        };
-        self.pages(ListParams::default(), usize::MAX, page, take).await?;
-        Ok(())
+        let api = K::everywhere(self.client.clone());
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let sent = async {
+                let request = Request::new(api.resource_url()).list(&params);
+                let mut request = request.map_err(kube::Error::BuildRequest)?;
+                request.extensions_mut().insert(TrimTo(fields));
+                let page: ObjectList<K> = self.client.request(request).await?;
+                let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
+                Ok(ObjectList { items: known?, ..page })
+            };
+            let page = self.timely(Call::new::<K>("list", "", ""), sent).await?;
+            page.items.into_iter().for_each(&mut take);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                None => return Ok(()),
+                Some(token) => params.continue_token = Some(token),
+            }
+        }
     }
 
     /// Like [`Kube::each`], but reads only the metadata.

@@ -125,7 +125,7 @@ async fn a_source_that_is_too_large_is_let_go() {
         context.caches.claims().note_left_out("ns", "source");
         protection.add_left_over().await;
         let source = ("ns".to_owned(), "source".to_owned());
-        assert_eq!(protection.snapshots.ready_keys(), [source.clone()]);
+        assert_eq!(protection.snapshots.ready_keys(), std::slice::from_ref(&source));
         assert_eq!(protection.restored(&source).await, Outcome::Done);
         assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
         for path in ["volumesnapshots/source", "persistentvolumeclaims/source"] {
