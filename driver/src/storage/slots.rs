@@ -188,6 +188,9 @@ impl Pools {
             Ok(pool) => {
                 pool.layout.remove_left();
                 recovery::recheck(&pool, &*self.kernel);
+                if self.options.max_snapshot_bytes_per_namespace.is_some() {
+                    pool.measure_snapshots();
+                }
             }
             Err(_) => {
                 if let Err(error) = self.open_slot(slot, false) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use super::{Error, Pools, Result};
+use super::{Error, Pool, Pools, Result};
 use crate::record::Parameters;
 
 #[cfg(test)]
@@ -52,10 +52,11 @@ impl Drop for Allowance<'_> {
 }
 
 impl Pools {
-    /// Lets a snapshot with these parameters promise this much, until it is in the index. Fails with
-    /// [`Error::SnapshotQuota`] beyond the limit of its namespace.
+    /// Lets a snapshot in this pool with these parameters promise this much, until it is in the index.
+    /// Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace.
     pub(super) fn allow_snapshot(
         &self,
+        pool: &Pool,
         parameters: &Parameters,
         bytes: u64,
     ) -> Result<Option<Allowance<'_>>> {
@@ -63,10 +64,9 @@ impl Pools {
             return Ok(None);
         };
         let namespace = namespace_of(parameters);
-        // What snapshots of an earlier process share must not count twice.
-        for pool in self.pools() {
-            pool.measure_snapshots();
-        }
+        // What snapshots of an earlier process share must not count twice. Other pools may hang, so
+        // [`Pools::tend`] measures them.
+        pool.measure_snapshots();
         let mut taking = self.quota.0.lock();
         let used: u64 =
             taking.get(namespace).copied().unwrap_or_default() + self.used_by(namespace);

@@ -48,7 +48,7 @@ impl<'a> Shot<'a> {
         self.room.raise(self.pool, self.share.own)?;
         if !self.allowance.as_ref().is_some_and(|it| it.covers(self.share.own)) {
             self.allowance = None;
-            self.allowance = pools.allow_snapshot(parameters, self.share.own)?;
+            self.allowance = pools.allow_snapshot(self.pool, parameters, self.share.own)?;
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Pools {
         let take = origin.copy_takes(pool);
         let common = if take == 0 { share.common(&origin.image) } else { 0 };
         let promise = origin.allocated.min(origin.len).saturating_sub(common);
-        let allowance = self.allow_snapshot(parameters, promise)?;
+        let allowance = self.allow_snapshot(pool, parameters, promise)?;
         let room = pool.reserve(SpaceRequest { promise, take, thick: false })?;
         let incoming = pool.layout.begin(id.to_string())?;
         let image = incoming.image()?;

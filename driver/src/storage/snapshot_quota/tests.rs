@@ -83,3 +83,19 @@ fn of_many_at_once_only_those_within_the_limit_succeed() {
     assert_eq!(taken.iter().filter(|taken| **taken).count(), 1);
     assert_eq!(site.pools().snapshots().len(), 1);
 }
+
+/// Another pool may hang while it is found out what its snapshots share.
+#[test]
+fn a_pool_that_hangs_keeps_no_other_from_its_snapshots() {
+    let (site, volumes) = site(1);
+    let other = site.pools().named(Some("b")).unwrap();
+    let hangs = other.measured.lock();
+    let (pools, volume) = (site.pools().clone(), volumes[0].id);
+    let (done, taken) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = done.send(pools.create_snapshot(&volume, "s", &Parameters::new()).is_ok());
+    });
+    // Much longer than any snapshot takes.
+    assert_eq!(taken.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+    drop(hangs);
+}
