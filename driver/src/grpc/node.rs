@@ -11,23 +11,23 @@ service! {
     NodeService: "csi.v1.Node", node_server::Node, done by Node;
 
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id),
+        about |r| &r.volume_id, holding |r| Key::volume_mount(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Leave,
-        holding |r| Key::volume(&r.volume_id), but for [],
+        holding |r| Key::volume_mount(&r.volume_id), but for [],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
         about |r| &r.volume_id,
         in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
-        holding |r| Key::volume(&r.volume_id),
+        holding |r| Key::volume_mount(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Leave,
-        holding |r| Key::volume(&r.volume_id), but for [],
+        holding |r| Key::volume_mount(&r.volume_id), but for [],
         freeing unpublished;
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
         -> NodeGetVolumeStatsResponse
@@ -39,7 +39,7 @@ service! {
         -> NodeGetStorageHealthResponse
         about |_| "", in |_, pools| Lane::of_all(pools);
     "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume(&r.volume_id), but for [secrets];
+        about |r| &r.volume_id, holding |r| Key::volume_mount(&r.volume_id), but for [secrets];
     "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse
         about |_| "";

@@ -11,6 +11,8 @@
 //!   specification);
 //! - runs **beside** the other if both copy the object and it never changes (a snapshot), or if one
 //!   copies it and the other changes its record alone;
+//! - goes **ahead** of copies of it that have not begun, if it mounts or unmounts it: a copy may wait
+//!   for a thread, and a pod does not wait with it;
 //! - **waits** otherwise. A caller that waits too long is ABORTED. Its request keeps its place in
 //!   the queue, where a retry joins it.
 //!
@@ -22,7 +24,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -86,6 +88,8 @@ struct Job {
     /// Notified when an earlier job ends.
     wake: Notify,
     grace: Option<Duration>,
+    /// True once it has a thread and nothing in its way. Changes under the table's lock.
+    begun: AtomicBool,
     /// The number of callers so far.
     callers: AtomicUsize,
     /// The threads for one of which the job waits.
@@ -132,6 +136,16 @@ struct Joined {
 
 /// The jobs that use one object, in the order of their arrival.
 type Queue = Vec<(Usage, Arc<Job>)>;
+
+/// The place of a new job in a queue: the last one, or before the first copy that has not begun. A
+/// copy that has not begun is in the way of nothing that has.
+fn place(queue: &Queue, usage: Usage) -> usize {
+    let waits = |(usage, job): &(Usage, Arc<Job>)| {
+        *usage == Usage::Copy && !job.begun.load(Ordering::Relaxed)
+    };
+    let first = queue.iter().position(waits).filter(|_| usage == Usage::Mount);
+    first.unwrap_or(queue.len())
+}
 
 /// A job ends in all its queues at once. It runs if no earlier job in them is in its way.
 #[derive(Default)]
@@ -247,6 +261,23 @@ impl Turn {
             self.job.wake.notified().await;
         }
     }
+
+    /// Waits until no earlier job is in the way and there is a thread. `None` if the driver shuts
+    /// down before that.
+    async fn begins(&self, threads: &Arc<Permits>, caller: &str) -> Option<Permit> {
+        while self.comes().await {
+            *self.job.waits_for.lock() = Some(threads.clone());
+            let thread = threads.acquire(caller).await;
+            *self.job.waits_for.lock() = None;
+            let table = self.table.lock();
+            // A job that goes ahead may have come meanwhile. Others get the thread then.
+            if table.obstacle(&self.job).is_none() {
+                self.job.begun.store(true, Ordering::Relaxed);
+                return thread;
+            }
+        }
+        None
+    }
 }
 
 impl Drop for Turn {
@@ -317,17 +348,8 @@ impl OperationLocks {
         let job = turn.job.clone();
         let unwanted = job.is_unwanted(&self.table);
         tokio::pin!(unwanted);
-        let begins = async {
-            if !turn.comes().await {
-                return None;
-            }
-            *job.waits_for.lock() = Some(threads.clone());
-            let thread = threads.acquire(&caller).await;
-            *job.waits_for.lock() = None;
-            thread
-        };
         let thread = tokio::select! {
-            thread = begins => thread,
+            thread = turn.begins(&threads, &caller) => thread,
             () = &mut unwanted => None,
         };
         let Some(_thread) = thread else {
@@ -409,6 +431,7 @@ impl OperationLocks {
             answer: watch::Sender::new(None),
             wake: Notify::new(),
             grace: operation.grace,
+            begun: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
             waits_for: Mutex::default(),
             wanted: Arc::default(),
@@ -423,7 +446,7 @@ impl OperationLocks {
             let queue = table.queues.entry(hold.key.clone()).or_default();
             // The request may name a key twice.
             if !queue.last().is_some_and(|(_, last)| Arc::ptr_eq(last, &job)) {
-                queue.push((hold.usage, job.clone()));
+                queue.insert(place(queue, hold.usage), (hold.usage, job.clone()));
             }
         }
         let joined = job.join();

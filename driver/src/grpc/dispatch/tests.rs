@@ -16,6 +16,7 @@ fn keys(request: &impl Call) -> BTreeSet<String> {
     let word = |hold: Hold| match hold.usage {
         Usage::Change => hold.key.to_string(),
         Usage::Record => format!("record of {}", hold.key),
+        Usage::Mount => format!("mount of {}", hold.key),
         Usage::Copy => format!("copy of {}", hold.key),
     };
     request.holds().into_iter().map(word).collect()
@@ -32,7 +33,10 @@ fn calls_on_a_volume_hold_it() {
             $(
                 let request = csi::$request { volume_id: "v".into(), ..Default::default() };
                 let held = keys(&request).into_iter();
-                let held = held.map(|key| key.trim_start_matches("record of ").to_owned());
+                let held = held.map(|key| {
+                    let key = key.trim_start_matches("record of ");
+                    key.trim_start_matches("mount of ").to_owned()
+                });
                 assert_eq!(BTreeSet::from_iter(held), volume("v"), "{}", stringify!($request));
                 assert_eq!(request.about(), "v");
                 let other = csi::$request { volume_id: "w".into(), ..Default::default() };

@@ -38,6 +38,11 @@ impl Key {
         vec![Hold { key: Key::Volume(id.to_owned()), usage: Usage::Record }]
     }
 
+    /// The holds of an RPC that mounts or unmounts this volume on the node.
+    pub(in crate::grpc) fn volume_mount(id: &str) -> Vec<Hold> {
+        vec![Hold { key: Key::Volume(id.to_owned()), usage: Usage::Mount }]
+    }
+
     /// The hold of an RPC that copies the object.
     pub(in crate::grpc) fn copied(self) -> Hold {
         Hold { key: self, usage: Usage::Copy }
@@ -77,6 +82,9 @@ pub enum Usage {
     Change,
     /// It changes the object's record, and nothing that a copy depends on.
     Record,
+    /// It mounts or unmounts the object on the node, for a pod, and holds no other. It goes ahead of
+    /// copies that have not begun: they may wait for a thread as long as others copy.
+    Mount,
     /// It copies the object, which must not change meanwhile.
     Copy,
 }
@@ -104,8 +112,8 @@ pub(super) enum Precedence {
 pub(super) fn precedence(key: &Key, earlier: Usage, later: Usage) -> Precedence {
     match (key, earlier, later) {
         (_, Usage::Record, Usage::Copy) | (_, Usage::Copy, Usage::Record) => Precedence::Beside,
-        (_, Usage::Change | Usage::Record, Usage::Change | Usage::Record) => Precedence::Abort,
         (Key::Snapshot(_), Usage::Copy, Usage::Copy) => Precedence::Beside,
-        _ => Precedence::After,
+        (_, Usage::Copy, _) | (_, _, Usage::Copy) => Precedence::After,
+        _ => Precedence::Abort,
     }
 }

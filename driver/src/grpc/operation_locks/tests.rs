@@ -19,6 +19,10 @@ fn volume(id: &str) -> Vec<Hold> {
     Key::volume(id)
 }
 
+fn mounted(id: &str) -> Vec<Hold> {
+    Key::volume_mount(id)
+}
+
 fn snapshot(id: &str) -> Key {
     Key::Snapshot(id.to_owned())
 }
@@ -261,6 +265,11 @@ async fn closing_refuses_new_work_and_waits_for_the_rest() {
 #[case::a_change_after_a_record(Usage::Record, Usage::Change, Precedence::Abort, Precedence::Abort)]
 #[case::a_record_after_a_copy(Usage::Copy, Usage::Record, Precedence::Beside, Precedence::Beside)]
 #[case::a_copy_after_a_record(Usage::Record, Usage::Copy, Precedence::Beside, Precedence::Beside)]
+#[case::mounts(Usage::Mount, Usage::Mount, Precedence::Abort, Precedence::Abort)]
+#[case::a_change_after_a_mount(Usage::Mount, Usage::Change, Precedence::Abort, Precedence::Abort)]
+#[case::a_record_after_a_mount(Usage::Mount, Usage::Record, Precedence::Abort, Precedence::Abort)]
+#[case::a_mount_after_a_copy(Usage::Copy, Usage::Mount, Precedence::After, Precedence::After)]
+#[case::a_copy_after_a_mount(Usage::Mount, Usage::Copy, Precedence::After, Precedence::After)]
 fn what_comes_first(
     #[case] earlier: Usage,
     #[case] later: Usage,
@@ -392,9 +401,74 @@ async fn those_that_wait_hold_no_thread() {
     assert_eq!(waiting.await.unwrap().unwrap(), 1);
 }
 
-/// Sends many requests that change or copy one to three of few objects. No object is changed while
-/// it is used otherwise, and no volume is copied twice at once. Each caller gets its own answer,
-/// and no lock remains in the end.
+/// A copy waits for a thread as long as others copy. Kubelet's calls for its source go first, so
+/// that no pod waits for copies of others, and the copy begins only after them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_has_not_begun_keeps_no_pod_waiting() {
+    let (locks, done, one) = (OperationLocks::new(), Order::default(), threads(1));
+    let held = one.acquire("").await;
+    let copies: Vec<_> = (1..=2)
+        .map(|number| {
+            let holds = [volume(&format!("new {number}")), copied("v")].concat();
+            let (locks, one, done) = (locks.clone(), one.clone(), done.clone());
+            let copy = operation(A, holds, number, PATIENT);
+            let work = move || {
+                done.lock().push(number);
+                Ok::<u32, Status>(7)
+            };
+            tokio::spawn(async move { locks.run(one, copy, work).await })
+        })
+        .collect();
+    while locks.in_flight() < 2 || one.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    // One after another, and the last of them still runs when the thread is free.
+    for number in 3..5 {
+        assert_eq!(run(&locks, B, mounted("v"), number, || Ok(3)).await.unwrap(), 3);
+    }
+    let gate = Gate::default();
+    let mount = begin(&locks, &gate, mounted("v"), 5).await;
+    drop(held);
+    // The thread serves others meanwhile.
+    let other = operation(B, volume("w"), 6, PATIENT);
+    assert_eq!(locks.run(one.clone(), other, || Ok::<u32, Status>(6)).await.unwrap(), 6);
+    assert!(done.lock().is_empty());
+    gate.open();
+    mount.await.unwrap().unwrap();
+    for copy in copies {
+        assert_eq!(copy.await.unwrap().unwrap(), 7);
+    }
+    let mut done = done.lock().clone();
+    done.sort_unstable();
+    assert_eq!(done, [1, 2]);
+    assert!(locks.table.lock().queues.is_empty());
+}
+
+/// A deletion came later than the copy, so it waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_waits_for_a_copy_that_has_not_begun() {
+    let (locks, done, one) = (OperationLocks::new(), Order::default(), threads(1));
+    let held = one.acquire("").await;
+    let (theirs, threads, ours) = (locks.clone(), one.clone(), done.clone());
+    let work = move || {
+        ours.lock().push(1);
+        Ok::<u32, Status>(1)
+    };
+    let copy = operation(A, copied("v"), 1, PATIENT);
+    let copy = tokio::spawn(async move { theirs.run(threads, copy, work).await });
+    while one.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let deletion = queue(&locks, volume("v"), 2, &done).await;
+    drop(held);
+    copy.await.unwrap().unwrap();
+    deletion.await.unwrap().unwrap();
+    assert_eq!(*done.lock(), [1, 2]);
+}
+
+/// Sends many requests that change or copy one to three of few objects, or mount one, and that have
+/// few threads. No object is changed while it is used otherwise, and no volume is copied twice at
+/// once. Each caller gets its own answer, and no lock remains in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn only_copies_of_a_snapshot_share_it() {
     const OBJECTS: usize = 6;
@@ -406,16 +480,18 @@ async fn only_copies_of_a_snapshot_share_it() {
     let locks = OperationLocks::new();
     let users: Arc<Vec<AtomicUsize>> = Arc::new((0..OBJECTS).map(|_| 0.into()).collect());
     let (ran, shared, aborted) = <[Arc<AtomicUsize>; 3]>::default().into();
+    let few = threads(4);
 
     let callers: Vec<_> = (0..2000_usize)
         .map(|n| {
-            let (locks, users) = (locks.clone(), users.clone());
+            let (locks, users, few) = (locks.clone(), users.clone(), few.clone());
             let (ran, shared, aborted) = (ran.clone(), shared.clone(), aborted.clone());
             tokio::spawn(async move {
                 // Equal n % 60 means an equal request.
                 let seed = n % 60;
                 let usage = |object: usize| match (seed / 6 + object) % 3 {
                     0 => Usage::Change,
+                    1 if seed.is_multiple_of(3) && object.is_multiple_of(2) => Usage::Mount,
                     _ => Usage::Copy,
                 };
                 let holds: Vec<Hold> = (0..=seed % 3)
@@ -441,10 +517,11 @@ async fn only_copies_of_a_snapshot_share_it() {
                         for (object, weight) in &used {
                             users[*object].fetch_sub(*weight, Ordering::SeqCst);
                         }
-                        Ok(seed as u32)
+                        Ok::<u32, Status>(seed as u32)
                     }
                 };
-                match run(&locks, A, holds, seed as u8, work).await {
+                let operation = operation(A, holds, seed as u8, PATIENT);
+                match locks.run(few, operation, work).await {
                     Ok(answer) => assert_eq!(answer, seed as u32),
                     Err(status) => {
                         assert_eq!(status.code(), Code::Aborted, "{status:?}");
