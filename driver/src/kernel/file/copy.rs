@@ -80,10 +80,14 @@ pub(crate) fn is_too_new(error: &Error) -> bool {
 
 impl AfterClone {
     fn of(errno: i32) -> AfterClone {
+        /// For the kernel alone, but NFS passes it on: the server's filesystem has no clones.
+        const ENOTSUPP: i32 = 524;
         match errno {
             // ZFS clones no blocks that are not on disk yet.
             libc::EAGAIN => AfterClone::Sync,
-            libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EXDEV => AfterClone::Copy,
+            libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EXDEV | ENOTSUPP => {
+                AfterClone::Copy
+            }
             // btrfs: only one of the files is copied on write. ZFS: another block size.
             libc::EINVAL => AfterClone::Copy,
             _ => AfterClone::Fail,

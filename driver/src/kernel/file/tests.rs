@@ -206,6 +206,7 @@ fn errors_name_the_file() {
 #[case::no_such_call(&[libc::ENOTTY], 1, Some(true))]
 #[case::other_filesystem(&[libc::EXDEV], 1, Some(true))]
 #[case::cow_against_nocow(&[libc::EINVAL], 1, Some(true))]
+#[case::not_on_the_server_of_nfs(&[524], 1, Some(true))]
 #[case::full(&[libc::ENOSPC], 1, Some(false))]
 #[case::broken(&[libc::EIO], 1, Some(false))]
 #[case::broken_when_written(&[libc::EAGAIN, libc::EIO], 2, Some(false))]
