@@ -316,13 +316,17 @@ pub(crate) fn start_sync(file: &File, what: &Path) -> Result<()> {
     ioctl::start_writeback(file).map_err(|e| Error::io("sync_file_range", what, e))
 }
 
-/// Writes a range of a file back, waits for that, and drops it from the page cache.
+/// Writes a range of a file back, and waits for that.
 pub(crate) fn write_back(file: &File, range: Range<u64>) -> Result<()> {
-    let named = |op| move |e| Error::io(op, super::file::name_of(file), e);
-    ioctl::write_back(file, range.clone()).map_err(named("sync_file_range"))?;
+    ioctl::write_back(file, range)
+        .map_err(|e| Error::io("sync_file_range", super::file::name_of(file), e))
+}
+
+/// Drops a range of a file from the page cache, as far as it is on disk.
+pub(crate) fn forget(file: &File, range: Range<u64>) -> Result<()> {
     let len = NonZeroU64::new(range.end - range.start);
     rustix::fs::fadvise(file, range.start, len, rustix::fs::Advice::DontNeed)
-        .map_err(|e| named("fadvise")(e.into()))
+        .map_err(|e| Error::io("fadvise", super::file::name_of(file), e.into()))
 }
 
 /// Removes a loop device that is neither attached nor open. Only for benchmarks: they attach so

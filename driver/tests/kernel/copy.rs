@@ -4,6 +4,7 @@
 mod deltas;
 mod freezing;
 mod metadata;
+mod page_cache;
 mod refused;
 mod support;
 mod thick;

@@ -28,8 +28,9 @@ pub enum Copied {
 pub enum Pace {
     /// As fast as it can: a filesystem is frozen meanwhile.
     Fast,
-    /// It writes each few megabytes back before it goes on. So an fsync of another file waits for
-    /// no more than these, and the page cache keeps what others have in it.
+    /// It writes each few megabytes back before it goes on, and keeps neither file in the page cache.
+    /// So an fsync of another file waits for no more than these, and the page cache keeps what others
+    /// have in it.
     Gentle,
 }
 
@@ -127,6 +128,8 @@ pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) 
             written.end = at;
             if pace == Pace::Gentle && written.end - written.start >= COPY_STEP {
                 linux::write_back(to, written.clone())?;
+                linux::forget(from, written.clone())?;
+                linux::forget(to, written.clone())?;
                 written.start = at;
             }
         }
