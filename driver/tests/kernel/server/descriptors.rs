@@ -117,7 +117,7 @@ async fn without_a_free_descriptor_it_waits_for_one() {
     create(&program, "before").await;
     let few = open_files(&program) as u64 + 4;
     let pid = Pid::from_raw(program.pid().try_into().unwrap());
-    // Without CAP_SYS_RESOURCE, nobody raises the hard limit again.
+    // Without CAP_SYS_RESOURCE, the hard limit can't be raised again.
     let few = Rlimit { current: Some(few), maximum: getrlimit(Resource::Nofile).maximum };
     let former = prlimit(pid, Resource::Nofile, few).unwrap();
     let flood: Vec<_> = (0..50).map(|_| UnixStream::connect(program.socket()).unwrap()).collect();
