@@ -9,7 +9,7 @@ pub(super) fn attachments() -> Vec<Attack> {
     const DRIVER: &str = "the attachment is not of driver hostloop.csi.dev";
     const FINALIZER: &str = "no finalizer of an attachment but the attacher's";
     const ANNOTATION: &str = "no annotation of an attachment but that of its ID";
-    const METADATA: &str = "about an attachment, and no metadata";
+    const METADATA: &str = "about an attachment, and little metadata";
     // The API server itself answers first.
     const LONG: [Outcome; 4] = {
         const LONG: Outcome = No("may not be more than 1024 bytes");
