@@ -5,17 +5,16 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::Context;
 use std::time::Duration;
 
 use futures::stream::{self, Stream};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::Server;
-use tonic::transport::server::Connected;
 
 use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, next};
+use crate::filtered_stream::{FilteredStream, ReadFilter};
 
 /// How long a new client may take until it speaks HTTP/2.
 const GREETING: Duration = Duration::from_secs(10);
@@ -53,8 +52,10 @@ pub fn connections<L: Listener>(
 
 /// A connection with a slot. Reading from it fails once another one takes the slot, which can
 /// only happen before the client has greeted.
-pub struct Admitted<S> {
-    stream: S,
+pub type Admitted<S> = FilteredStream<S, Admission>;
+
+/// The slot of a connection, and what is missing of the client's greeting.
+pub struct Admission {
     slot: ConnectionSlot,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The end of the wait for the greeting, and the bytes of it that are still missing.
@@ -65,11 +66,13 @@ impl<S> Admitted<S> {
     pub(crate) fn new(stream: S, slot: ConnectionSlot) -> Self {
         let displaced = Box::pin(slot.displaced().clone().cancelled_owned());
         let greeting = Some((Box::pin(sleep(GREETING)), PREFACE));
-        Admitted { stream, slot, displaced, greeting }
+        FilteredStream { stream, filter: Admission { slot, displaced, greeting } }
     }
+}
 
+impl ReadFilter for Admission {
     /// Fails if the connection is to end before the greeting.
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    fn before(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let Some((overdue, _)) = &mut self.greeting else {
             return Ok(());
         };
@@ -83,66 +86,15 @@ impl<S> Admitted<S> {
     }
 
     /// Counts bytes of the greeting.
-    fn heard(&mut self, bytes: usize) {
+    fn filter(&mut self, bytes: &mut [u8]) {
         if let Some((_, missing)) = &mut self.greeting {
-            *missing = missing.saturating_sub(bytes);
+            *missing = missing.saturating_sub(bytes.len());
             if *missing == 0 {
                 self.greeting = None;
                 self.slot.keep();
             }
         }
     }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Admitted<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.heard(buffer.filled().len() - before);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Admitted<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-impl<S> Connected for Admitted<S> {
-    /// Only root can connect, so the peer's identity is not needed.
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod client;
 pub mod connections;
 pub mod controller;
 pub mod csi;
+mod filtered_stream;
 pub mod flags;
 pub mod grpc_server;
 pub mod health;

@@ -63,6 +63,6 @@ async fn a_client_that_does_not_greet_is_cut_off() {
         let read = timeout(2 * GREETING, admitted.read_exact(&mut [0; PREFACE + 1])).await;
         assert_eq!(read.is_ok(), is_cut_off, "{sent} bytes");
         assert_eq!(begin.elapsed() == GREETING, is_cut_off, "{sent} bytes");
-        assert_eq!(admitted.slot.is_kept(), !is_cut_off, "{sent} bytes");
+        assert_eq!(admitted.filter.slot.is_kept(), !is_cut_off, "{sent} bytes");
     }
 }

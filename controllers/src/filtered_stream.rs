@@ -1,0 +1,77 @@
+//! A connection with a filter for the incoming bytes.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::transport::server::Connected;
+
+/// What happens to the bytes that a client sends.
+pub trait ReadFilter: Unpin {
+    /// Called before each read, which fails with this error.
+    fn before(&mut self, _: &mut Context<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Takes the next bytes, which may be split anywhere, and may change them.
+    fn filter(&mut self, bytes: &mut [u8]);
+}
+
+/// A connection on a Unix socket with a filter. What is written to it passes unchanged.
+#[derive(Debug)]
+pub struct FilteredStream<S, F> {
+    pub(crate) stream: S,
+    pub(crate) filter: F,
+}
+
+impl<S: AsyncRead + Unpin, F: ReadFilter> AsyncRead for FilteredStream<S, F> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.filter.before(cx)?;
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.filter.filter(&mut buffer.filled_mut()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for FilteredStream<S, F> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S, F> Connected for FilteredStream<S, F> {
+    /// Only root can connect, so the peer's identity is not needed.
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
