@@ -11,11 +11,13 @@ use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{
     self, FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
 };
+use hostloop_driver::storage::file_names::LOCK;
 use hostloop_driver::storage::{
     Error, NewVolume, Pool, PoolOptions, PoolSpec, Pools, Provisioning, Reserve, Result,
     SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord,
 };
 use nix::mount::{MntFlags, umount2};
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::{new, rdev};
@@ -210,6 +212,9 @@ impl<K: TestKernel> Site<K> {
     /// Closes the pools, as at the end of the process.
     pub(crate) fn close(&mut self) {
         self.opened = None;
+        for spec in &self.specs {
+            wait_for_lock(&self.options.state_dir.join("pools").join(&spec.name).join(LOCK));
+        }
     }
 
     /// Closes the pools and unmounts those that the driver mounted, as before a reboot.
@@ -390,6 +395,19 @@ pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, byt
     let device = attach(kernel, &image, true);
     make_fs(kernel, &device, fs);
     mount_fs(kernel, &device, target, fs);
+}
+
+/// Waits until the lock of a closed pool is free. A process that another test starts has a copy of
+/// each open file until its exec, and the lock lasts until then.
+fn wait_for_lock(path: &Path) {
+    let Ok(lock) = File::open(path) else { return };
+    let end = Instant::now() + Duration::from_secs(20);
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        assert!(Instant::now() < end, "{} is still locked", path.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Copies of this file give the lock up, too.
+    flock(&lock, FlockOperation::Unlock).unwrap();
 }
 
 /// Makes a filesystem on a loop device.
