@@ -4,6 +4,7 @@
 //! So it can run in front of any driver. [`client`], [`cache`], [`csi`] and [`controller`] are the
 //! base of all controllers. Every controller is a module of its own, with its decisions as pure
 //! functions.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod api;
 pub mod attacher;

@@ -5,6 +5,7 @@
 //! volumes and snapshots on disk, [`controller`] and [`node`] are the CSI services over both. The
 //! services contain no operation locks, async runtime or transport: [`grpc`] adds them. [`cli`] and
 //! [`serve`] make a program of it. [`kubectl`] is a client of the cluster.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 #[cfg(test)]
 extern crate self as hostloop_driver;

@@ -1,4 +1,5 @@
 //! The `hostloop` binary.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 use std::env;
 use std::process::ExitCode;

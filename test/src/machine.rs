@@ -65,6 +65,7 @@ pub fn not_run(what: &str, why: &str) {
     use std::io::Write;
     // An error is ignored: the line does not affect the test.
     let line = format!("not run: {what}: {why}\n");
+    #[expect(clippy::disallowed_methods, reason = "a test's own words")]
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
-use crate::inspect::render::{terminal, terminal_width};
+use crate::inspect::render::terminal;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
 use crate::record::now_ns;
@@ -29,7 +29,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);
-    let text = |report: &Report| render::text(report, terminal_width(), now_ns());
+    let text = |report: &Report| render::text(report, terminal::width(), now_ns());
     print(&report, args.json, text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use super::output;
 use super::pod_logs;
 use super::status::{ClusterReport, Inputs, join};
 use super::volume_objects::Objects;
-use crate::inspect::render::{terminal, terminal_width};
+use crate::inspect::render::terminal;
 use crate::record::now_ns;
 
 mod history;
@@ -114,7 +114,7 @@ struct Facts {
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     let facts = gather(&args.target, cluster).await?;
-    let lines = render::text(&facts, terminal_width());
+    let lines = render::text(&facts, terminal::width());
     Ok(output::end(terminal::print(&lines))?)
 }
 

@@ -11,7 +11,7 @@ use super::cluster::Cluster;
 use super::node_pods;
 use super::output::{self, Format};
 use super::volume_objects::Objects;
-use crate::inspect::render::{terminal, terminal_width};
+use crate::inspect::render::terminal;
 use crate::record::now_ns;
 
 mod join;
@@ -119,7 +119,7 @@ impl Args {
             return Ok(vec![terminal::document(&document)]);
         }
         let look = render::Look {
-            width: terminal_width().filter(|_| self.output.is_none()),
+            width: terminal::width().filter(|_| self.output.is_none()),
             wide: self.output == Some(Format::Wide),
             namespaces: self.all_namespaces,
             only_objects: !self.names.is_empty(),

@@ -4,6 +4,7 @@
 //! output, and whatever could control a terminal or deceive a reader is escaped. What this program
 //! itself wants of the terminal, such as a style, stands in a mark. No other text has one, since a
 //! random key is part of it.
+#![expect(clippy::disallowed_methods, reason = "here text becomes output")]
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -85,6 +86,17 @@ pub(crate) fn print_json(value: &impl serde::Serialize, compact: bool) -> io::Re
 /// True if standard output is a terminal.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
+}
+
+/// True if standard error is a terminal.
+pub(crate) fn is_error_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Number of columns if standard output is a terminal.
+pub(crate) fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
 
 /// What is printed of a line: its marks as they are, and the rest escaped.

@@ -1,7 +1,5 @@
 //! Says on standard error what a person waits for. On a terminal, each text replaces the last one.
 
-use std::io::{self, IsTerminal};
-
 use crate::inspect::render::terminal;
 
 /// The last text.
@@ -15,7 +13,7 @@ const CLEAR: &str = "\r\x1b[K";
 
 impl Progress {
     pub(super) fn new() -> Self {
-        Progress { is_terminal: io::stderr().is_terminal(), shown: None }
+        Progress { is_terminal: terminal::is_error_terminal(), shown: None }
     }
 
     /// Shows a text. Standard error may be closed, which does not matter.

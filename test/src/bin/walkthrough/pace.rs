@@ -46,6 +46,7 @@ impl Pace {
                 // Enter was pressed before it was asked for.
                 while presses.try_recv().is_ok() {}
                 print!("    {QUIET}Enter goes on{QUIET:#} ");
+                #[expect(clippy::disallowed_methods, reason = "the walkthrough's own words")]
                 std::io::Write::flush(&mut std::io::stdout()).expect("the terminal takes output");
                 // At the end of the input, nothing waits any more.
                 if presses.recv().await.is_none() {
