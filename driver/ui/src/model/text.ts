@@ -60,14 +60,14 @@ export function count(n: number, noun: string): string {
 const LONGEST = 2000;
 
 /**
- * Text from other programs, safe to read: control characters and those that change the direction of
- * writing are shown by their numbers, and long text is cut.
+ * Text from other programs, safe to read: control characters, those that change the direction of writing
+ * and those without a width are shown by their numbers, as the terminal does, and long text is cut.
  */
 export function visible(value: string): string {
   const cut = value.length > LONGEST ? `${value.slice(0, LONGEST)}… (${value.length} characters)` : value;
   return cut.replace(
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g,
-    (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`,
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu,
+    (c) => `⟨U+${c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}⟩`,
   );
 }
 

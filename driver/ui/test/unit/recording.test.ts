@@ -69,7 +69,7 @@ test("a saved recording is read again, whatever its texts are", () => {
 });
 
 test("JSON in a page has no end of a script", () => {
-  assert.equal(escapeJson('"</script>\u2028"'), '"\\u003c/script>\\u2028"');
+  assert.equal(escapeJson('"</script>\u2028\u2029"'), '"\\u003c/script>\\u2028\\u2029"');
 });
 
 test("problems of a recording are sentences", () => {

@@ -49,6 +49,10 @@ test("text of others is shown, not obeyed", () => {
     ["plain", "plain"],
     ["a\u202eb", "a⟨U+202E⟩b"],
     ["a\u0000\u001bb", "a⟨U+0000⟩⟨U+001B⟩b"],
+    ["a\u009b2Jb\u007f", "a⟨U+009B⟩2Jb⟨U+007F⟩"],
+    ["da\u00adta\u200b\u180e\ufff9\ufeff", "da⟨U+00AD⟩ta⟨U+200B⟩⟨U+180E⟩⟨U+FFF9⟩⟨U+FEFF⟩"],
+    ["a\u{e0041}b", "a⟨U+E0041⟩b"],
+    ["two\nlines\t😀", "two\nlines\t😀"],
     ["<b>", "<b>"],
     ["x".repeat(2001), `${"x".repeat(2000)}… (2001 characters)`],
   ];
