@@ -180,17 +180,17 @@ async fn begin_loops(
         driver = %driver.name, version = %driver.version, node = scope.node(),
         ?leader_tasks, "starting the controllers"
     );
+    let (events, sending) =
+        Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
     let caches = match scope.node() {
         None => Caches::new(client.clone(), stop.clone()),
         Some(node) => Caches::of_node(client.clone(), stop.clone(), node)
             .with_contents(!setup.pools.are_reported()),
     };
     let served = Served::of(&features::needed(&driver, &setup.args));
-    let caches = Arc::new(caches.counted(metrics.clone()).serving(served));
+    let caches = Arc::new(caches.reporting(metrics.clone(), events.clone()).serving(served));
     follow_served(&caches, &kube, &stop, &mut tasks);
     watch_over(&checks, &caches, &kube);
-    let (events, sending) =
-        Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
     let paced = setup.freed.clone().pace(stop.clone());
     tasks.start("waking what waits for room", async {
         paced.await;

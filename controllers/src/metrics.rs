@@ -49,6 +49,7 @@ pub struct Metrics {
     calls: Seconds<CallLabels>,
     api: Family<ApiLabels, Counter>,
     watched: Family<Label, Counter>,
+    too_large: Family<Label, Counter>,
     received: Family<ReceivedLabels, Counter>,
     work: Seconds<Label>,
     retries: Family<Label, Counter>,
@@ -72,6 +73,7 @@ impl Default for Metrics {
             calls: Family::new_with_constructor(calls),
             api: Family::default(),
             watched: Family::default(),
+            too_large: Family::default(),
             received: Family::default(),
             work: Family::new_with_constructor(work),
             retries: Family::default(),
@@ -104,6 +106,11 @@ impl Metrics {
             "hostloop_watch_events",
             "Objects that watches report, initially and after each change",
             self.watched.clone(),
+        );
+        registry.register(
+            "hostloop_objects_too_large",
+            "Objects found that are too large to be kept in memory: nothing is done for them",
+            self.too_large.clone(),
         );
         registry.register(
             "hostloop_api_received_bytes",
@@ -153,6 +160,11 @@ impl Metrics {
     /// Returns the counter of objects that watches of a kind deliver.
     pub fn watched(&self, kind: &str) -> Counter {
         self.watched.get_or_create(&[("kind", kind.to_owned())]).clone()
+    }
+
+    /// Returns the counter of a kind's objects that are too large to be kept.
+    pub fn too_large(&self, kind: &str) -> Counter {
+        self.too_large.get_or_create(&[("kind", kind.to_owned())]).clone()
     }
 
     /// Returns the counter of bytes received from the API server. `verb` is `get`, `list`, `watch`
@@ -245,6 +257,7 @@ mod tests {
         metrics.leads("d-example", true);
         metrics.event_lost();
         metrics.watched("Pod").inc_by(2);
+        metrics.too_large("Pod").inc();
         metrics.received("pods", "watch").inc_by(99);
         metrics.api_call("patch", "PersistentVolume", "ok");
         let mut text = String::new();
@@ -255,6 +268,7 @@ mod tests {
             "csi_sidecar_operations_seconds_count{driver_name=\"d.example\",\
              method_name=\"/csi.v1.Controller/CreateVolume\",grpc_status_code=\"OK\"} 1",
             "workqueue_depth{name=\"claims\"} 3",
+            "hostloop_objects_too_large_total{kind=\"Pod\"} 1",
             "workqueue_adds_total{name=\"claims\"} 9",
             "workqueue_retries_total{name=\"claims\"} 1",
             "leader_election_master_status{name=\"d-example\"} 1",

@@ -22,8 +22,9 @@ use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::served::Served;
 use crate::cache::store::{
-    Encoding, Index, Range, Selectors, Store, Subscription, WatchError, WatchScope,
+    Encoding, Index, Range, Reports, Selectors, Store, Subscription, WatchError, WatchScope,
 };
+use crate::client::Events;
 use crate::client::kube::Resource;
 use crate::metrics::Metrics;
 use crate::snapshots::{
@@ -36,7 +37,7 @@ pub struct Caches {
     /// `None` starts no watches: tests fill the stores themselves.
     client: Option<Client>,
     stop: CancellationToken,
-    metrics: Option<Arc<Metrics>>,
+    reports: Reports,
     /// The node that the watches are narrowed to, if any.
     node: Option<String>,
     /// The optional kinds that the API server serves.
@@ -218,9 +219,9 @@ impl Caches {
         &self.served
     }
 
-    /// Counts the watch events in these metrics.
-    pub fn counted(self, metrics: Arc<Metrics>) -> Self {
-        Caches { metrics: Some(metrics), ..self }
+    /// Counts the watch events in these metrics, and tells users of objects that are too large.
+    pub fn reporting(self, metrics: Arc<Metrics>, events: Events) -> Self {
+        Caches { reports: Reports { metrics: Some(metrics), events: Some(events) }, ..self }
     }
 
     /// Caches that watch nothing. Tests fill them with [`Store::apply_write`].
@@ -230,7 +231,7 @@ impl Caches {
             client: None,
             shared: Shared::until(&stop),
             stop,
-            metrics: None,
+            reports: Reports::default(),
             node: None,
             served: Served::default(),
             contents_labelled: true,
@@ -252,7 +253,7 @@ impl Caches {
         Wide(Arc::new(Caches {
             client: self.client.clone(),
             stop: self.stop.clone(),
-            metrics: self.metrics.clone(),
+            reports: self.reports.clone(),
             served: self.served.clone(),
             shared,
             ..Caches::unwatched()
@@ -303,12 +304,12 @@ impl Caches {
         let watch = Store::in_form(form);
         if let Some(client) = &self.client {
             let range = Range { selectors, watch_scope: self.watch_scope.subscribe() };
-            let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
+            let (reports, stop) = (self.reports.clone(), self.shared.stop.clone());
             let (client, served, watch) = (client.clone(), self.served.clone(), watch.clone());
             tokio::spawn(async move {
                 let served = served.wait::<K>(|| watch.list_none());
                 if stop.run_until_cancelled(served).await.is_some() {
-                    watch.run_within(client, range, metrics, stop).await;
+                    watch.run_within(client, range, reports, stop).await;
                 }
             });
         }

@@ -32,7 +32,7 @@ pub use compress::Encoding;
 use compress::StoredObject;
 pub use index::Index;
 use index::IndexState;
-pub use run::Range;
+pub use run::{Range, Reports};
 pub(crate) use run::{config, fraction};
 pub use select::{Selector, Selectors, WatchScope};
 

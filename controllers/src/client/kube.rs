@@ -463,13 +463,17 @@ fn known<K: Resource>(object: K) -> kube::Result<K> {
     if !is_left_out(&object) {
         return Ok(object);
     }
-    let message = format!(
+    let refused = Status::failure(&too_large::<K>(), "RequestEntityTooLarge").with_code(413);
+    Err(kube::Error::Api(refused.boxed()))
+}
+
+/// Says that an object is too large to be kept, and what to do.
+pub(crate) fn too_large<K: Resource>() -> String {
+    format!(
         "the {} is too large to be kept in memory: make its labels, finalizers, data, spec or \
          status smaller",
         K::kind(&())
-    );
-    let refused = Status::failure(&message, "RequestEntityTooLarge").with_code(413);
-    Err(kube::Error::Api(refused.boxed()))
+    )
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
 use super::{Selectors, Store, WatchScope};
-use crate::client::Resource;
+use crate::client::kube::{Resource, is_left_out, too_large};
+use crate::client::{EventKind, Events};
 use crate::metrics::Metrics;
 use crate::queue::Backoff;
 
@@ -59,6 +60,25 @@ impl Range {
     }
 }
 
+/// The kinds that get an event at an object that is too large. Pods are not among them: most have nothing to do
+/// with the driver.
+const ANNOUNCED: [&str; 6] = [
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "VolumeGroupSnapshot",
+    "VolumeGroupSnapshotContent",
+    "VolumeSnapshot",
+    "VolumeSnapshotContent",
+];
+
+/// Where a watch reports what it delivers.
+#[derive(Clone, Debug, Default)]
+pub struct Reports {
+    pub metrics: Option<Arc<Metrics>>,
+    /// Tells users of objects that are too large to be kept.
+    pub events: Option<Events>,
+}
+
 impl<K: Resource> Store<K> {
     /// Watches what `api` selects until `stop`. A kind that the API server does not serve has no
     /// objects.
@@ -80,20 +100,26 @@ impl<K: Resource> Store<K> {
         self,
         client: Client,
         mut range: Range,
-        metrics: Option<Arc<Metrics>>,
+        reports: Reports,
         stop: CancellationToken,
     ) {
         let api = K::everywhere(self.noticed(&client));
         let kind = K::kind(&()).into_owned();
-        let counted = metrics.map(|metrics| metrics.watched(&kind));
+        let metrics = reports.metrics.unwrap_or_default();
+        let (watched, large) = (metrics.watched(&kind), metrics.too_large(&kind));
         loop {
             let watch_scope = *range.watch_scope.borrow_and_update();
             let selector = range.selectors.at(watch_scope).clone();
             let config = selector.config();
+            // A widened watch has the objects of all nodes, and runs on each.
+            let is_widened = selector.is_all() && !range.selectors.at(WatchScope::Narrow).is_all();
+            let events = reports.events.as_ref().filter(|_| !is_widened);
             self.select(selector);
-            let followed = self.follow(api.clone(), config, |events| {
-                if let Some(counter) = &counted {
-                    counter.inc_by(events);
+            let followed = self.follow(api.clone(), config, |event| {
+                watched.inc_by(is_of_object(event).into());
+                if let Some(object) = self.newly_too_large(event) {
+                    large.inc();
+                    tell(events, object);
                 }
             });
             tokio::select! {
@@ -112,6 +138,15 @@ impl<K: Resource> Store<K> {
         self.take(Event::InitDone);
     }
 
+    /// The object of a watch event that is too large, if the store does not know this yet.
+    fn newly_too_large<'a>(&self, event: &'a Event<K>) -> Option<&'a K> {
+        let (Event::Apply(object) | Event::InitApply(object)) = event else {
+            return None;
+        };
+        let namespace = object.namespace().unwrap_or_default();
+        (is_left_out(object) && !self.leaves_out(&namespace, &object.name_any())).then_some(object)
+    }
+
     /// A client that clears the watch's error as soon as the API server accepts a request.
     fn noticed(&self, client: &Client) -> Client {
         let watch = self.clone();
@@ -119,7 +154,7 @@ impl<K: Resource> Store<K> {
     }
 
     /// Applies the watch's events to the store and retries after errors.
-    async fn follow(&self, api: Api<K>, config: watcher::Config, count: impl Fn(u64)) {
+    async fn follow(&self, api: Api<K>, config: watcher::Config, report: impl Fn(&Event<K>)) {
         let mut failures = 0_u32;
         let events = watcher(api, config);
         tokio::pin!(events);
@@ -131,7 +166,7 @@ impl<K: Resource> Store<K> {
                         failures = 0;
                         self.note(None);
                     }
-                    count(is_of_object(&event).into());
+                    report(&event);
                     self.take(event);
                 }
                 Err(error) => {
@@ -147,6 +182,15 @@ impl<K: Resource> Store<K> {
                 }
             }
         }
+    }
+}
+
+/// Tells the users of an object that it is too large to be kept.
+fn tell<K: Resource>(events: Option<&Events>, object: &K) {
+    if let Some(events) = events
+        && ANNOUNCED.contains(&&*K::kind(&()))
+    {
+        events.once(object, EventKind::Warning, "TooLarge", too_large::<K>());
     }
 }
 

@@ -7,6 +7,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::client::Events;
+use crate::metrics::Metrics;
 
 fn class(name: &str, version: u64, provisioner: &str) -> StorageClass {
     crate::testing::read(json!({
@@ -253,7 +255,7 @@ fn running(api: &crate::testing::FakeApi) -> (Store<PersistentVolume>, impl Futu
     let watch = Store::<PersistentVolume>::new();
     let stop = CancellationToken::new();
     let run = watch.clone();
-    let run = run.run_within(api.client(), Range::default(), None, stop.clone());
+    let run = run.run_within(api.client(), Range::default(), Reports::default(), stop.clone());
     let run = tokio::spawn(run);
     let ended = async move {
         stop.cancel();
@@ -275,6 +277,41 @@ async fn a_list_comes_in_pages() {
     assert_eq!(watch.all().len(), 250);
     assert_eq!(api.lists().len(), 3);
     ended.await;
+}
+
+/// Users learn once that an object is too large, unless a node's watch was widened to all nodes' objects.
+#[tokio::test(start_paused = true)]
+async fn users_learn_of_an_object_that_is_too_large() {
+    let widened = Selectors::by_label("node", "n1".to_owned());
+    for (selectors, events_of_it) in [(Selectors::default(), 1), (widened, 0)] {
+        let api = crate::testing::FakeApi::default();
+        let volume = |name: &str, finalizers: usize| {
+            let finalizers = vec!["example.com/f"; finalizers];
+            let metadata = json!({"name": name, "finalizers": finalizers});
+            json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": metadata})
+        };
+        api.put(volume("small", 1));
+        api.put(volume("large", 100_000));
+        let metrics = Arc::new(Metrics::default());
+        let (events, mut emitted) = Events::collected(metrics.clone());
+        let reports = Reports { metrics: Some(metrics.clone()), events: Some(events) };
+        let (watch, stop) = (Store::<PersistentVolume>::new(), CancellationToken::new());
+        let range = Range { selectors, ..Range::default() };
+        let run = watch.clone().run_within(api.client(), range, reports, stop.clone());
+        let run = tokio::spawn(run);
+        watch.synced().await;
+        api.put(volume("large", 100_001));
+        api.put(volume("last", 1));
+        while watch.get("last").is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        stop.cancel();
+        run.await.expect("it ends");
+        assert_eq!(metrics.too_large("PersistentVolume").get(), 1);
+        let about: Vec<_> = emitted.drain().into_iter().map(|e| (e.about.name, e.reason)).collect();
+        let expected = (Some("large".to_owned()), "TooLarge".to_owned());
+        assert_eq!(about, vec![expected; events_of_it]);
+    }
 }
 
 /// A failing list, or a list of an unknown kind, is retried less and less often.
