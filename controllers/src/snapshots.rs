@@ -38,7 +38,7 @@ pub enum DeletionPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotError {
     /// The time of the error.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
     /// The error's message. It may be logged and must not contain secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ pub struct VolumeSnapshotStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_snapshot_content_name: Option<String>,
     /// The time at which the snapshot was taken.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +207,7 @@ pub struct VolumeGroupSnapshotStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_group_snapshot_content_name: Option<String>,
     /// The time at which the group snapshot was taken.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from all of its members.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -270,7 +270,7 @@ pub struct VolumeGroupSnapshotContentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
     /// The time at which the group snapshot was taken.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from all of its members.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -308,6 +308,13 @@ pub struct SnapshotInfo {
 /// make a whole list unreadable.
 fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<Quantity>::deserialize(deserializer)?.map(|quantity| quantity.0))
+}
+
+/// Reads a time. The API server takes more for one than RFC 3339 does, such as an offset of 99 hours. Then there
+/// is none: one such object must not make a whole list unreadable.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()).map(Time))
 }
 
 /// A class: a kind without a spec, which the `CustomResource` derive does not support.
@@ -376,4 +383,43 @@ class! {
 class! {
     /// A class of group snapshots. Its fields stand beside its metadata, without a spec.
     VolumeGroupSnapshotClass, "groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses"
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The API server accepts each of these as a date-time.
+    #[test]
+    fn a_time_that_is_none_leaves_the_object_readable() {
+        for text in [
+            "2026-01-01T00:00:00+99:99",
+            "2026-01-01T00:00:00ZTomorrow",
+            "2026-01-01T00:00:00x5Z",
+            "2026-01-01T00:00:00-00:99",
+        ] {
+            let spec = json!({"source": {}});
+            let status = json!({"creationTime": text, "error": {"time": text, "message": "m"}});
+            let read = |status: Value| -> VolumeSnapshotStatus {
+                let snapshot = json!({"metadata": {}, "spec": spec, "status": status});
+                let snapshot: VolumeSnapshot = serde_json::from_value(snapshot).expect("readable");
+                snapshot.status.expect("a status")
+            };
+            let found = read(status);
+            assert_eq!(found.creation_time, None, "{text}");
+            let error = SnapshotError { time: None, message: Some("m".to_owned()) };
+            assert_eq!(found.error, Some(error), "{text}");
+            let known = read(json!({"creationTime": "2026-01-01T00:00:00Z"}));
+            assert!(known.creation_time.is_some());
+            assert_eq!(read(json!({"creationTime": null})).creation_time, None);
+            let group: VolumeGroupSnapshotStatus =
+                serde_json::from_value(json!({"creationTime": text})).expect("readable");
+            assert_eq!(group.creation_time, None, "{text}");
+            let content: VolumeGroupSnapshotContentStatus =
+                serde_json::from_value(json!({"creationTime": text})).expect("readable");
+            assert_eq!(content.creation_time, None, "{text}");
+        }
+    }
 }
