@@ -1,6 +1,7 @@
 //! The labels of claims in namespaces with groups. Each group selects among all claims of its
 //! namespace, and a cached claim takes long to decompress. So the labels of a namespace's claims are
-//! read once, when a group there first needs them, and then follow the watch.
+//! read once, when a group there first needs them, and then follow the watch. A user can make any number
+//! of claims with any number of labels: those of a namespace with too many are read for each group.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,6 +21,10 @@ use crate::queue::rest;
 /// How long the labels of a namespace are kept after their last use.
 const KEPT: Duration = Duration::from_secs(900);
 
+/// The most bytes of labels that are kept of a namespace: those of ten thousand ordinary claims. In maps, they
+/// take twice the memory.
+const MOST: usize = 4 << 20;
+
 /// What selectors and their groups ask of a claim.
 #[derive(Debug)]
 struct Entry {
@@ -31,6 +36,10 @@ struct Entry {
 struct Namespace {
     /// By name.
     claims: BTreeMap<Arc<str>, Arc<Entry>>,
+    /// The bytes of their labels.
+    size: usize,
+    /// True if there were too many: none is kept.
+    is_too_large: bool,
     /// The claims that the watch reported before all were read.
     reported: HashSet<Arc<str>>,
     /// Set once all are read.
@@ -38,10 +47,22 @@ struct Namespace {
     used: Instant,
 }
 
+impl Entry {
+    fn of(claim: &PersistentVolumeClaim) -> Self {
+        Entry { labels: claim.labels().clone(), is_bound: pvc::is_bound(claim) }
+    }
+
+    fn size(&self) -> usize {
+        self.labels.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+}
+
 impl Namespace {
     fn new() -> Self {
         Namespace {
             claims: BTreeMap::new(),
+            size: 0,
+            is_too_large: false,
             reported: HashSet::new(),
             read: Arc::default(),
             used: Instant::now(),
@@ -49,8 +70,18 @@ impl Namespace {
     }
 
     fn put(&mut self, claim: &PersistentVolumeClaim) {
-        let entry = Entry { labels: claim.labels().clone(), is_bound: pvc::is_bound(claim) };
-        self.claims.insert(claim.name_any().into(), Arc::new(entry));
+        if self.is_too_large {
+            return;
+        }
+        let entry = Entry::of(claim);
+        self.size += entry.size();
+        if let Some(old) = self.claims.insert(claim.name_any().into(), Arc::new(entry)) {
+            self.size -= old.size();
+        }
+        if self.size > MOST {
+            self.is_too_large = true;
+            self.claims = BTreeMap::new();
+        }
     }
 
     fn report(&mut self, change: &Change<PersistentVolumeClaim>) {
@@ -58,7 +89,8 @@ impl Namespace {
         match change {
             Change::Applied { new, .. } => self.put(new),
             Change::Deleted(_) => {
-                self.claims.remove(&name);
+                let old = self.claims.remove(&name);
+                self.size -= old.map_or(0, |old| old.size());
             }
         }
         if !self.read.initialized() {
@@ -96,18 +128,17 @@ impl ClaimLabels {
     pub(super) async fn select(&self, namespace: &str, selector: &Selector) -> Vec<Arc<str>> {
         let read = self.reading(namespace);
         read.get_or_init(|| self.read(namespace)).await;
-        let known = self.namespaces.lock().get(namespace).map(|known| known.claims.clone());
-        let mut selected = Vec::new();
-        for (number, (name, claim)) in known.unwrap_or_default().into_iter().enumerate() {
-            if selector.matches(&claim.labels) {
-                if !claim.is_bound {
-                    return vec![name];
-                }
-                selected.push(name);
-            }
-            rest(number).await;
-        }
-        selected
+        let known = {
+            let namespaces = self.namespaces.lock();
+            let known = namespaces.get(namespace);
+            known.filter(|known| !known.is_too_large).map(|known| known.claims.clone())
+        };
+        let Some(known) = known else {
+            let cached = self.claims.each_in(namespace);
+            let cached = cached.map(|it| (it.name_any().into(), Arc::new(Entry::of(&it))));
+            return fitting(cached, selector).await;
+        };
+        fitting(known.into_iter(), selector).await
     }
 
     fn reading(&self, namespace: &str) -> Arc<OnceCell<()>> {
@@ -132,6 +163,24 @@ impl ClaimLabels {
             known.reported = HashSet::new();
         }
     }
+}
+
+/// The names of the claims that a selector fits, or of the first one that is not bound.
+async fn fitting(
+    claims: impl Iterator<Item = (Arc<str>, Arc<Entry>)>,
+    selector: &Selector,
+) -> Vec<Arc<str>> {
+    let mut selected = Vec::new();
+    for (number, (name, claim)) in claims.enumerate() {
+        if selector.matches(&claim.labels) {
+            if !claim.is_bound {
+                return vec![name];
+            }
+            selected.push(name);
+        }
+        rest(number).await;
+    }
+    selected
 }
 
 #[cfg(test)]

@@ -90,3 +90,36 @@ async fn unused_namespaces_are_forgotten() {
     assert_eq!(labels.namespaces.lock().keys().collect::<Vec<_>>(), ["other"]);
     assert_eq!(labels.selected("team", "db").await, ["a"]);
 }
+
+/// A user can make any number of claims with long labels. None of these labels is kept, and groups still
+/// select by them.
+#[tokio::test]
+async fn the_labels_of_a_namespace_take_little_memory() {
+    const CLAIMS: usize = 400;
+    let labels = labels();
+    let store = |number: usize, app: &str, version: u32| {
+        let many = (0..120)
+            .map(|n| (format!("{}.example.com/{n}", "x".repeat(40)), json!("y".repeat(63))));
+        let mut all: serde_json::Value = many.collect();
+        all["app"] = json!(app);
+        labels.claims.apply_write(read(json!({
+            "metadata": {"namespace": "team", "name": format!("c{number:03}"), "labels": all,
+                "uid": number.to_string(), "resourceVersion": version.to_string()},
+            "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}})));
+    };
+    let kept = || {
+        let namespaces = labels.namespaces.lock();
+        let entries = namespaces["team"].claims.values();
+        entries.map(|entry| entry.size()).sum::<usize>()
+    };
+    (0..CLAIMS / 2).for_each(|number| store(number, "db", 1));
+    assert_eq!(labels.selected("team", "db").await.len(), CLAIMS / 2);
+    assert!(kept() > MOST / 2, "they are few");
+    (CLAIMS / 2..CLAIMS).for_each(|number| store(number, "db", 1));
+    assert_eq!(kept(), 0, "they are many");
+    store(7, "web", 2);
+    assert_eq!(labels.selected("team", "db").await.len(), CLAIMS - 1);
+    assert_eq!(labels.selected("team", "web").await, ["c007"]);
+    labels.stores("other", "a", "db", "Bound", 1);
+    assert_eq!(labels.selected("other", "db").await, ["a"]);
+}
