@@ -221,6 +221,17 @@ fn other_label() -> Value {
 /// No role grants the verb.
 const FORBIDDEN: [Outcome; 4] = [Outcome::No(ROLE); 4];
 
+/// Part of the API server's message if a policy refuses, where several do.
+const DENIED: &str = "denied request";
+
+/// A time that is in the year 10000 in UTC.
+const LATE: &str = "9999-12-31T23:59:59-01:00";
+
+/// The prefix of a name that the API server makes: it has no use in an object with a name.
+fn name_prefix() -> Value {
+    json!({"metadata": {"generateName": long()}})
+}
+
 /// The rows of a resource that no role lets a node create or delete. `outcomes` is
 /// [`FORBIDDEN`], but for the targets that have no such object.
 fn only_changed(resource: &'static str, outcomes: [Outcome; 4]) -> [Attack; 2] {

@@ -297,7 +297,8 @@ async fn users_learn_of_an_object_that_is_too_large() {
         let reports = Reports { metrics: Some(metrics.clone()), events: Some(events) };
         let (watch, stop) = (Store::<PersistentVolume>::new(), CancellationToken::new());
         let range = Range { selectors, ..Range::default() };
-        let run = watch.clone().run_within(api.client(), range, reports, stop.clone());
+        let client = crate::testing::client(&api);
+        let run = watch.clone().run_within(client, range, reports, stop.clone());
         let run = tokio::spawn(run);
         watch.synced().await;
         api.put(volume("large", 100_001));

@@ -11,6 +11,9 @@ const ANNOTATION: &str = "this annotation of a claim";
 const LABEL: &str = "no label of a claim but its own name's";
 const CLASS: &str = "an attributes class that a claim";
 const MESSAGE: &str = "up to 4096 characters into the conditions of a claim";
+const STORAGE: &str = "how much storage it has";
+const TIME: &str = "no time after the year 9999";
+const NAME: &str = "a name of up to 300 characters";
 const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
@@ -81,6 +84,23 @@ fn of_statuses() -> Vec<Attack> {
     let many = (0..100).map(|n| json!({"type": format!("x{n}"), "status": "True"}));
     let many = status(json!({"conditions": many.collect::<Value>()}));
     let allocated = |size: &str| status(json!({"allocatedResources": {"storage": size}}));
+    let text = |field: &str| {
+        let mut long_text = json!({"type": "Resizing", "status": "True"});
+        long_text[field] = json!(long());
+        status(json!({"conditions": [long_text]}))
+    };
+    let late = |field: &str| {
+        let mut late = json!({"type": "Resizing", "status": "True"});
+        late[field] = json!(LATE);
+        status(json!({"conditions": [late]}))
+    };
+    let resources = |field: &str, value: &str| {
+        let all: Value = (0..1000).map(|n| (format!("example.com/{n}"), json!(value))).collect();
+        status(json!({field: all}))
+    };
+    let modified = json!({"modifyVolumeStatus": {"status": long(),
+        "targetVolumeAttributesClassName": ""}});
+    let denied = |why| [No(why), No(DENIED), No(DENIED), No(DENIED)];
     let class = json!({"currentVolumeAttributesClassName": "x"});
     let target = json!({"modifyVolumeStatus": {"status": "InProgress",
         "targetVolumeAttributesClassName": "x"}});
@@ -89,6 +109,27 @@ fn of_statuses() -> Vec<Attack> {
         patch("say in 4 kB how far it is", condition("x".repeat(4096)), own),
         patch("say in 200 kB how far it is", condition(long()), never(MESSAGE)),
         patch("set a hundred conditions", many, never(MESSAGE)),
+        patch("set a condition with a type of 200 kB", text("type"), never(MESSAGE)),
+        patch("set a condition with a status of 200 kB", text("status"), never(MESSAGE)),
+        patch("set a condition of the year 10000", late("lastTransitionTime"), never(TIME)),
+        patch(
+            "set a condition that was tried in the year 10000",
+            late("lastProbeTime"),
+            never(TIME),
+        ),
+        patch("say that it has a thousand resources", resources("capacity", "1"), never(STORAGE)),
+        patch(
+            "say that it is to have a thousand resources",
+            resources("allocatedResources", "1"),
+            never(STORAGE),
+        ),
+        patch(
+            "say how far a thousand resources are",
+            resources("allocatedResourceStatuses", "NodeResizePending"),
+            never(STORAGE),
+        ),
+        patch("say in 200 kB how far its attributes are", status(modified), never(STORAGE)),
+        patch("set a prefix of its name of 200 kB", name_prefix(), denied(NAME)),
         patch("say that its node need not expand it", expanded, own),
         patch("say so in 200 kB", annotation(EXPANDED, json!(long())), never(ANNOTATION)),
         patch("say that it is to have what it asks for", allocated("1Gi"), own),

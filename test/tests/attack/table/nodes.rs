@@ -9,6 +9,8 @@ pub(super) fn attachments() -> Vec<Attack> {
     const DRIVER: &str = "the attachment is not of driver hostloop.csi.dev";
     const FINALIZER: &str = "no finalizer of an attachment but the attacher's";
     const ANNOTATION: &str = "no annotation of an attachment but that of its ID";
+    const NAME: &str = "a name of up to 300 characters";
+    const TIME: &str = "no time after the year 9999";
     const METADATA: &str = "about an attachment, and little metadata";
     // The API server itself answers first.
     const LONG: [Outcome; 4] = {
@@ -25,6 +27,7 @@ pub(super) fn attachments() -> Vec<Attack> {
     let long_id = annotation("csi.alpha.kubernetes.io/node-id", json!(long()));
     let attached = status(json!({"attached": true}));
     let failed = |message: String| status(json!({"attachError": {"message": message}}));
+    let late = status(json!({"attachError": {"message": "x", "time": LATE}}));
     let metadata = status(json!({"attachmentMetadata": {"x": long()}}));
     let patch_status = rows("patch", "volumeattachments/status");
     let mut attacks = vec![
@@ -36,9 +39,15 @@ pub(super) fn attachments() -> Vec<Attack> {
         patch("repeat a finalizer", repeated(&[KEEP], ATTACHER), never(FINALIZER)),
         patch("set an owner", owner(), never("who owns it")),
         patch("set a label", label("app", "x"), never("or its labels")),
+        patch(
+            "set a prefix of its name of 200 kB",
+            name_prefix(),
+            [No(NAME), No(DENIED), Nothing, No(DENIED)],
+        ),
         patch_status("say that it is attached", attached, own),
         patch_status("say in 1 kB why it is not", failed("x".repeat(1024)), own),
         patch_status("say in 200 kB why it is not", failed(long()), LONG),
+        patch_status("say that it failed in the year 10000", late, never(TIME)),
         patch_status("hand kubelet 200 kB with it", metadata, never(METADATA)),
     ];
     let forbidden = [No(ROLE), No(ROLE), Nothing, No(ROLE)];
@@ -83,6 +92,11 @@ pub(super) fn capacities() -> Vec<Attack> {
         create("owned by its pod's DaemonSet", owned("DaemonSet", "hostloop"), own),
         create("with an owner", owner(), never(OWNER)),
         create("owned by another DaemonSet", owned("DaemonSet", "x"), never(OWNER)),
+        create(
+            "owned by a DaemonSet with a name of 200 kB",
+            owned("DaemonSet", &format!("hostloop{}", long())),
+            [No("owners with names of up to 253 characters"), No(DENIED), Nothing, No(DENIED)],
+        ),
         create("that its owner's deletion waits for", waited_for, never(OWNER)),
         create("with a label", label("app", "x"), never(MARKS)),
         create("with an annotation of 200 kB", annotation("x", json!(long())), never(MARKS)),
@@ -120,6 +134,17 @@ pub(super) fn events() -> Vec<Attack> {
         create("about another node", about("Node", "$OTHER"), never(ABOUT)),
         create("with an owner", owner(), never("an event has no owner")),
         create("in 200 kB", json!({"message": long()}), never(SHORT)),
+        create("of a type of 200 kB", json!({"type": long()}), never(SHORT)),
+        create(
+            "about a claim with a version of 200 kB",
+            json!({"involvedObject": {"resourceVersion": long()}}),
+            never(SHORT),
+        ),
+        create(
+            "under a name of 1 kB",
+            json!({"metadata": {"name": "x".repeat(1024)}}),
+            [No("a name of up to 300 characters"), No(DENIED), Nothing, No(DENIED)],
+        ),
         create("with a label", label("app", "x"), never(SHORT)),
         create("with an annotation of 200 kB", annotation("x", json!(long())), never(SHORT)),
         patch("count it once more", json!({"count": 2}), own),

@@ -132,6 +132,11 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
             failed(long()),
             never("messages of up to 4096 characters about a content"),
         ),
+        patch_status(
+            "say that it failed at a time with an offset of 99 hours",
+            status(json!({"error": {"message": "x", "time": "2026-01-01T00:00:00+99:99"}})),
+            never("only times in UTC about a content"),
+        ),
         patch_status(another, named(json!("x")), [No(why), Nothing, Nothing, Nothing]),
         // After that it could name any.
         patch_status(kind.none, named(Value::Null), never(OTHER_HANDLE)),

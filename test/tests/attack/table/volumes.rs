@@ -20,6 +20,9 @@ fn new_volumes() -> Vec<Attack> {
     const FINALIZER: &str = "a new volume has no owner, and only finalizers";
     const LABEL: &str = "a new volume has no label but that of its node";
     const LONG: &str = "no long text in its annotations, attributes and options";
+    const CLAIM_TEXT: &str = "no long text about its claim and secrets, and few access modes";
+    const PLACE: &str = "on one node by labels with one short value each";
+    const LABELS: &str = "on one node by few labels";
     const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
     let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
     let refused = |why| others.never(why);
@@ -38,6 +41,23 @@ fn new_volumes() -> Vec<Attack> {
         annotation("volume.kubernetes.io/provisioner-deletion-secret-name", json!(long()));
     let attributes = spec(json!({"csi": {"volumeAttributes": {IDENTITY: long()}}}));
     let options = spec(json!({"mountOptions": [long()]}));
+    let about_claim = |field: &str| spec(json!({"claimRef": {field: long()}}));
+    let modes = spec(json!({"accessModes": vec!["ReadWriteOnce"; 1000]}));
+    let place = |others: Vec<Value>| {
+        let mut terms = vec![json!({"key": "topology.hostloop.csi.dev/node", "operator": "In",
+            "values": ["$OWN"]})];
+        terms.extend(others);
+        spec(json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": terms}]}}}))
+    };
+    let label_of = |n: usize, values: Vec<String>| {
+        let key = format!("example.com/{n}");
+        json!({"key": key, "operator": "NotIn", "values": values})
+    };
+    let many_values = (0..1000).map(|n| n.to_string()).collect();
+    let many_values = place(vec![label_of(0, many_values)]);
+    let many_labels = place((0..100).map(|n| label_of(n, vec!["x".to_owned()])).collect());
+    let only_own = |why| [No(why), Nothing, Nothing, Nothing];
     let create = rows("create", V);
     vec![
         create("for a claim, by its UID", json!({}), others.own()),
@@ -72,6 +92,15 @@ fn new_volumes() -> Vec<Attack> {
         create("with the name of a secret of 200 kB", long_name, refused(LONG)),
         create("with attributes of 200 kB", attributes, refused(LONG)),
         create("with a mount option of 200 kB", options, refused(LONG)),
+        create(
+            "for a claim with a version of 200 kB",
+            about_claim("resourceVersion"),
+            refused(CLAIM_TEXT),
+        ),
+        create("for a part of a claim, in 200 kB", about_claim("fieldPath"), refused(CLAIM_TEXT)),
+        create("with an access mode a thousand times", modes, refused(CLAIM_TEXT)),
+        create("for nodes without a thousand values of a label", many_values, only_own(PLACE)),
+        create("for nodes with a hundred labels", many_labels, only_own(LABELS)),
     ]
 }
 

@@ -11,7 +11,7 @@ use crate::kubectl::check::facts::{Fact, Facts};
 use crate::kubectl::check::line::{Line, Mark, names};
 
 /// The policies in the manifests. Each has a binding that denies.
-pub(super) const POLICIES: [&str; 11] = [
+pub(super) const POLICIES: [&str; 12] = [
     "hostloop-attachments",
     "hostloop-bound-claims",
     "hostloop-capacities",
@@ -19,6 +19,7 @@ pub(super) const POLICIES: [&str; 11] = [
     "hostloop-claims",
     "hostloop-contents",
     "hostloop-events",
+    "hostloop-metadata",
     "hostloop-new-volumes",
     "hostloop-nodes",
     "hostloop-snapshots",
