@@ -1,4 +1,4 @@
-//! A connection with a filter for the incoming bytes.
+//! A connection with a filter for its bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -7,44 +7,51 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// What happens to the bytes that a client sends.
-pub trait ReadFilter: Unpin {
+/// What happens to the bytes of a connection.
+pub trait Filter: Unpin {
     /// Called before each read, which fails with this error.
-    fn before(&mut self, _: &mut Context<'_>) -> io::Result<()> {
+    fn before_read(&mut self, _: &mut Context<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Takes the next bytes, which may be split anywhere, and may change them.
-    fn filter(&mut self, bytes: &mut [u8]);
+    /// Takes the bytes just read, which may be split anywhere, and may change them.
+    fn read(&mut self, _: &mut [u8]) {}
+
+    /// Called before each write, which fails with this error.
+    fn before_write(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
-/// A connection on a Unix socket with a filter. What is written to it passes unchanged.
+/// A connection on a Unix socket with a filter. What is written to it passes unchanged or not at
+/// all.
 #[derive(Debug)]
 pub struct FilteredStream<S, F> {
     pub(crate) stream: S,
     pub(crate) filter: F,
 }
 
-impl<S: AsyncRead + Unpin, F: ReadFilter> AsyncRead for FilteredStream<S, F> {
+impl<S: AsyncRead + Unpin, F: Filter> AsyncRead for FilteredStream<S, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.filter.before(cx)?;
+        self.filter.before_read(cx)?;
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.filter.filter(&mut buffer.filled_mut()[before..]);
+        self.filter.read(&mut buffer.filled_mut()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for FilteredStream<S, F> {
+impl<S: AsyncWrite + Unpin, F: Filter> AsyncWrite for FilteredStream<S, F> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.filter.before_write()?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -53,6 +60,7 @@ impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for FilteredStream<S, F> {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.filter.before_write()?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
     }
 

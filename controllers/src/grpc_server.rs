@@ -14,7 +14,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::Server;
 
 use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, next};
-use crate::filtered_stream::{FilteredStream, ReadFilter};
+use crate::filtered_stream::{Filter, FilteredStream};
 
 /// How long a new client may take until it speaks HTTP/2.
 const GREETING: Duration = Duration::from_secs(10);
@@ -70,9 +70,9 @@ impl<S> Admitted<S> {
     }
 }
 
-impl ReadFilter for Admission {
+impl Filter for Admission {
     /// Fails if the connection is to end before the greeting.
-    fn before(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    fn before_read(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let Some((overdue, _)) = &mut self.greeting else {
             return Ok(());
         };
@@ -86,7 +86,7 @@ impl ReadFilter for Admission {
     }
 
     /// Counts bytes of the greeting.
-    fn filter(&mut self, bytes: &mut [u8]) {
+    fn read(&mut self, bytes: &mut [u8]) {
         if let Some((_, missing)) = &mut self.greeting {
             *missing = missing.saturating_sub(bytes.len());
             if *missing == 0 {

@@ -14,18 +14,34 @@ loop_table() {
     sed -E 's/ (\\x20)*([0-9]+:[0-9]+)(\\x20)* / \2 /'
 }
 
-# Prints the first node's loop devices: mounted beneath its folder, bound there as a block device,
-# or attached to a file in it.
+# The same without paths: it tells whether a device still has its file.
+loop_files() { loop_table | cut -d ' ' -f 1-3; }
+
+# Prints the first node's loop devices, as loop_files does: mounted beneath its folder, bound there
+# as a block device, or attached to a file in it.
 loops_below() {
-  local at=$1 device number inode file
-  awk -v at="$at" '($5 == at || index($5, at "/") == 1) {
+  local at=$1 mounted device number inode file
+  mounted=$(awk -v at="$at" '($5 == at || index($5, at "/") == 1) {
     for (i = 6; i < NF; i++) if ($i == "-") break
     if ($(i + 2) ~ /^\/dev\/loop/) print $(i + 2)
     if ($(i + 1) == "devtmpfs" && $4 ~ /^\/loop[0-9]+$/) print "/dev" $4
-  }' /proc/self/mountinfo
+  }' /proc/self/mountinfo)
   while read -r device number inode file; do
-    case $file in "$at"/*) ! is_file "$number" "$inode" "$file" || echo "$device" ;; esac
+    if grep -qxF -e "$device" <<<"$mounted"; then
+      echo "$device $number $inode"
+    else
+      case $file in
+        "$at"/*) ! is_file "$number" "$inode" "$file" || echo "$device $number $inode" ;;
+      esac
+    fi
   done < <(loop_table)
+}
+
+# detach DEVICE NUMBER INODE: detaches the device if it still has this file. Its number may be in use
+# again. While the device is open here, the kernel attaches no other file to it.
+detach() {
+  { [[ $'\n'$(loop_files)$'\n' != *$'\n'"$*"$'\n'* ]] || losetup --detach "$1"; } 2>/dev/null <"$1" ||
+    true
 }
 
 # is_file DEVICE INODE PATH: true if this path leads to that file. In another mount namespace the
@@ -44,7 +60,7 @@ is_file() {
 # unmount_below FOLDER…: repeats, because files of loop devices lie on other mounts, which only
 # unmount after the devices are detached.
 unmount_below() {
-  local at loops left
+  local at loops left device number inode
   loops=$(for at in "$@"; do loops_below "$at"; done | sort -u)
   for _ in $(seq 20); do
     left=''
@@ -54,10 +70,10 @@ unmount_below() {
       done < <(mounts_below "$at")
       left+=$(mounts_below "$at")
     done
-    for at in $loops; do
-      # The kernel detaches a mounted device after its unmount.
-      if losetup "$at" >/dev/null 2>&1; then losetup --detach "$at" 2>/dev/null || true; fi
-    done
+    # The kernel detaches a mounted device after its unmount, and may give its number away.
+    while read -r device number inode; do
+      [ -z "$device" ] || detach "$device" "$number" "$inode"
+    done <<<"$loops"
     [ -n "$left" ] || return 0
     sleep 0.3
   done

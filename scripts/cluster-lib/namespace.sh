@@ -76,12 +76,9 @@ namespace_loops() { # NODE
     }' <(find "$var" -xdev -type f -printf '%i\n') <(node_mounts "$1") <(loop_files)
 }
 
-# Prints each loop device with the device and inode of its file; the path depends on mounts.
-loop_files() { loop_table | cut -d ' ' -f 1-3; }
-
 # Ends the namespace and all its mounts, then detaches loop devices that remain.
 namespace_down() { # NODE
-  local loops='' left pid=''
+  local loops='' left pid='' device number inode
   if pid=$(running "namespace-$1"); then
     loops=$(namespace_loops "$1")
     await_empty_namespace "$1" "$pid" || return 1
@@ -90,10 +87,9 @@ namespace_down() { # NODE
   fi
   stop_process "namespace-$1" KILL
   for _ in $(seq 40); do
-    # Only if it still has that file: the number may be in use again.
     left=$(comm -12 <(sort -u <<<"$loops") <(loop_files | sort))
     [ -n "$left" ] || return 0
-    while read -r device _; do losetup --detach "$device" 2>/dev/null || true; done <<<"$left"
+    while read -r device number inode; do detach "$device" "$number" "$inode"; done <<<"$left"
     sleep 0.2
   done
   note "still attached: $left"

@@ -27,7 +27,7 @@ const AFTERMATH: Duration = Duration::from_millis(100);
 
 /// Maximum time until a driver that closed its connection has ended: the kernel first completes the
 /// I/O of its threads.
-const DYING: Duration = Duration::from_secs(10);
+pub const DYING: Duration = Duration::from_secs(60);
 
 /// One scenario's machine. The fields are dropped in order: first the driver, last the files.
 pub struct Arena {

@@ -16,7 +16,7 @@ const SLACK_BYTES: u64 = 8 << 20;
 
 /// How long the kernel may take to release closed objects. A namespace's mounts go after its last
 /// process, and XFS frees an unlinked file's blocks in the background.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Directories of a pool that are empty when it holds nothing.
 const POOL_DIRECTORIES: [&str; 5] = ["volumes", "snapshots", "groups", "incoming", "trash"];

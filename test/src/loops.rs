@@ -1,9 +1,9 @@
 //! The machine's loop devices, and which of them belong to a test.
 
 use std::collections::BTreeSet;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
 use serde::Deserialize;
@@ -25,6 +25,51 @@ pub struct Loop {
     pub direct_io: bool,
     /// Logical sector size in bytes.
     pub sector: u32,
+}
+
+impl Loop {
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/loop{}", self.minor))
+    }
+
+    /// True if both are one device over one file.
+    fn is_same(&self, other: &Loop) -> bool {
+        let key = |l: &Loop| (l.minor, l.backing_device.clone(), l.backing_inode);
+        key(self) == key(other)
+    }
+}
+
+/// How many devices are held open at a time.
+const AT_ONCE: usize = 256;
+
+/// Attaches a file to a free device, with these options of `losetup`. Returns the device, and its
+/// open file: while that is open, no other process can detach the device.
+pub fn attach(file: &Path, options: &[&str]) -> (PathBuf, File) {
+    let file = machine::text(file);
+    let args = [&["--find", "--show"], options, &[file]].concat();
+    let try_attach = || {
+        let device = PathBuf::from(machine::try_run("losetup", &args)?);
+        let open = File::open(&device).map_err(|e| format!("{}: {e}", device.display()))?;
+        let over = ["--noheadings", "--output", "NAME", "--associated", file];
+        let devices = machine::try_run("losetup", &over)?;
+        let is_attached = devices.lines().any(|name| Path::new(name.trim()) == device);
+        is_attached.then_some((device, open)).ok_or_else(|| format!("{file} was detached again"))
+    };
+    // Another process of this machine may take the free device first.
+    let attached = (0..20).find_map(|_| try_attach().ok());
+    attached.unwrap_or_else(|| try_attach().unwrap_or_else(|why| panic!("{why}")))
+}
+
+/// Detaches the devices that still have their files, the first one first. Another process may have a
+/// device's number by now. While a device is open here, the kernel attaches no other file to it.
+pub fn detach(devices: &[Loop]) {
+    for some in devices.chunks(AT_ONCE) {
+        let open = some.iter().filter_map(|device| Some((device, File::open(device.path()).ok()?)));
+        let (open, now) = (open.collect::<Vec<_>>(), all());
+        for (device, _) in open.iter().filter(|(device, _)| now.iter().any(|l| l.is_same(device))) {
+            let _ = machine::try_run("losetup", &["--detach", machine::text(&device.path())]);
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -133,6 +178,18 @@ mod tests {
             backing_inode: 1,
             direct_io: true,
             sector: 4096,
+        }
+    }
+
+    #[test]
+    fn a_number_with_another_file_is_another_device() {
+        let before = device(3, "/tmp/mine/pool.img", "8:1");
+        let deleted = Loop { backing: "/tmp/mine/pool.img (deleted)".to_owned(), ..before.clone() };
+        let other = Loop { backing_inode: 2, ..before.clone() };
+        let elsewhere = Loop { backing_device: "8:2".to_owned(), ..before.clone() };
+        let moved = Loop { minor: 4, ..before.clone() };
+        for (now, same) in [(deleted, true), (other, false), (elsewhere, false), (moved, false)] {
+            assert_eq!(before.is_same(&now), same, "{now:?}");
         }
     }
 

@@ -1,7 +1,9 @@
 //! The tests' requirements of the machine, and running its tools.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::child;
 
@@ -57,6 +59,23 @@ pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
 /// [`try_run`], but an error fails the test.
 pub fn run(tool: &str, args: &[&str]) -> String {
     try_run(tool, args).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// An address for a server of this process alone: another process has another IP address, and each
+/// call another port. A port that was free a moment ago could be in use by now.
+pub fn own_address() -> SocketAddr {
+    static PORT: AtomicU16 = AtomicU16::new(7000);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, a | 0x80, b, c], PORT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Writes a program. This process never has it open to write: a child of another test would have a
+/// copy of the open file until its exec, and until then the kernel would refuse to run it.
+pub fn script(path: &Path, content: &str) {
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, content).expect("a program can be written");
+    run("install", &["--mode=0755", text(&draft), text(path)]);
+    std::fs::remove_file(draft).expect("the draft can be removed");
 }
 
 /// Prints a line that `scripts/test` repeats in its summary. The test runner hides `println` output

@@ -36,7 +36,7 @@ impl Namespace {
             .spawn()
             .expect("unshare starts");
         let namespace = Namespace { holder: Program::new(holder) };
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while namespace.comm() != "sleep" {
             assert!(Instant::now() < deadline, "unshare --mount did not come up");
             std::thread::sleep(Duration::from_millis(2));

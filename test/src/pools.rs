@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use crate::loops;
 use crate::machine::{self, text};
 use crate::scratch::Scratch;
 
@@ -64,7 +65,7 @@ impl PoolFixture {
         let mounted_at = state_dir(scratch).join("pools").join(name);
         let image = scratch.path().join(format!("{name}.img"));
         if kind == PoolKind::Device {
-            let device = sparse_loop(&image, bytes);
+            let (device, _) = sparse_loop(&image, bytes);
             return PoolFixture {
                 kind,
                 name: name.to_owned(),
@@ -76,7 +77,8 @@ impl PoolFixture {
         // The filesystem under an image needs a little more space than the image.
         let under = if kind == PoolKind::Image { bytes + bytes / 16 + GIB } else { bytes };
         let mount = scratch.dir(&format!("{name}.mnt"));
-        mount_fresh(kind, &sparse_loop(&image, under), &mount);
+        let (device, _open) = sparse_loop(&image, under);
+        mount_fresh(kind, &device, &mount);
         // The pool is not the filesystem's root, because ext4 has a lost+found there.
         let directory = mount.join("pool");
         std::fs::create_dir(&directory).expect("a pool's directory can be made");
@@ -122,15 +124,12 @@ pub fn used_bytes(dir: &Path) -> u64 {
     (stat.blocks() - stat.blocks_free()) * stat.fragment_size()
 }
 
-/// A loop device over a new sparse file.
-pub fn sparse_loop(image: &Path, bytes: u64) -> PathBuf {
+/// A loop device over a new sparse file; see [`loops::attach`].
+pub fn sparse_loop(image: &Path, bytes: u64) -> (PathBuf, File) {
     let file = File::create_new(image).unwrap_or_else(|e| panic!("{}: {e}", image.display()));
     file.set_len(bytes).expect("a sparse file of this size can be made");
     // 4096-byte sectors allow direct I/O on every layer.
-    let args = ["--find", "--show", "--direct-io=on", "--sector-size=4096", text(image)];
-    // Another process on this machine may take the free device first, so retry.
-    let found = (0..20).find_map(|_| machine::try_run("losetup", &args).ok());
-    PathBuf::from(found.unwrap_or_else(|| machine::run("losetup", &args)))
+    loops::attach(image, &["--direct-io=on", "--sector-size=4096"])
 }
 
 fn mount_fresh(kind: PoolKind, device: &Path, mount: &Path) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::mount::{MntFlags, umount2};
 
 use crate::leaks::mount_points;
-use crate::{loops, machine};
+use crate::loops;
 
 /// A directory beneath the system's temporary one. Dropping it unmounts what is mounted beneath,
 /// detaches the loop devices that stand on files in it, and only then removes the files.
@@ -55,14 +55,10 @@ impl Scratch {
                 // A tool for each would take minutes for the thousands that benchmarks mount.
                 let _ = umount2(mount, MntFlags::UMOUNT_NOFOLLOW);
             }
-            let devices = loops::beneath(&self.path);
+            let mut devices = loops::beneath(&self.path);
             // A device that stands on another is removed first.
-            for device in devices.iter().rev() {
-                let _ = machine::try_run(
-                    "losetup",
-                    &["--detach", &format!("/dev/loop{}", device.minor)],
-                );
-            }
+            devices.reverse();
+            loops::detach(&devices);
             let mounts = mount_points(&own_mountinfo()?, &self.path);
             let devices = loops::beneath(&self.path);
             let left = mounts.len() + devices.len();
@@ -71,7 +67,7 @@ impl Scratch {
             }
             // Thousands of devices take longer, but some of them are gone each time.
             if left < fewest {
-                (fewest, deadline) = (left, Instant::now() + Duration::from_secs(10));
+                (fewest, deadline) = (left, Instant::now() + Duration::from_secs(60));
             } else if Instant::now() > deadline {
                 return Err(format!("still there: mounts {mounts:?}, loop devices {devices:?}"));
             }

@@ -293,8 +293,7 @@ fn tools_with_a_broken(program: &str) -> Scratch {
         if ours.join(program).exists() {
             std::fs::remove_file(ours.join(program)).expect("it can be removed");
             let text = "#!/bin/sh\necho no luck today >&2\nsleep 1\nexit 1\n";
-            std::fs::write(ours.join(program), text).expect("it can be written");
-            machine::run("chmod", &["0755", machine::text(&ours.join(program))]);
+            machine::script(&ours.join(program), text);
         }
     }
     scratch

@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::codegen::http;
 
+use crate::client::Leadership;
 use crate::metrics::Metrics;
 
 mod bytes_received;
@@ -131,6 +132,9 @@ pub enum ApiError {
     /// No answer within the deadline. The server may have applied the request.
     #[error("{call}: no answer within {deadline:?}")]
     Timeout { call: String, deadline: Duration },
+    /// This process no longer leads, so it sent nothing.
+    #[error("{call}: this process no longer leads")]
+    NotLeading { call: String },
     /// No answer, or a server error. The server may have applied the request.
     #[error("{call}: {source}")]
     Failed {
@@ -168,6 +172,7 @@ impl ApiError {
             ApiError::AlreadyExists { .. } => "exists",
             ApiError::Rejected { .. } => "refused",
             ApiError::Timeout { .. } => "late",
+            ApiError::NotLeading { .. } => "not leading",
             ApiError::Failed { .. } => "failed",
         }
     }
@@ -200,6 +205,8 @@ impl ApiError {
 pub struct Kube {
     client: Client,
     limit: Option<Arc<Limit>>,
+    /// Who must lead for writes to be sent.
+    fence: Option<Leadership>,
     metrics: Arc<Metrics>,
     manager: Arc<str>,
     answered: Arc<Mutex<Option<Instant>>>,
@@ -234,6 +241,7 @@ impl Kube {
         Kube {
             client,
             limit: limit.map(Arc::new),
+            fence: None,
             metrics,
             manager: manager.into(),
             answered: Arc::default(),
@@ -254,6 +262,13 @@ impl Kube {
     /// Returns a client for the same server with a separate rate limit.
     pub fn limited(&self, limit: Option<Limit>) -> Self {
         Kube { limit: limit.map(Arc::new), ..self.clone() }
+    }
+
+    /// Returns a client for the same server that writes only while `leader` leads. A check before
+    /// the call does not suffice, because a call waits for the rate limit. A write that waits for a
+    /// connection may still leave late: its resourceVersion, UID or name decides then.
+    pub fn fenced(&self, leader: &Leadership) -> Self {
+        Kube { fence: Some(leader.clone()), ..self.clone() }
     }
 
     /// Returns the underlying client for watches, which have no deadline.
@@ -440,6 +455,10 @@ impl Kube {
         if let Some(limit) = &self.limit {
             limit.take().await;
         }
+        let is_read = matches!(call.verb, "get" | "list");
+        if !is_read && self.fence.as_ref().is_some_and(|leader| !leader.leads()) {
+            return Err(ApiError::NotLeading { call: call.to_string() });
+        }
         let answer = tokio::time::timeout(DEADLINE, sent).await;
         let answer = match answer {
             Err(_) => Err(ApiError::Timeout { call: call.to_string(), deadline: DEADLINE }),
@@ -504,6 +523,24 @@ mod tests {
         let take = |volume: PartialObjectMeta<PersistentVolume>| names.push(volume.name_any());
         kube.each_metadata(take).await.expect("names");
         assert_eq!(names, ["large", "small"]);
+    }
+
+    /// A process may be paused after it checked its lead, while the write waits for the rate limit.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_waited_past_the_end_of_the_lead_is_not_sent() {
+        let world = World::new(&[]);
+        let (until, leader) = Leadership::elected();
+        until.send_replace(Some(Instant::now() + Duration::from_secs(5)));
+        let limited = world.context.kube.limited(Limit::new(0.1, 1));
+        let kube = limited.fenced(&leader);
+        let volume = |name| crate::testing::read(volume(name, DRIVER, "h"));
+        let create = async |name| kube.create::<PersistentVolume>(&volume(name)).await;
+        create("in-time").await.expect("the lead lasts");
+        assert!(leader.leads());
+        let refused = create("late").await.expect_err("the lead ended");
+        assert!(matches!(refused, ApiError::NotLeading { .. }), "{refused}");
+        let read = async |name| kube.get::<PersistentVolume>("", name).await.expect("reads work");
+        assert!(read("in-time").await.is_some() && read("late").await.is_none());
     }
 
     #[test]

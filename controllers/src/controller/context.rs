@@ -73,6 +73,17 @@ impl Context {
         }
     }
 
+    /// Returns the context for work that needs this lead. Its calls and writes are sent only while
+    /// the lead lasts.
+    pub fn led_by(self, leader: &Leadership) -> Self {
+        Context {
+            driver: Arc::new(self.driver.fenced(leader)),
+            kube: self.kube.fenced(leader),
+            leader: leader.clone(),
+            ..self
+        }
+    }
+
     /// Announces that a call freed space in a pool.
     pub fn room_freed(&self) {
         self.room.change();

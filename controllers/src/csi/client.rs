@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use hostloop_proto::{csi, status_details};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,6 +22,8 @@ use tonic::{Code, Request, Status};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
+use crate::client::Leadership;
+use crate::filtered_stream::{Filter, FilteredStream};
 use crate::metrics::Metrics;
 
 /// The largest accepted answer in bytes. A list of all volumes of a large node exceeds the usual 4
@@ -37,7 +40,18 @@ type Channel = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, St
 #[derive(Clone)]
 pub struct Csi {
     channel: Channel,
+    /// The driver's socket, if the client connects to one.
+    socket: Option<Arc<PathBuf>>,
     metrics: Option<Arc<Metrics>>,
+}
+
+/// Ends the connection of a process that no longer leads before it writes the next byte.
+struct Fence(Leadership);
+
+impl Filter for Fence {
+    fn before_write(&mut self) -> io::Result<()> {
+        if self.0.leads() { Ok(()) } else { Err(io::Error::other("this process no longer leads")) }
+    }
 }
 
 impl fmt::Debug for Csi {
@@ -50,9 +64,35 @@ impl Csi {
     /// A client for the driver at a Unix socket.
     pub fn at_socket(path: impl Into<PathBuf>) -> Self {
         let path = Arc::new(path.into());
+        Csi { socket: Some(path.clone()), ..Csi::over(connecting(path)) }
+    }
+
+    /// A client for the same driver with a connection of its own, which carries nothing more to the
+    /// driver once `leader` no longer leads.
+    ///
+    /// A check before a call does not suffice: the process may be paused after the check, while the
+    /// request waits for the connection. The request would leave when the process resumes. Drivers
+    /// know nothing of leaders, and a deadline in the request is counted from its arrival. So only
+    /// the sender can stop it, at the last step before the kernel.
+    ///
+    /// Services in this process are called at once, so a check before the call suffices for them.
+    pub fn fenced(&self, leader: &Leadership) -> Self {
+        let fenced = match &self.socket {
+            Some(path) => Csi::fenced_over(connecting(path.clone()), leader),
+            None => self.clone(),
+        };
+        Csi { socket: self.socket.clone(), metrics: self.metrics.clone(), ..fenced }
+    }
+
+    fn fenced_over<F, S>(open: impl Fn() -> F + Clone + Send + 'static, leader: &Leadership) -> Self
+    where
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let leader = leader.clone();
         Csi::over(move || {
-            let path = path.clone();
-            async move { UnixStream::connect(path.as_ref()).await }
+            let (opened, filter) = (open(), Fence(leader.clone()));
+            async move { Ok(FilteredStream { stream: opened.await?, filter }) }
         })
     }
 
@@ -96,7 +136,7 @@ impl Csi {
         S::Future: Send,
     {
         let service = service.map_err(|error| Status::from_error(error.into()));
-        Csi { channel: BoxCloneSyncService::new(service), metrics: None }
+        Csi { channel: BoxCloneSyncService::new(service), socket: None, metrics: None }
     }
 
     /// A channel without a driver: every call fails. For processes that only need the driver's
@@ -118,6 +158,16 @@ impl Csi {
         if let Some(metrics) = &self.metrics {
             metrics.csi_call(method, code, took);
         }
+    }
+}
+
+/// Opens connections to a Unix socket.
+fn connecting(
+    path: Arc<PathBuf>,
+) -> impl Fn() -> BoxFuture<'static, io::Result<UnixStream>> + Clone + Send {
+    move || {
+        let path = path.clone();
+        async move { UnixStream::connect(path.as_ref()).await }.boxed()
     }
 }
 

@@ -7,6 +7,7 @@ use hostloop_proto::csi;
 use hostloop_proto::manifest::MODE_CHANGE_PARAMETER;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::Leadership;
 use crate::csi::{Csi, Failure};
 
 /// The deadline of each of these calls.
@@ -95,6 +96,11 @@ impl Driver {
             group: group.iter().map(|one| *one as i32).collect(),
             node: BTreeSet::new(),
         }
+    }
+
+    /// The same driver, behind [`Csi::fenced`].
+    pub(crate) fn fenced(&self, leader: &Leadership) -> Self {
+        Driver { csi: self.csi.fenced(leader), ..self.clone() }
     }
 
     async fn ask_services(&mut self) -> Result<(), Failure> {

@@ -74,7 +74,7 @@ async fn checks_fail_it_with_all_there_is_to_say() {
     assert_eq!(format!("{checks:?}"), r#"{"registrar", "watch of claims"}"#);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_asks_meanwhile_joins_the_probe_that_runs() {
     let driver = Driver::new(State::Hanging);
     let liveness =
@@ -90,7 +90,7 @@ async fn who_asks_meanwhile_joins_the_probe_that_runs() {
     assert_eq!(*driver.probes.lock(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_gives_up_takes_nothing_from_the_others() {
     let driver = Driver::new(State::Hanging);
     let liveness =

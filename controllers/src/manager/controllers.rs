@@ -178,7 +178,7 @@ impl Manager<'_> {
             if stop.run_until_cancelled(leader.gained()).await.is_none() {
                 return Ok(());
             }
-            context.leader = leader.clone();
+            context = context.led_by(&leader);
             tokio::select! {
                 ended = run(inputs, context) => ended,
                 () = leader.lost() => match stop.is_cancelled() {
@@ -270,7 +270,7 @@ where
     while stop.run_until_cancelled(leader.gained()).await.is_some() {
         let term = stop.child_token();
         let mut lost = leader.clone();
-        let context = Context { leader: leader.clone(), stop: term.clone(), ..context.clone() };
+        let context = Context { stop: term.clone(), ..context.clone().led_by(&leader) };
         let ending = async {
             lost.lost().await;
             term.cancel();

@@ -1,7 +1,7 @@
 //! A connection on which the client's bytes are rewritten.
 
 use super::authority_rewrite::Repair;
-use crate::filtered_stream::{FilteredStream, ReadFilter};
+use crate::filtered_stream::{Filter, FilteredStream};
 
 /// A connection that applies the [`Repair`] to the bytes read.
 pub(super) type AuthorityRewrite<S> = FilteredStream<S, Repair>;
@@ -12,8 +12,8 @@ impl<S> AuthorityRewrite<S> {
     }
 }
 
-impl ReadFilter for Repair {
-    fn filter(&mut self, bytes: &mut [u8]) {
+impl Filter for Repair {
+    fn read(&mut self, bytes: &mut [u8]) {
         self.feed(bytes);
     }
 }

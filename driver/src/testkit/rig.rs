@@ -436,7 +436,7 @@ impl<K: TestKernel> Rig<K> {
 
     /// Calls `list` until it returns no more than this, for a while. Returns what was last.
     fn settled(&self, count: usize, list: impl Fn() -> Vec<LoopInfo>) -> Vec<LoopInfo> {
-        for _ in 0..100 {
+        for _ in 0..400 {
             if !K::SHARED || list().len() <= count {
                 break;
             }

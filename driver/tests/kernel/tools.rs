@@ -1,8 +1,10 @@
 //! The machine's own tools, run by tests that make loop devices and filesystems by hand.
 
 use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use hostloop_driver::kernel::Kernel;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -122,6 +124,46 @@ pub(crate) fn sparse(path: &Path, len: u64) -> File {
 pub(crate) fn loops_of(file: &Path) -> Vec<String> {
     let output = run("losetup", &["-n", "-O", "NAME", "-j", arg(file)]);
     output.lines().map(|l| l.trim().to_owned()).collect()
+}
+
+/// An address for a server of this process alone: another process has another IP address, and each
+/// call another port. A port that was free a moment ago could be in use by now.
+pub(crate) fn own_address() -> SocketAddr {
+    static PORT: AtomicU16 = AtomicU16::new(7000);
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, a | 0x80, b, c], PORT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Writes a program. This process never has it open to write: a child of another test would have a
+/// copy of the open file until its exec, and until then the kernel would refuse to run it.
+pub(crate) fn script(path: &Path, text: &str) {
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, text).unwrap();
+    run("install", &["--mode=0755", arg(&draft), arg(path)]);
+    std::fs::remove_file(draft).unwrap();
+}
+
+/// Waits for what the kernel does after the call that caused it, or once a child of another test has
+/// become its own program.
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("not within 20 s: {what}");
+}
+
+/// Detaches the device if it still has this file. Another process may have its number by now. While
+/// the device is open here, the kernel attaches no other file to it.
+pub(crate) fn detach(device: &str, file: &Path) {
+    let Ok(_open) = File::open(device) else { return };
+    if loops_of(file).iter().any(|now| now == device) {
+        // A device that stays attached shows later.
+        let _ = command("losetup").args(["-d", device]).output();
+    }
 }
 
 /// Allocates all free space of a filesystem to this file, from offset `len` on. Returns its new

@@ -16,7 +16,7 @@ use crate::driver::binary;
 use crate::machine;
 
 /// How long the process may take to stop.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a program from a thread that lives as long as this process. The kernel's parent-death
 /// signal follows the parent thread, and a test's own thread ends with the test.

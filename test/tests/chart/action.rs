@@ -59,8 +59,7 @@ esac
 "
         );
         let folder = self.scratch.dir("bin");
-        std::fs::write(folder.join("kubectl"), kubectl).expect("it can be written");
-        machine::run("chmod", &["+x", text(&folder.join("kubectl"))]);
+        machine::script(&folder.join("kubectl"), &kubectl);
         let path = std::env::var("PATH").expect("there is a PATH");
         let path = format!("PATH={}:{path}", text(&folder));
         let script = root().join("deploy/action/install");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hostloop_test::arena::{Arena, Ended};
+use hostloop_test::arena::{Arena, DYING, Ended};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::{Dead, Driver, DriverSpec};
@@ -152,7 +152,7 @@ async fn walk_moments(scenario: Scenario) -> Walk {
             Ended::Died(at) => at,
             Ended::Failed(at, status) => panic!("step {at} was answered {status:?} by itself"),
         };
-        arena.driver_mut().wait_ended(Duration::from_secs(10));
+        arena.driver_mut().wait_ended(DYING);
         walk.disturbed("");
         let place = format!("killed after {delay:?} of {takes:?} (step {at})");
         after(&place, recover(&mut arena, at)).await;

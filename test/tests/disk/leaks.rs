@@ -1,5 +1,6 @@
 //! The leak checker can fail: each kind of leak is made, and must be found and named.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::{DriverSpec, binary};
 use hostloop_test::leaks::{Leaks, mount_points, mountinfo};
-use hostloop_test::loops;
+use hostloop_test::loops::{self, Loop};
 use hostloop_test::machine::{self, text};
 use hostloop_test::namespace::Namespace;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, sparse_loop};
@@ -18,6 +19,19 @@ use hostloop_test::scratch::Scratch;
 use nix::sys::signal::Signal;
 
 use hostloop_test::requests::{delete, id_of};
+
+/// Waits until a list is empty. A child of another test has a copy of each open file until its exec.
+fn until_none<T: Debug>(list: impl Fn() -> Vec<T>) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let left = list();
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "still there: {left:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_leak_is_found() {
@@ -40,9 +54,11 @@ async fn every_kind_of_leak_is_found() {
     csi.ok(delete(&id)).await;
     leaks.assert_none(&[&pool], &driver);
 
-    let device = sparse_loop(&scratch.path().join("left.img"), 64 * MIB);
+    let (device, open) = sparse_loop(&scratch.path().join("left.img"), 64 * MIB);
     only("loop device /dev/loop", "left.img");
+    drop(open);
     machine::run("losetup", &["--detach", text(&device)]);
+    until_none(found);
 
     let mount = scratch.dir("left mount");
     machine::run("mount", &["-t", "tmpfs", "left", text(&mount)]);
@@ -90,6 +106,36 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
 }
 
 /// `scripts/demo --local` with Ctrl-C in the middle.
+/// A device's number may pass to another file between a look and the detachment.
+#[test]
+fn a_device_that_another_file_has_taken_stays_attached() {
+    fn by_scripts(devices: &[Loop]) {
+        for Loop { minor, backing_device, backing_inode, .. } in devices {
+            let script = ". scripts/lib.sh; . scripts/cluster-lib/clean.sh; detach \"$@\"";
+            let row =
+                [format!("/dev/loop{minor}"), backing_device.clone(), backing_inode.to_string()];
+            let mut bash = child::command("bash");
+            bash.current_dir(machine::root()).args(["-euo", "pipefail", "-c", script, "bash"]);
+            assert!(bash.args(row).status().is_ok_and(|status| status.success()));
+        }
+    }
+    machine::require();
+    let scratch = Scratch::new();
+    let image = scratch.path().join("pool.img");
+    sparse_loop(&image, MIB);
+    for detach in [loops::detach as fn(&[Loop]), by_scripts] {
+        let attached = || loops::beneath(scratch.path());
+        let listed = attached();
+        assert_eq!(listed.len(), 1);
+        let other = Loop { backing_inode: listed[0].backing_inode + 1, ..listed[0].clone() };
+        detach(&[other]);
+        assert_eq!(attached(), listed);
+        detach(&listed);
+        until_none(attached);
+        loops::attach(&image, &[]);
+    }
+}
+
 #[test]
 fn an_interrupted_walkthrough_leaves_nothing() {
     machine::require();

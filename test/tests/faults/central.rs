@@ -102,7 +102,8 @@ impl Central {
     }
 
     /// Pauses a process in the middle of its work. After some volumes, each of its workers waits
-    /// for an answer. Otherwise a request could be in transit during the pause and arrive after it.
+    /// for an answer, or repeats its call after the timeout. Otherwise a write to the API server could
+    /// wait in the process during the pause and leave after it.
     async fn pause(&self, old: usize, volumes: usize) {
         let driver = &self.fleet.members[0].driver;
         let steps = repeat_n(Step::Pass, volumes).chain(repeat_n(Step::DropAnswer, WORKERS));

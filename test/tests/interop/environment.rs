@@ -15,7 +15,7 @@ use hostloop_test::scratch::Scratch;
 use crate::process::{Process, common};
 
 /// How long a program may take to look for its cluster.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The variable that makes a process of this program play the tests of that person.
 const PLAYS_TESTS: &str = "HOSTLOOP_TEST_PLAYS_TESTS";

@@ -12,7 +12,7 @@ use hostloop_test::tools;
 use nix::sys::signal::Signal;
 
 /// Time limit of a program's end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running program with its log.
 pub(crate) struct Process {

@@ -13,6 +13,7 @@ use hostloop_test::front::fields::{handle, has_finalizer, name, text};
 use hostloop_test::front::objects::{self, cloned, sized, with};
 use hostloop_test::front::process::http;
 use hostloop_test::front::{FrontSpec, SECRET};
+use hostloop_test::machine;
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
@@ -284,8 +285,7 @@ async fn a_selected_node_is_the_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_claims_cost_one_call_each() {
     const MANY: usize = 40;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    let metrics = free.expect("a port is free").to_string();
+    let metrics = machine::own_address().to_string();
     let endpoint = format!("--http-endpoint={metrics}");
     let rig = Rig::up(FrontSpec::new("many", "provisioner").args(&[&endpoint])).await;
     let names: Vec<_> = (0..MANY).map(|i| format!("c-{i}")).collect();

@@ -1,7 +1,11 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use csi::controller_server::ControllerServer;
 use futures::FutureExt;
 use hostloop_memory_driver::Handlers;
 use tokio::io::DuplexStream;
+use tokio::sync::Semaphore;
+use tokio_stream::StreamExt;
 use tonic::transport::Server;
 
 use super::*;
@@ -113,4 +117,68 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
 async fn a_socket_that_is_not_there_is_unavailable() {
     let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x").await.unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
+}
+
+/// A driver that counts its calls, behind connections that open when the gate lets them.
+struct Gated {
+    gate: Arc<Semaphore>,
+    calls: Arc<AtomicUsize>,
+    csi: Csi,
+}
+
+fn gated(leader: &Leadership) -> Gated {
+    let (gate, calls) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let handlers = Handlers::default();
+    let counted = calls.clone();
+    handlers.on(move |_: csi::CreateVolumeRequest| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(csi::CreateVolumeResponse::default())
+    });
+    let entry = gate.clone();
+    let open = move || {
+        let (entry, handlers) = (entry.clone(), handlers.clone());
+        async move {
+            entry.acquire_owned().await.map_err(io::Error::other)?.forget();
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let one = tokio_stream::once(Ok::<_, io::Error>(theirs));
+            let server = Server::builder().add_service(ControllerServer::new(handlers));
+            tokio::spawn(server.serve_with_incoming(one.chain(tokio_stream::pending())));
+            Ok(ours)
+        }
+    };
+    Gated { gate, calls, csi: Csi::fenced_over(open, leader) }
+}
+
+/// A process may be paused after it checked its lead, while the request waits in this process.
+#[tokio::test(start_paused = true)]
+async fn nothing_leaves_after_the_lead_has_ended() {
+    let (until, leader) = Leadership::elected();
+    let lead = || until.send_replace(Some(Instant::now() + SOON / 2));
+
+    // The connection is open when the lead ends.
+    lead();
+    let open = gated(&leader);
+    open.gate.add_permits(1);
+    create(&open.csi, "led").await.unwrap();
+    tokio::time::sleep(SOON).await;
+    let refused = create(&open.csi, "late").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert_eq!(open.calls.load(Ordering::Relaxed), 1);
+
+    // The request waits for the connection when the lead ends.
+    lead();
+    let waits = gated(&leader);
+    let (begun, ()) = tokio::join!(create(&waits.csi, "begun in time"), async {
+        assert!(leader.leads());
+        tokio::time::sleep(SOON * 3 / 4).await;
+        waits.gate.add_permits(1);
+    });
+    assert_eq!(begun.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(waits.calls.load(Ordering::Relaxed), 0);
+
+    // The next lead works, over a new connection.
+    lead();
+    waits.gate.add_permits(1);
+    create(&waits.csi, "led again").await.unwrap();
+    assert_eq!(waits.calls.load(Ordering::Relaxed), 1);
 }

@@ -69,12 +69,14 @@ async fn a_caller_that_has_gone_stops_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_takes_nothing_gets_deadline_exceeded() {
-    let answers = start(Duration::from_millis(20), |emit| {
+    let (stopped, has_stopped) = tokio::sync::oneshot::channel();
+    let answers = start(Duration::from_millis(20), move |emit| {
         assert!(!(0..).all(&mut *emit));
+        stopped.send(()).unwrap();
         Ok(())
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    has_stopped.await.unwrap();
     let (seen, code) = drain(answers).await;
     assert_eq!(seen.len(), AHEAD);
     assert_eq!(code, Code::DeadlineExceeded, "a cut stream must not look complete");

@@ -576,7 +576,7 @@ fn work_dropped_by_a_dying_runtime_releases_its_keys() {
     }
     runtime.shutdown_background();
     gate.open();
-    let emptied = (0..500).any(|_| {
+    let emptied = (0..3000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         locks.table.lock().queues.is_empty()
     });

@@ -30,6 +30,19 @@ impl Hung {
     }
 }
 
+/// Waits until a pool is open.
+fn opened(pools: &Pools, name: &str) -> Arc<Pool> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Ok(pool) = pools.named(Some(name)) {
+            return pool;
+        }
+        assert!(Instant::now() < deadline, "{:?}", pools.slots());
+        tend(pools);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let mut site = Site::fake(&["a", "b"]);
@@ -46,7 +59,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let unavailable = |e: &Error| matches!(e, Error::Unavailable { name, .. } if name == "a");
     assert!(unavailable(&pools.volume(&handle).unwrap_err()));
     assert!(unavailable(&pools.named(Some("a")).unwrap_err()));
-    let b = pools.named(Some("b")).unwrap();
+    let b = opened(&pools, "b");
     let other = pools.create_volume(&b, new("two")).unwrap();
     assert_eq!(pools.volumes(), std::slice::from_ref(&other));
     // One thread is opening the pool; no second thread waits for it.
@@ -56,12 +69,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     assert_eq!(problems[0].reason, "PoolMissing");
 
     hung.end();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while pools.named(Some("a")).is_err() {
-        assert!(Instant::now() < deadline, "{:?}", pools.slots());
-        tend(&pools);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    opened(&pools, "a");
     assert_eq!(pools.volumes(), [made, other]);
 }
 

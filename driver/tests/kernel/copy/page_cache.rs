@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::IoSliceMut;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -32,12 +33,13 @@ fn cached(path: &Path) -> u64 {
 
 /// A copy of gigabytes would push out what pods have cached: its source as much as its target.
 #[rstest]
-#[case::of_a_frozen_source(Pace::Fast, 16 * MI)]
-#[case::in_the_background(Pace::Gentle, 0)]
+#[case::of_a_frozen_source(Pace::Fast, 8 * MI..=16 * MI)]
+#[case::in_the_background(Pace::Gentle, 0..=MI)]
 fn a_copy_leaves_the_page_cache_to_others(
     #[values("ext4", "xfs")] fs: &str,
     #[case] pace: Pace,
-    #[case] expected: u64,
+    // Other programs may need memory, and look at the same pages.
+    #[case] expected: RangeInclusive<u64>,
 ) {
     let pool = Pool::new(fs, 512 * MI);
     let (from, to) = (sparse(&pool.path("from"), 0), sparse(&pool.path("to"), 0));
@@ -47,5 +49,5 @@ fn a_copy_leaves_the_page_cache_to_others(
     file::copy_sparse(&from, &to, pace, &|| false).unwrap();
     to.sync_all().unwrap();
     let left = ["from", "to"].map(|name| cached(&pool.path(name)));
-    assert_eq!(left, [expected; 2]);
+    assert!(left.iter().all(|bytes| expected.contains(bytes)), "{left:?}");
 }

@@ -13,7 +13,7 @@ use rstest::rstest;
 
 use super::Rig;
 use crate::testkit::{Configs, MI, TestKernel, assert_written, capability, code, ext4, write};
-use crate::tools::{arg, attach_late, command, own_namespace, run, sparse};
+use crate::tools::{arg, attach_late, command, detach, own_namespace, run, sparse};
 
 /// A call of a volume's life.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,13 +99,13 @@ const CHANGES: [Change; 15] = [
     }),
     ("another device over the image", |w| attempt("losetup", &["-f", arg(&w.image())])),
     ("a device of another program", |w| attempt("losetup", &["-f", arg(&w.foreign())])),
-    ("detach the device", |w| w.losetup("-d")),
+    ("detach the device", |w| w.detach()),
     ("another file at the device's number", |w| {
         for path in [w.target(), w.rig.target("r"), w.staging()] {
             attempt("umount", &["-l", arg(&path)]);
         }
         for device in w.devices() {
-            attempt("losetup", &["-d", &device]);
+            detach(&device, &w.image());
             insist("losetup", &[&device, arg(&w.foreign())]);
         }
     }),
@@ -166,6 +166,13 @@ impl World {
     fn losetup(&self, option: &str) {
         for device in self.devices() {
             attempt("losetup", &[option, &device]);
+        }
+    }
+
+    /// Detaches each device over the image.
+    fn detach(&self) {
+        for device in self.devices() {
+            detach(&device, &self.image());
         }
     }
 

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::storage::{Access, Error, Source};
 
 use super::Rig;
 use crate::testkit::*;
+use crate::tools::until;
 
 /// Runs a test on a pool on each filesystem, and on one in an image.
 fn on_each_pool(test: impl Fn(&str, &Rig)) {
@@ -110,7 +110,7 @@ fn a_group_is_one_point_in_time() {
                     }
                 }
             });
-            std::thread::sleep(Duration::from_millis(100));
+            until("the counters are written", || files.iter().all(|file| file.exists()));
             let group = pools.create_group("g", &volumes, &Default::default());
             stop.store(true, Ordering::Relaxed);
             group.unwrap_or_else(|e| panic!("{pool}: {e}"))

@@ -179,7 +179,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
 
     // Without a holder, the device detaches automatically.
     world.unmount();
-    assert!(loops_of(&file).is_empty());
+    until("it is detached", || loops_of(&file).is_empty());
     assert_eq!(world.open().volumes()[0].id, made.id);
 }
 

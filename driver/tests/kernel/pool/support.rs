@@ -10,7 +10,7 @@ use crate::testkit;
 pub(crate) use crate::testkit::MI;
 pub(crate) use crate::tools::release;
 pub(crate) use crate::tools::{
-    Loop, Mount, arg, command, loops_of, mkfs, not_run, open_rw, run, sparse,
+    Loop, Mount, arg, command, loops_of, mkfs, not_run, open_rw, run, sparse, until,
 };
 pub(crate) use hostloop_driver::kernel::Kernel;
 

@@ -116,9 +116,15 @@ async fn a_call_that_waits_until_its_deadline_is_aborted() {
     rig.wait_for(1).await;
 
     let mut controller = rig.controller().await;
-    let mut hasty = Request::new(snapshot(&volume));
-    hasty.set_timeout(Duration::from_secs(1));
-    let aborted = controller.create_snapshot(hasty).await;
+    // On a busy machine, the tenth that is left for the answer may be too short.
+    let (mut seconds, mut aborted) = (1, None);
+    while aborted.is_none() && seconds <= 16 {
+        let mut hasty = Request::new(snapshot(&volume));
+        hasty.set_timeout(Duration::from_secs(seconds));
+        let ended = controller.create_snapshot(hasty).await.unwrap_err();
+        aborted = Some((ended, seconds)).filter(|(ended, _)| ended.code() == Code::Aborted);
+        seconds *= 2;
+    }
     let retry = snapshot(&volume);
     let retry = tokio::spawn(async move { controller.create_snapshot(retry).await });
     rig.gate.open();
@@ -126,11 +132,12 @@ async fn a_call_that_waits_until_its_deadline_is_aborted() {
     retry.await.unwrap().unwrap();
     assert_eq!(rig.pools.snapshots().len(), 1);
 
-    let aborted = aborted.unwrap_err();
-    assert_eq!(aborted.code(), Code::Aborted, "{aborted:?}");
+    let (aborted, seconds) = aborted.expect("it is aborted before its deadline");
+    let time = Duration::from_secs(seconds);
+    let within = (time - Duration::from_secs(1).min(time / 10)).as_secs_f32();
     let says = format!(
         "an operation on volume {volume} is in progress (/csi.v1.Node/NodeStageVolume), and has \
-         not ended within 0.9 s"
+         not ended within {within} s"
     );
     assert_eq!(aborted.message(), says);
 }

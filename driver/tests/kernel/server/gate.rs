@@ -60,7 +60,7 @@ impl Gate {
     /// Waits until this many calls have reached the gate.
     pub(crate) fn wait_for(&self, tried: usize) {
         let mut passage = self.passage.lock();
-        let limit = Duration::from_secs(20);
+        let limit = Duration::from_secs(60);
         let few = |p: &mut Passage| p.came < tried;
         let waited = self.changed.wait_while_for(&mut passage, few, limit);
         assert!(!waited.timed_out(), "{} tried, not {tried}", passage.came);

@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 
 use super::rig::{connect, mountable};
 use crate::testkit::pairs;
-use crate::tools::command;
+use crate::tools::{command, own_address};
 
 /// A driver with a pool in a temporary directory. Dropping it kills the driver.
 pub(crate) struct Program {
@@ -65,7 +65,7 @@ impl Program {
         self.child = Some(command.spawn().unwrap());
         let begun = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{}", self.log("log"));
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", self.log("log"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -245,9 +245,7 @@ async fn secrets_and_mount_flags_stay_out_of_the_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_http_endpoint_shows_metrics_and_health() {
     let mut program = Program::new();
-    // A free port, most likely still free a moment later.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
+    let address = own_address().to_string();
     program.start(&["--http-endpoint", &address]);
     let mut identity = csi::identity_client::IdentityClient::new(program.channel().await);
     identity.probe(csi::ProbeRequest {}).await.unwrap();

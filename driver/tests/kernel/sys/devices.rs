@@ -1,7 +1,7 @@
 //! The driver's environment: a static `/dev`, and the end of a killed driver's mkfs.
 
 use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::scratch::Scratch;
 use crate::testkit::{MI, mkfs_spec};
-use crate::tools::{arg, command, own_namespace, run};
+use crate::tools::{arg, command, own_namespace, run, script};
 
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
 fn static_dev() {
@@ -108,9 +108,7 @@ fn a_killed_driver_takes_its_mkfs_along() {
     let t = tempfile::tempdir().unwrap();
     // An mkfs that takes its time, first in PATH.
     let (tool, note) = (t.path().join("mkfs.ext4"), t.path().join("pid"));
-    let script = format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", note.display());
-    std::fs::write(&tool, script).unwrap();
-    std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
+    script(&tool, &format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", note.display()));
     let path = format!("{}:{}", t.path().display(), std::env::var("PATH").unwrap());
     let mut driver = command(std::env::current_exe().unwrap().to_str().unwrap())
         .args(["--exact", "sys::devices::a_killed_driver_takes_its_mkfs_along"])

@@ -79,7 +79,7 @@ fn gives_space_back(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     assert!(file::allocated_bytes(&image).unwrap() > empty + 20 * MI);
     std::fs::remove_file(&data).unwrap();
     // XFS frees a deleted file's blocks somewhat later.
-    let freed = (0..50).any(|_| {
+    let freed = (0..300).any(|_| {
         synced();
         run("fstrim", &[arg(&at)]);
         std::thread::sleep(Duration::from_millis(100));
@@ -155,7 +155,7 @@ fn ext4_counts_its_errors() {
     let trigger = format!("/sys/fs/ext4/loop{}/trigger_fs_error", device.minor);
     std::fs::write(trigger, "a test").unwrap();
     // The kernel counts it when it next writes the superblock.
-    let words = (0..500).find_map(|_| {
+    let words = (0..3000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(10));
         s.kernel.fs_errors(&at, device.minor, Ext4).unwrap()
     });

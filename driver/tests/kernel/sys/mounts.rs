@@ -123,7 +123,7 @@ fn a_busy_mount_is_unmounted_once_it_is_free() {
     std::thread::scope(|scope| {
         let held = File::open(&at).unwrap();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(700));
+            std::thread::sleep(Duration::from_millis(200));
             drop(held);
         });
         s.kernel.unmount(&at).unwrap();
@@ -148,7 +148,7 @@ fn a_filesystem_is_mounted_writable_once_its_read_only_copies_are_gone() {
         scope.spawn(move || {
             own_namespace(&Linux::default(), at);
             entered.send(()).unwrap();
-            std::thread::sleep(Duration::from_millis(700));
+            std::thread::sleep(Duration::from_millis(200));
         });
         has_entered.recv().unwrap();
         s.kernel.unmount(at).unwrap();

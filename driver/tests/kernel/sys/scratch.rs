@@ -97,7 +97,7 @@ pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
 /// True if the file has no loop device any more.
 pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.
-    (0..50).any(|_| {
+    (0..2000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         kernel.loops_of(file_id(backing).unwrap()).unwrap().is_empty()
     })
