@@ -10,6 +10,7 @@
 //! [`apply`] writes it. [`Kind`] contains the differences between snapshots and group snapshots.
 
 use std::convert::Infallible;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -371,9 +372,11 @@ impl Controller {
         let Some(claim) = self.watches.claims.get_in(namespace, name) else {
             return Outcome::Done;
         };
-        let groups = self.watches.groups.each_in(namespace);
+        let labels = claim.labels().iter().map(|(key, value)| group::label(namespace, key, value));
+        let keys = iter::once(group::any_label(namespace)).chain(labels);
+        let groups = keys.flat_map(|key| self.watches.unready_of_label.each(&key));
         for (number, group) in groups.enumerate() {
-            if !Groups::view(&group).is_ready() && group::selects(&group, &claim) {
+            if group::selects(&group, &claim) {
                 self.queue.add(key_of::<Groups>(&group));
             }
             rest(number).await;
