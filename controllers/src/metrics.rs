@@ -183,6 +183,16 @@ impl Metrics {
         queues.push((name, read));
     }
 
+    /// The statistics of all queues together.
+    #[cfg(test)]
+    pub(crate) fn all_queues(&self) -> Stats {
+        let queues = self.queues.lock();
+        queues.iter().fold(Stats::default(), |sum, (_, read)| {
+            let Stats { ready, adds } = read();
+            Stats { ready: sum.ready + ready, adds: sum.adds + adds }
+        })
+    }
+
     /// Counts a key that was worked on, with its outcome and duration.
     pub fn worked(&self, queue: &'static str, outcome: Outcome, took: Duration) {
         let labels = [("name", queue.to_owned())];

@@ -8,10 +8,13 @@
 //!   its failures, because what it waited for is there.
 //! - Namespaces take turns ([`Turns`]), and none takes all workers ([`may_take`]). So a key of one
 //!   namespace waits neither for all keys of another one, nor for its slow work.
+//! - Of several keys of a namespace, one is taken only while the process has little else to do
+//!   ([`CALM`]). So a key of another namespace does not share the CPU with all of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::panic::resume_unwind;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +30,13 @@ pub use turns::Turns;
 
 /// How many times the free workers a namespace may hold.
 const SHARE: usize = 3;
+/// A process has little else to do if its other tasks take no longer than this for a step each. The
+/// CPU is then idle for part of the time, while work waits for answers, and more work does not delay
+/// what is under way.
+const CALM: Duration = Duration::from_micros(100);
+/// How long the keys of a namespace wait for that before one of them is taken all the same: the
+/// process may be busy with something else for long.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// The number of steps of a long task without a pause.
 const AT_ONCE: usize = 64;
 
@@ -126,6 +136,31 @@ struct State<K> {
     closed: bool,
 }
 
+/// Whether one of several keys of a namespace may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    Unknown,
+    /// Other tasks have been busy since this instant.
+    Busy(Instant),
+    More,
+}
+
+impl Pace {
+    /// The pace after the other tasks have had a step each.
+    async fn after_others(self) -> Pace {
+        let begun = Instant::now();
+        yield_now().await;
+        self.next(begun, begun.elapsed())
+    }
+
+    /// The pace after the other tasks took this long for a step each, from `begun` on.
+    fn next(self, begun: Instant, took: Duration) -> Pace {
+        let since = if let Pace::Busy(since) = self { since } else { begun };
+        let waited = begun.saturating_duration_since(since) + took;
+        if took <= CALM || waited >= PATIENCE { Pace::More } else { Pace::Busy(since) }
+    }
+}
+
 /// The queue. Clones share it.
 pub struct Queue<K> {
     state: Arc<Mutex<State<K>>>,
@@ -207,9 +242,10 @@ impl<K: Key> Queue<K> {
     /// Returns the next key when one is ready and its namespace may take one of this many workers,
     /// or `None` when the queue is closed.
     async fn next(&self, workers: usize) -> Option<Item<K>> {
+        let mut pace = Pace::Unknown;
         loop {
             let changed = self.changed.notified();
-            let wake = {
+            let (wake, may_more) = {
                 let mut state = self.state.lock();
                 if state.closed {
                     // Wake the next worker, so that it sees the close too.
@@ -218,7 +254,7 @@ impl<K: Key> Queue<K> {
                 }
                 let now = Instant::now();
                 state.advance(now);
-                if let Some((key, since)) = state.take(workers) {
+                if let Some((key, since)) = state.take(workers, pace == Pace::More) {
                     // One wake-up may stand for several keys.
                     if !state.ready.is_empty() || !state.waiting.is_empty() {
                         self.changed.notify_one();
@@ -226,8 +262,14 @@ impl<K: Key> Queue<K> {
                     let queued = now.saturating_duration_since(since);
                     return Some(Item { queue: self.clone(), key, queued, ended: false });
                 }
-                state.waiting.keys().next().map(|(at, _)| *at)
+                let wake = state.waiting.keys().next().map(|(at, _)| *at);
+                (wake, pace != Pace::More && !state.ready.is_empty())
             };
+            if may_more {
+                pace = pace.after_others().await;
+                continue;
+            }
+            pace = Pace::Unknown;
             match wake {
                 None => changed.await,
                 Some(at) => tokio::select! {
@@ -247,6 +289,7 @@ impl<K: Key> Queue<K> {
         F: Future<Output = Outcome> + Send + 'static,
     {
         let mut running = JoinSet::new();
+        let mut next = pin!(self.next(at_once));
         loop {
             tokio::select! {
                 Some(ended) = running.join_next() => {
@@ -255,8 +298,9 @@ impl<K: Key> Queue<K> {
                         resume_unwind(panic);
                     }
                 }
-                item = self.next(at_once), if running.len() < at_once => {
+                item = &mut next, if running.len() < at_once => {
                     let Some(item) = item else { break };
+                    next.set(self.next(at_once));
                     let work = on(item.key().clone(), item.queued);
                     running.spawn(async move { item.end(work.await) });
                 }
@@ -293,6 +337,14 @@ impl<K: Key> Queue<K> {
     /// The number of failures in a row of a key.
     pub fn failures(&self, key: &K) -> u32 {
         self.state.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// The outcome of a running key, or a retry after `max` if it failed and would be retried later.
+    pub(crate) fn retried_within(&self, key: &K, outcome: Outcome, max: Duration) -> Outcome {
+        match (outcome, self.next_try(key, outcome)) {
+            (Outcome::Failed, Next::Retry(delay)) if delay > max => Outcome::RetryAfter(max),
+            _ => outcome,
+        }
     }
 
     /// When a running key comes back after this outcome, unless it is added earlier.
@@ -387,11 +439,14 @@ impl<K: Key> State<K> {
     }
 
     /// The next key of a namespace that may take one of this many workers, and since when it is
-    /// ready.
-    fn take(&mut self, workers: usize) -> Option<(K, Instant)> {
+    /// ready. `more`: a namespace with several keys may take one, and more than one worker.
+    fn take(&mut self, workers: usize, more: bool) -> Option<(K, Instant)> {
         let free = workers.saturating_sub(self.held.values().sum());
-        let held = &self.held;
-        let may = |namespace: &str, _| may_take(held.get(namespace).copied().unwrap_or(0), free);
+        let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
+        let may = |namespace: &str, _: u64, keys: usize| {
+            let held = held(namespace);
+            (more || keys + held == 1) && may_take(held, free)
+        };
         let key = self.ready.take_if(may)?;
         *self.held.entry(key.namespace().into()).or_default() += 1;
         let running = Place::Running { again: false, at: None };

@@ -10,6 +10,7 @@
 //! [`apply`] writes it. [`Kind`] contains the differences between snapshots and group snapshots.
 
 use std::convert::Infallible;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -308,12 +309,10 @@ impl Controller {
 
     async fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
-        let known = snapshots.all().into_iter();
-        self.queue.add_each(known.map(|snapshot| key_of::<K>(&snapshot))).await;
+        self.queue.add_each(snapshots.each().map(|snapshot| key_of::<K>(&snapshot))).await;
         let large = snapshots.left_out().into_iter();
         self.queue.add_each(large.map(|(namespace, name)| K::key(namespace, name))).await;
-        let contents = contents.all();
-        let keys = contents.into_iter().map(|content| ObjectKey::of_content(&*content));
+        let keys = contents.each().map(|content| ObjectKey::of_content(&*content));
         self.queue.add_each(keys.map(K::content_key)).await;
     }
 
@@ -366,14 +365,16 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a claim to be bound.
     async fn claim(&self, namespace: &str, name: &str) -> Outcome {
-        let snapshots = self.watches.unready_of_claim.get(&gather::at(namespace, name));
+        let snapshots = self.watches.unready_of_claim.each(&gather::at(namespace, name));
         self.queue_unready::<Snapshots>(snapshots).await;
         let Some(claim) = self.watches.claims.get_in(namespace, name) else {
             return Outcome::Done;
         };
-        let groups = self.watches.groups.each_in(namespace);
+        let labels = claim.labels().iter().map(|(key, value)| group::label(namespace, key, value));
+        let keys = iter::once(group::any_label(namespace)).chain(labels);
+        let groups = keys.flat_map(|key| self.watches.unready_of_label.each(&key));
         for (number, group) in groups.enumerate() {
-            if !Groups::view(&group).is_ready() && group::selects(&group, &claim) {
+            if group::selects(&group, &claim) {
                 self.queue.add(key_of::<Groups>(&group));
             }
             rest(number).await;
@@ -402,17 +403,18 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a class.
     async fn classes(&self) -> Outcome {
-        self.queue_unready::<Snapshots>(self.watches.snapshots.all()).await;
-        self.queue_unready::<Groups>(self.watches.groups.all()).await;
+        self.queue_unready::<Snapshots>(self.watches.snapshots.each()).await;
+        self.queue_unready::<Groups>(self.watches.groups.each()).await;
         Outcome::Done
     }
 
-    async fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
-        let unready = snapshots.into_iter().filter_map(|one| {
-            let is_ready = K::view(&one).is_ready();
-            (!is_ready).then(|| key_of::<K>(&one))
-        });
-        self.queue.add_each(unready).await;
+    async fn queue_unready<K: Kind>(&self, snapshots: impl Iterator<Item = Arc<K::Snapshot>>) {
+        for (number, one) in snapshots.enumerate() {
+            if !K::view(&one).is_ready() {
+                self.queue.add(key_of::<K>(&one));
+            }
+            rest(number).await;
+        }
     }
 
     /// Fails unless this process leads. Called right before each write.

@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 mod driver;
 mod neighbours;
 mod objects;
+mod outage;
 
 pub(crate) use driver::{Call, NODE_ID, Script, connect, entry};
 pub(crate) use hostloop_fake_api::{FakeApi, Fault};

@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
@@ -154,6 +155,20 @@ pub fn unless_gone<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError
 }
 
 impl ApiError {
+    /// True if the API server gave no answer, or one that says that it can't serve requests now. It
+    /// answers with 500 if a webhook fails, and with 429 if there are too many requests.
+    fn is_outage(&self) -> bool {
+        match self {
+            ApiError::Timeout { .. } => true,
+            ApiError::Failed { source, .. } => match &**source {
+                kube::Error::Api(status) => matches!(status.code, 502..=504),
+                kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => false,
+                _ => true,
+            },
+            _ => false,
+        }
+    }
+
     /// True if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ApiError::NotFound { .. })
@@ -210,6 +225,8 @@ pub struct Kube {
     metrics: Arc<Metrics>,
     manager: Arc<str>,
     answered: Arc<Mutex<Option<Instant>>>,
+    /// Whether the last call found the API server away.
+    is_away: Arc<AtomicBool>,
 }
 
 /// Identifies a call in errors and metrics.
@@ -245,7 +262,13 @@ impl Kube {
             metrics,
             manager: manager.into(),
             answered: Arc::default(),
+            is_away: Arc::default(),
         }
+    }
+
+    /// True if the last call got no answer from a working API server.
+    pub(crate) fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
     }
 
     /// True if the API server has answered a call within the last `time`.
@@ -469,6 +492,8 @@ impl Kube {
             &call.kind,
             answer.as_ref().err().map_or("ok", ApiError::word),
         );
+        let is_away = answer.as_ref().err().is_some_and(ApiError::is_outage);
+        self.is_away.store(is_away, Ordering::Relaxed);
         if !matches!(answer, Err(ApiError::Timeout { .. } | ApiError::Failed { .. })) {
             let mut answered = self.answered.lock();
             *answered = Some(Instant::now());
@@ -549,17 +574,19 @@ mod tests {
         let uid = "claims \"data\" is invalid: metadata.uid: Invalid value: \"u\": field is \
                    immutable";
         let precondition = "Precondition failed: UID in precondition: u, UID in object meta: v";
-        for (code, reason, message, word) in [
-            (404, "NotFound", "", "not found"),
-            (409, "AlreadyExists", "", "exists"),
-            (409, "Conflict", "", "conflict"),
-            (422, "Invalid", unfit, "conflict"),
-            (422, "Invalid", uid, "conflict"),
-            (422, "Invalid", precondition, "conflict"),
-            (422, "Invalid", "spec: Invalid value", "refused"),
-            (403, "Forbidden", "", "refused"),
-            (429, "TooManyRequests", "", "failed"),
-            (500, "InternalError", "", "failed"),
+        for (code, reason, message, word, is_outage) in [
+            (404, "NotFound", "", "not found", false),
+            (409, "AlreadyExists", "", "exists", false),
+            (409, "Conflict", "", "conflict", false),
+            (422, "Invalid", unfit, "conflict", false),
+            (422, "Invalid", uid, "conflict", false),
+            (422, "Invalid", precondition, "conflict", false),
+            (422, "Invalid", "spec: Invalid value", "refused", false),
+            (403, "Forbidden", "", "refused", false),
+            (429, "TooManyRequests", "", "failed", false),
+            (500, "InternalError", "", "failed", false),
+            (503, "ServiceUnavailable", "", "failed", true),
+            (504, "Timeout", "", "failed", true),
         ] {
             let status = kube::core::Status {
                 code,
@@ -568,7 +595,7 @@ mod tests {
                 ..kube::core::Status::default()
             };
             let error = ApiError::new(String::new(), kube::Error::Api(Box::new(status)));
-            assert_eq!(error.word(), word, "{code} {message}");
+            assert_eq!((error.word(), error.is_outage()), (word, is_outage), "{code} {message}");
         }
     }
 }

@@ -17,6 +17,10 @@ use crate::queue::{Key, Outcome, Queue};
 /// Work that takes longer is an event before its end, too.
 const LONG: Duration = Duration::from_millis(500);
 
+/// The longest wait for a retry of what failed while the API server was away. Other failures wait for
+/// longer, but an outage may end at any time.
+const AWAY_RETRY: Duration = Duration::from_secs(15);
+
 /// A controller under construction. It does nothing before [`Controller::run`].
 ///
 /// `T` is the state that its workers share.
@@ -229,7 +233,7 @@ async fn work<K, F>(
     metrics.watch_queue(name, Box::new(move || shown.stats()));
     let counted = |key: K, queued| {
         let mut event = Work::begin(controller_of(name), &key.text(), queued);
-        let (queue, metrics) = (queue.clone(), metrics.clone());
+        let (queue, metrics, kube) = (queue.clone(), metrics.clone(), context.kube.clone());
         // The future is large, and every wrapper around it would hold another copy.
         let mut work = Box::pin(on(key.clone()));
         async move {
@@ -240,6 +244,12 @@ async fn work<K, F>(
                     event.takes_long();
                     work.await
                 }
+            };
+            // Nothing else than the outage may be wrong with the key.
+            let outcome = if kube.is_away() {
+                queue.retried_within(&key, outcome, AWAY_RETRY)
+            } else {
+                outcome
             };
             metrics.worked(name, outcome, started.elapsed());
             event.end(queue.next_try(&key, outcome));

@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 
 use tokio::time::{advance, timeout};
 
@@ -20,9 +21,16 @@ fn queue() -> Queue<&'static str> {
     Queue::new(Backoff { start: START, max: MAX })
 }
 
-/// The key that is ready now, without waiting.
+/// The key that is ready now, without waiting for more than a step of other tasks.
 async fn now(queue: &Queue<&'static str>) -> Option<Item<&'static str>> {
-    timeout(Duration::ZERO, queue.next(usize::MAX)).await.ok().flatten()
+    let mut next = pin!(queue.next(usize::MAX));
+    for _ in 0..3 {
+        if let Poll::Ready(item) = futures::poll!(&mut next) {
+            return item;
+        }
+        yield_now().await;
+    }
+    None
 }
 
 async fn key_now(queue: &Queue<&'static str>) -> Option<&'static str> {
@@ -343,6 +351,60 @@ async fn slow_work_does_not_take_all_workers() {
     }
 }
 
+/// While other tasks keep the process busy, keys of a namespace with many are taken one by one, and
+/// the only key of another one at once.
+#[tokio::test]
+async fn a_busy_process_takes_few_of_many_keys() {
+    const BUSY: Duration = Duration::from_millis(1);
+    let queue = Queue::new(Backoff { start: START, max: MAX });
+    let busy = tokio::spawn(async {
+        loop {
+            std::thread::sleep(BUSY);
+            yield_now().await;
+        }
+    });
+    yield_now().await;
+    for (many, slow) in [(1, false), (2, true), (1000, true)] {
+        let namespace = format!("a{many}");
+        queue.add_all((0..many).map(|number| (namespace.clone(), number.to_string())));
+        let begun = Instant::now();
+        let mut next = pin!(queue.next(100));
+        let item = match futures::poll!(&mut next) {
+            Poll::Ready(item) => {
+                assert!(!slow, "{many} keys");
+                item
+            }
+            Poll::Pending => {
+                assert!(slow, "{many} keys");
+                let item = next.await;
+                assert!(begun.elapsed() >= PATIENCE, "{many} keys after {:?}", begun.elapsed());
+                item
+            }
+        };
+        assert_eq!(item.expect("a key").key().0, namespace);
+        queue.state.lock().ready = Turns::default();
+    }
+    busy.abort();
+}
+
+#[test]
+fn when_a_namespace_may_take_more() {
+    let now = Instant::now();
+    let ago = |millis| Pace::Busy(now - Duration::from_millis(millis));
+    let micros = Duration::from_micros;
+    for (pace, took, next) in [
+        (Pace::Unknown, micros(1), Pace::More),
+        (Pace::Unknown, micros(100), Pace::More),
+        (Pace::Unknown, micros(101), Pace::Busy(now)),
+        (Pace::Unknown, PATIENCE, Pace::More),
+        (ago(1), micros(1), Pace::More),
+        (ago(1), micros(200), ago(1)),
+        (ago(20), micros(200), Pace::More),
+    ] {
+        assert_eq!(pace.next(now, took), next, "{pace:?}, {took:?}");
+    }
+}
+
 #[test]
 fn workers_that_a_namespace_may_take() {
     for (held, free, may) in [
@@ -373,4 +435,21 @@ fn when_a_key_comes_back() {
     }
     queue.state.lock().failures.insert("a", 2);
     assert_eq!(queue.next_try(&"a", Outcome::Failed), Next::Retry(4 * START));
+}
+
+#[test]
+fn retries_within_a_time() {
+    let queue = queue();
+    let ten = Duration::from_secs(10);
+    for (failures, outcome, expected) in [
+        (0, Outcome::Failed, Outcome::Failed),
+        (3, Outcome::Failed, Outcome::Failed),
+        (4, Outcome::Failed, Outcome::RetryAfter(ten)),
+        (4, Outcome::RetryAfter(MAX), Outcome::RetryAfter(MAX)),
+        (4, Outcome::RequeueAfter(MAX), Outcome::RequeueAfter(MAX)),
+        (4, Outcome::Done, Outcome::Done),
+    ] {
+        queue.state.lock().failures.insert("a", failures);
+        assert_eq!(queue.retried_within(&"a", outcome, ten), expected, "{failures} {outcome:?}");
+    }
 }

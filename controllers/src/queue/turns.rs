@@ -1,23 +1,56 @@
 //! Items that wait while their namespaces take turns.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Items that wait, by namespace. Each turn takes the first item of the next namespace. So an item
-/// waits for the earlier ones of its own namespace, and for at most as many of each other one.
+/// The number of rounds that a namespace without items may save up. So a namespace with little work
+/// waits for no other one at any step of that work.
+const SAVED: u64 = 8;
+
+/// Items that wait, by namespace. In each round, each namespace has one turn, which takes its first
+/// item. A namespace that had fewer turns than there were rounds has the next ones, up to [`SAVED`].
+/// So an item waits for the earlier ones of its own namespace, and for few of each other one.
 #[derive(Debug)]
 pub struct Turns<T> {
-    /// The namespaces with items, the next one first.
-    order: VecDeque<Arc<str>>,
-    /// The items of these namespaces, by number.
-    items: HashMap<Arc<str>, BTreeMap<u64, T>>,
+    /// The namespaces with items, the next one first: by their round, and then by their arrival.
+    order: BTreeMap<Turn, Arc<str>>,
+    /// The items of these namespaces.
+    lines: HashMap<Arc<str>, Line<T>>,
+    /// The next rounds of namespaces without items that have not saved up all they may.
+    rounds: HashMap<Arc<str>, u64>,
+    /// The round of the last turn.
+    round: u64,
+    /// The number of the last arrival.
+    arrival: u64,
     len: usize,
+}
+
+/// The round of a namespace's next turn, and the number of its arrival there.
+type Turn = (u64, u64);
+
+/// The items of a namespace, by number.
+#[derive(Debug)]
+struct Line<T> {
+    turn: Turn,
+    items: BTreeMap<u64, T>,
 }
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
-        Turns { order: VecDeque::new(), items: HashMap::new(), len: 0 }
+        Turns {
+            order: BTreeMap::new(),
+            lines: HashMap::new(),
+            rounds: HashMap::new(),
+            round: 0,
+            arrival: 0,
+            len: 0,
+        }
     }
+}
+
+/// The earliest round in which a namespace may have a turn during this one.
+fn earliest(round: u64) -> u64 {
+    round.saturating_sub(SAVED)
 }
 
 impl<T> Turns<T> {
@@ -25,43 +58,72 @@ impl<T> Turns<T> {
     /// order of their numbers.
     pub fn add(&mut self, namespace: &str, number: u64, item: T) {
         self.len += 1;
-        if let Some(items) = self.items.get_mut(namespace) {
-            items.insert(number, item);
+        if let Some(line) = self.lines.get_mut(namespace) {
+            line.items.insert(number, item);
             return;
         }
         let namespace: Arc<str> = namespace.into();
-        self.order.push_back(namespace.clone());
-        self.items.insert(namespace, BTreeMap::from([(number, item)]));
+        let next = self.rounds.remove(&namespace).unwrap_or(0);
+        let turn = self.arrive(namespace.clone(), next);
+        self.lines.insert(namespace, Line { turn, items: BTreeMap::from([(number, item)]) });
     }
 
-    /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace
-    /// and the item's number. The others keep their turns.
-    pub fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
+    /// Gives a namespace its next turn, in this round at the earliest.
+    fn arrive(&mut self, namespace: Arc<str>, round: u64) -> Turn {
+        self.arrival += 1;
+        let turn = (round.max(earliest(self.round)), self.arrival);
+        self.order.insert(turn, namespace);
+        turn
+    }
+
+    /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace,
+    /// the item's number, and the number of items. The others keep their turns.
+    pub fn take_if(&mut self, may: impl Fn(&str, u64, usize) -> bool) -> Option<T> {
         let is_next = |namespace: &Arc<str>| {
-            let first = self.items[namespace].first_key_value();
-            first.is_some_and(|(number, _)| may(namespace, *number))
+            let items = &self.lines[namespace].items;
+            let first = items.first_key_value();
+            first.is_some_and(|(number, _)| may(namespace, *number, items.len()))
         };
-        let at = self.order.iter().position(is_next)?;
-        let namespace = self.order.remove(at)?;
-        let items = self.items.get_mut(&namespace)?;
-        let (_, item) = items.pop_first()?;
+        let namespace = self.order.values().find(|namespace| is_next(namespace))?.clone();
+        let line = self.lines.get_mut(&namespace)?;
+        let (_, item) = line.items.pop_first()?;
+        let (is_empty, turn) = (line.items.is_empty(), line.turn);
         self.len -= 1;
-        if items.is_empty() {
-            self.items.remove(&namespace);
+        self.order.remove(&turn);
+        self.round = self.round.max(turn.0);
+        let next = turn.0.max(earliest(self.round)) + 1;
+        if is_empty {
+            self.leave(&namespace, next);
         } else {
-            self.order.push_back(namespace);
+            let turn = self.arrive(namespace.clone(), next);
+            if let Some(line) = self.lines.get_mut(&namespace) {
+                line.turn = turn;
+            }
         }
         Some(item)
     }
 
+    /// Removes a namespace without items. Its next round is kept while it matters.
+    fn leave(&mut self, namespace: &Arc<str>, next: u64) {
+        self.lines.remove(namespace);
+        self.rounds.insert(namespace.clone(), next);
+        let earliest = earliest(self.round);
+        self.rounds.retain(|_, round| *round > earliest);
+        if self.len == 0 {
+            // No item waits, so no namespace has precedence over another one.
+            self.rounds.clear();
+            self.round = 0;
+        }
+    }
+
     /// Removes an item out of turn.
     pub fn remove(&mut self, namespace: &str, number: u64) -> Option<T> {
-        let items = self.items.get_mut(namespace)?;
-        let item = items.remove(&number)?;
+        let line = self.lines.get_mut(namespace)?;
+        let item = line.items.remove(&number)?;
+        let (is_empty, turn) = (line.items.is_empty(), line.turn);
         self.len -= 1;
-        if items.is_empty() {
-            self.items.remove(namespace);
-            self.order.retain(|one| **one != *namespace);
+        if is_empty && let Some(namespace) = self.order.remove(&turn) {
+            self.leave(&namespace, turn.0);
         }
         Some(item)
     }
@@ -69,9 +131,9 @@ impl<T> Turns<T> {
     /// Removes the last item of the namespace with the most items, if it still has as many as this
     /// one then has with one more.
     pub(crate) fn give_way(&mut self, namespace: &str) -> Option<T> {
-        let own = self.items.get(namespace).map_or(0, BTreeMap::len);
-        let (most, items) = self.items.iter().max_by_key(|(_, items)| items.len())?;
-        let (last, _) = items.last_key_value().filter(|_| items.len() > own + 1)?;
+        let own = self.lines.get(namespace).map_or(0, |line| line.items.len());
+        let (most, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;
+        let (last, _) = line.items.last_key_value().filter(|_| line.items.len() > own + 1)?;
         let (most, last) = (most.clone(), *last);
         self.remove(&most, last)
     }
@@ -79,7 +141,8 @@ impl<T> Turns<T> {
     /// All items, by number.
     #[cfg(test)]
     pub(crate) fn in_order(self) -> Vec<T> {
-        let items: BTreeMap<u64, T> = self.items.into_values().flatten().collect();
+        let lines = self.lines.into_values();
+        let items: BTreeMap<u64, T> = lines.flat_map(|line| line.items).collect();
         items.into_values().collect()
     }
 
@@ -98,7 +161,7 @@ impl<T> Iterator for Turns<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        self.take_if(|_, _| true)
+        self.take_if(|_, _, _| true)
     }
 }
 

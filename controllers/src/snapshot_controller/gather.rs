@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use super::decide::Facts;
-use super::group::ClaimLabels;
+use super::group::{self, ClaimLabels};
 use super::kind::Kind;
 use super::names::{self, BindState};
 use super::snapshot::Snapshots;
@@ -41,6 +41,8 @@ pub(super) struct Watches {
     pub(super) unready_of_claim: Index<VolumeSnapshot>,
     /// Snapshots by the group in their owner references or status.
     pub(super) of_group: Index<VolumeSnapshot>,
+    /// Groups that are not ready, by the labels of the claims that they wait for.
+    pub(super) unready_of_label: Index<VolumeGroupSnapshot>,
     /// The labels of claims, for groups.
     pub(super) claim_labels: ClaimLabels,
     /// Group contents by driver and the CSI group snapshot's ID.
@@ -55,18 +57,19 @@ pub(super) fn at(one: &str, other: &str) -> String {
 impl Watches {
     pub(super) fn new(caches: Arc<Caches>, with_nodes: bool) -> Self {
         let (snapshots, claims) = (caches.snapshots(), caches.claims());
-        let group_contents = caches.group_contents();
+        let (groups, group_contents) = (caches.groups(), caches.group_contents());
         Watches {
             restoring: claims.index(wanted),
             protected: claims.index(protection),
             unready_of_claim: snapshots.index(claim_of_unready),
             of_group: snapshots.index(groups_of),
+            unready_of_label: groups.index(group::awaited_labels),
             claim_labels: ClaimLabels::new(claims.clone()),
             by_group_handle: group_contents.index(group_handle),
             snapshots,
             contents: caches.contents(),
             classes: caches.snapshot_classes(),
-            groups: caches.groups(),
+            groups,
             group_contents,
             group_classes: caches.group_classes(),
             claims,

@@ -294,6 +294,38 @@ pub(super) fn selects(group: &VolumeGroupSnapshot, claim: &PersistentVolumeClaim
         && selector(group).is_ok_and(|selector| selector.matches(claim.labels()))
 }
 
+/// The values of a required label for each of which a group has a key ([`awaited_labels`]).
+const MAX_VALUES: usize = 16;
+
+/// The keys of an index: the labels of which a claim needs one to be of a group that is not ready,
+/// with the group's namespace. [`any_label`] if its selector fits claims with other labels, too.
+pub(super) fn awaited_labels(group: &VolumeGroupSnapshot) -> Vec<String> {
+    let view = Groups::view(group);
+    let Some(selector) = &group.spec.source.selector else {
+        return Vec::new();
+    };
+    if view.is_ready() {
+        return Vec::new();
+    }
+    let namespace = group.namespace().unwrap_or_default();
+    match claim_labels::required(selector) {
+        Some((key, values)) if values.len() <= MAX_VALUES => {
+            values.into_iter().map(|value| label(&namespace, key, value)).collect()
+        }
+        _ => vec![any_label(&namespace)],
+    }
+}
+
+/// The key of [`awaited_labels`] for a label.
+pub(super) fn label(namespace: &str, key: &str, value: &str) -> String {
+    format!("{namespace}/{key}={value}")
+}
+
+/// The key of [`awaited_labels`] for any label.
+pub(super) fn any_label(namespace: &str) -> String {
+    format!("{namespace}/")
+}
+
 /// The claims that a group's selector fits, with their volumes, up to the first one that a group
 /// can't be made of.
 async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVolume> {
@@ -301,10 +333,11 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
     let (Ok(selector), true) = (selector(group), Groups::view(group).selects_volumes) else {
         return Vec::new();
     };
-    let names = all.claim_labels.select(&namespace, &selector).await;
+    let label = group.spec.source.selector.as_ref().and_then(claim_labels::required);
+    let claims = all.claim_labels.select(&namespace, label, selector).await;
     let mut selected = Vec::new();
-    for (number, name) in names.iter().enumerate() {
-        if let Some(claim) = all.claims.get_in(&namespace, name) {
+    for (number, claim) in claims.enumerate() {
+        if let Some(claim) = claim {
             let volume = all.volume_of(&claim);
             let is_usable = decide::volume_of(&claim, volume.as_deref()).is_ok();
             selected.push((claim, volume));

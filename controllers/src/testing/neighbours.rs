@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hostloop_memory_driver::Handlers;
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::api::names::PROVISIONER;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, Scope};
-use crate::cache::Caches;
+use crate::cache::{Caches, Change};
 use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, Service};
@@ -30,9 +31,12 @@ const KEY: &str = "t/node";
 /// How long the API server takes for each request.
 const LATENCY: Duration = Duration::from_millis(5);
 
+/// How many of each a benchmark makes.
+const RUNS: usize = 15;
+
 /// What a namespace's user makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Made {
+pub(super) enum Made {
     /// A claim that the leader places.
     Immediate,
     /// A claim with a selected node.
@@ -41,11 +45,11 @@ enum Made {
     Snapshot,
 }
 
-const ALL: [Made; 3] = [Made::Immediate, Made::Selected, Made::Snapshot];
+pub(super) const ALL: [Made; 3] = [Made::Immediate, Made::Selected, Made::Snapshot];
 
 /// The objects that are done, in order, as `namespace/name`.
 #[derive(Default)]
-struct Done {
+pub(super) struct Done {
     order: Mutex<Vec<String>>,
     known: Mutex<HashSet<String>>,
     more: Notify,
@@ -64,7 +68,7 @@ impl Done {
         self.order.lock().len()
     }
 
-    async fn has(&self, object: &str) {
+    pub(super) async fn has(&self, object: &str) {
         while !self.known.lock().contains(object) {
             self.more.notified().await;
         }
@@ -72,10 +76,10 @@ impl Done {
 }
 
 /// The controllers, and what they are done with.
-struct Cluster {
-    api: FakeApi,
+pub(super) struct Cluster {
+    pub(super) api: FakeApi,
     context: Context,
-    done: Arc<Done>,
+    pub(super) done: Arc<Done>,
 }
 
 fn driver() -> Driver {
@@ -106,7 +110,7 @@ fn driver() -> Driver {
 }
 
 impl Cluster {
-    fn begin() -> Cluster {
+    pub(super) fn begin() -> Cluster {
         let world = World::new(&[]);
         let api = world.api.clone();
         let caches = Caches::new(api.client(), world.context.stop.clone());
@@ -206,7 +210,7 @@ impl Cluster {
                 "source": {"selector": {"matchLabels": {"app": name}}}}}));
     }
 
-    fn make(&self, made: Made, namespace: &str, name: &str) {
+    pub(super) fn make(&self, made: Made, namespace: &str, name: &str) {
         let uid = format!("{namespace}-{name}");
         let created = Timestamp::now().to_string();
         let metadata = json!({"name": name, "namespace": namespace, "uid": uid,
@@ -235,11 +239,25 @@ impl Cluster {
 
     /// Makes one for the namespace `b`, and waits until it is done. Returns how long it took, and how
     /// many others were done meanwhile.
-    async fn one(&self, made: Made, name: &str) -> (Duration, usize) {
+    pub(super) async fn one(&self, made: Made, name: &str) -> (Duration, usize) {
         let (begun, before) = (Instant::now(), self.done.count());
         self.make(made, "b", name);
         self.done.has(&format!("b/{name}")).await;
         (begun.elapsed(), self.done.count() - before - 1)
+    }
+
+    /// Waits until the controllers have nothing to do.
+    async fn rest(&self) {
+        let stats = || self.context.metrics.all_queues();
+        let mut before = stats();
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = stats();
+            if now == before && now.ready == 0 {
+                return;
+            }
+            before = now;
+        }
     }
 
     /// Makes this many for the namespace `a`, and waits until the controllers know them.
@@ -301,31 +319,54 @@ fn bench_groups() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let cluster = Cluster::begin();
+            cluster.one(Made::Snapshot, "first").await;
             for number in 0..claims {
                 cluster.add_claim(&format!("d{number}"), &format!("g{}", number % groups));
+                // What a user makes takes the time of the API server, not of the controllers.
+                tokio::task::yield_now().await;
             }
-            let alone = cluster.one(Made::Snapshot, "alone").await.0;
-            while cluster.context.caches.claims().each_in("a").count() < claims {
+            let caches = &cluster.context.caches;
+            while caches.claims().each_in("a").count() < claims {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
+            cluster.rest().await;
+            let mut alone = Vec::new();
+            for run in 0..RUNS {
+                alone.push(cluster.one(Made::Snapshot, &format!("alone-{run}")).await.0);
+            }
+            // Counting them from time to time would delay tasks itself.
+            let made = Arc::new(AtomicUsize::new(0));
+            let count = made.clone();
+            caches.group_contents().on_change(move |change| {
+                if let Change::Applied { old: None, .. } = change {
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let left = || groups - made.load(Ordering::SeqCst);
             let worst = Arc::new(Mutex::new(Duration::ZERO));
             let watching = tokio::spawn(watch_delays(worst.clone()));
             let begun = Instant::now();
             for number in 0..groups {
                 cluster.add_group(&format!("g{number}"));
+                tokio::task::yield_now().await;
             }
-            let beside = cluster.one(Made::Snapshot, "beside").await.0;
-            let contents = cluster.context.caches.group_contents();
-            while contents.all().len() < groups {
-                tokio::time::sleep(Duration::from_millis(50)).await;
+            let mut beside = Vec::new();
+            for run in 0..RUNS {
+                beside.push(cluster.one(Made::Snapshot, &format!("beside-{run}")).await.0);
+            }
+            let left_then = left();
+            while left() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
             watching.abort();
+            let (alone, beside) = (median(alone), median(beside));
             println!(
                 "{groups} groups beside {claims} claims: done after {:.1?}, a task was late by \
                  {:.1?} at worst; a snapshot of another namespace took {beside:.1?}, alone \
-                 {alone:.1?}",
+                 {alone:.1?}: {:.2} times; {left_then} groups were left then",
                 begun.elapsed(),
                 *worst.lock(),
+                beside.as_secs_f64() / alone.as_secs_f64(),
             );
         });
     }
@@ -349,16 +390,16 @@ fn bench() {
             let cluster = Cluster::begin();
             cluster.one(made, "first").await;
             let (mut alone, mut beside, mut others) = (Vec::new(), Vec::new(), Vec::new());
-            for run in 0..15 {
+            for run in 0..RUNS {
                 alone.push(cluster.one(made, &format!("alone-{run}")).await.0);
             }
             cluster.many(made, many).await;
-            for run in 0..15 {
+            for run in 0..RUNS {
                 let (took, meanwhile) = cluster.one(made, &format!("beside-{run}")).await;
                 beside.push(took);
                 others.push(meanwhile);
             }
-            let left = many.saturating_sub(cluster.done.count() - 31);
+            let left = many.saturating_sub(cluster.done.count() - 2 * RUNS - 1);
             let (alone, beside) = (median(alone), median(beside));
             let ratio = beside.as_secs_f64() / alone.as_secs_f64();
             println!(

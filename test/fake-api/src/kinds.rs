@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::path::{Target, plural_of};
+use super::path::{Key, Target, plural_of};
 use super::store::{Failure, Store};
 
 /// The built-in kinds by version: those in namespaces, then the others. A star marks a kind with a
@@ -90,7 +90,15 @@ impl Store {
                 }));
             }
         }
-        let definitions = self.objects.iter().filter(|(key, _)| key.plural == DEFINITIONS);
+        let first = Key {
+            version: "apiextensions.k8s.io/v1".to_owned(),
+            plural: DEFINITIONS.to_owned(),
+            namespace: None,
+            name: String::new(),
+        };
+        // There may be many other objects, and each request asks.
+        let definitions = self.objects.range(first..);
+        let definitions = definitions.take_while(|(key, _)| key.plural == DEFINITIONS);
         for spec in definitions.map(|(_, definition)| &definition["spec"]) {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let versions = spec["versions"].as_array().into_iter().flatten();

@@ -1,6 +1,7 @@
 //! Stores the objects and their versions, and applies requests to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use serde_json::{Value, json};
 
@@ -259,32 +260,30 @@ impl Store {
         let (version, after) = match query.get("continue").filter(|token| !token.is_empty()) {
             None => (self.version, None),
             Some(token) => {
-                let (version, name) = token.split_once(' ').expect("a token of this server");
-                (version.parse().expect("a version"), Some(name.to_owned()))
+                let (version, last) = token.split_once(' ').expect("a token of this server");
+                let last = Target::of(last).expect("the path of an object");
+                let key = last.key(last.name.as_deref().unwrap_or_default());
+                (version.parse().expect("a version"), Some(key))
             }
         };
-        let mut objects = self.objects.clone();
-        for change in self.changes.iter().rev() {
-            if change.version <= version {
-                break;
-            }
-            match &change.old {
-                Some(old) => objects.insert(change.key.clone(), old.clone()),
+        let of_kind = self.objects.iter().filter(|(key, _)| target.contains(key));
+        let mut objects: BTreeMap<&Key, &Value> = of_kind.collect();
+        for change in self.changes.iter().rev().take_while(|change| change.version > version) {
+            match change.old.as_ref().filter(|_| target.contains(&change.key)) {
+                Some(old) => objects.insert(&change.key, old),
                 None => objects.remove(&change.key),
             };
         }
-        let mut rest = objects.iter().filter(|(key, object)| {
-            target.contains(key)
-                && selects(query, object)
-                && after.as_ref().is_none_or(|after| key.path() > *after)
-        });
+        let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = objects.range::<&Key, _>((from.as_ref(), Bound::Unbounded));
+        let mut rest = rest.filter(|(_, object)| selects(query, object));
         let limit = query.get("limit").and_then(|limit| limit.parse().ok());
         let page: Vec<_> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if let (Some((last, _)), Some(_)) = (page.last(), rest.next()) {
             metadata["continue"] = json!(format!("{version} {}", last.path()));
         }
-        let mut items: Vec<Value> = page.into_iter().map(|(_, object)| object.clone()).collect();
+        let mut items: Vec<Value> = page.into_iter().map(|(_, object)| (*object).clone()).collect();
         if !kind.is_custom {
             for item in items.iter_mut().filter_map(Value::as_object_mut) {
                 item.retain(|field, _| !["apiVersion", "kind"].contains(&field.as_str()));

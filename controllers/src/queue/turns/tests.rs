@@ -9,6 +9,12 @@ fn added(items: &str) -> Turns<String> {
     turns
 }
 
+impl<T> Turns<T> {
+    fn keeps_nothing(&self) -> bool {
+        self.lines.is_empty() && self.order.is_empty() && self.rounds.is_empty()
+    }
+}
+
 #[test]
 fn namespaces_take_turns() {
     for (items, expected) in [
@@ -20,7 +26,7 @@ fn namespaces_take_turns() {
         let mut turns = added(items);
         let taken: Vec<_> = turns.by_ref().collect();
         assert_eq!(taken.join(" "), expected);
-        assert!(turns.items.is_empty() && turns.order.is_empty(), "it keeps nothing: {turns:?}");
+        assert!(turns.keeps_nothing(), "{turns:?}");
     }
 }
 
@@ -45,9 +51,10 @@ fn an_item_is_second_however_many_another_namespace_has_and_adds() {
 #[test]
 fn a_namespace_that_may_not_keeps_its_turn() {
     let mut turns = added("a1 a2 b1 c1");
-    assert_eq!(turns.take_if(|namespace, _| namespace != "a").as_deref(), Some("b1"));
-    assert_eq!(turns.take_if(|_, _| false), None);
-    assert_eq!(turns.take_if(|_, number| number == 3).as_deref(), Some("c1"));
+    assert_eq!(turns.take_if(|namespace, _, _| namespace != "a").as_deref(), Some("b1"));
+    assert_eq!(turns.take_if(|_, _, _| false), None);
+    assert_eq!(turns.take_if(|_, number, _| number == 3).as_deref(), Some("c1"));
+    assert_eq!(turns.take_if(|_, _, items| items == 1), None);
     assert_eq!(turns.len(), 2);
     assert_eq!(turns.collect::<Vec<_>>(), ["a1", "a2"]);
 }
@@ -72,7 +79,55 @@ fn an_item_that_leaves_takes_no_turn() {
     assert_eq!(turns.remove("a", 0).as_deref(), Some("a1"));
     assert_eq!(turns.remove("b", 2).as_deref(), Some("b1"));
     assert_eq!(turns.remove("b", 2), None);
-    assert_eq!((turns.len(), turns.order.len(), turns.items.len()), (1, 1, 1));
+    assert_eq!((turns.len(), turns.order.len(), turns.lines.len()), (1, 1, 1));
     assert_eq!(turns.next().as_deref(), Some("a2"));
-    assert!(turns.is_empty() && turns.items.is_empty() && turns.order.is_empty());
+    assert!(turns.is_empty() && turns.keeps_nothing());
+}
+
+/// A namespace that comes back after each of its turns has the next one, until it has had as many as
+/// the others had rounds.
+#[test]
+fn a_namespace_with_little_work_goes_first() {
+    // The rounds before it comes, and the turns that it then has in a row.
+    for (rounds, saved) in [(0, 1), (1, 1), (3, 3), (8, 8), (9, 9), (1000, 9)] {
+        let mut turns = Turns::default();
+        for number in 0..2000 {
+            turns.add("a", number, "a");
+            turns.add("b", number, "b");
+        }
+        for _ in 0..2 * rounds {
+            turns.next();
+        }
+        let mut taken = Vec::new();
+        for number in 0..30 {
+            turns.add("small", number, "small");
+            for next in turns.by_ref() {
+                taken.push(next);
+                if next == "small" {
+                    break;
+                }
+            }
+        }
+        let first = taken.iter().take_while(|namespace| **namespace == "small").count();
+        assert_eq!(first, if rounds == 0 { 0 } else { saved }, "after {rounds} rounds");
+        // From then on, each has a turn in each round.
+        let rest = &taken[taken.len() - 9..];
+        assert_eq!(rest.iter().filter(|namespace| **namespace == "small").count(), 3, "{rest:?}");
+        assert!(turns.rounds.len() <= 1, "{:?}", turns.rounds);
+    }
+}
+
+/// Those that can't save up more are forgotten.
+#[test]
+fn it_keeps_no_namespace_for_long() {
+    let mut turns = Turns::default();
+    for number in 0..10_000 {
+        turns.add("many", number, String::new());
+    }
+    for number in 0..2000 {
+        turns.add(&number.to_string(), 0, number.to_string());
+        turns.next();
+        turns.next();
+    }
+    assert!(turns.rounds.len() <= 2 * SAVED as usize, "{}", turns.rounds.len());
 }

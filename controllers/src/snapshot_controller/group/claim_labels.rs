@@ -1,13 +1,18 @@
-//! The labels of claims in namespaces with groups. Each group selects among all claims of its
-//! namespace, and a cached claim takes long to decompress. So the labels of a namespace's claims are
-//! read once, when a group there first needs them, and then follow the watch. A user can make any number
-//! of claims with any number of labels: those of a namespace with too many are read for each group.
+//! The claims that group selectors fit. Each group selects among all claims of its namespace, and a
+//! cached claim takes long to decompress. So the claims of a namespace are indexed by their labels
+//! when a group there first needs them, and the index then follows the watch.
+//!
+//! The index has numbers instead of labels, of a few labels for each claim, and of so many claims
+//! ([`MAX_ENTRIES`]): a user can make many claims with long labels. Without an index, a group reads
+//! all claims of its namespace. The claims that an index finds are candidates: a selector decides.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use parking_lot::Mutex;
@@ -18,169 +23,246 @@ use crate::api::pvc;
 use crate::cache::{Change, Store};
 use crate::queue::rest;
 
-/// How long the labels of a namespace are kept after their last use.
+/// How long the index of a namespace is kept after its last use. One that was dropped is tried again
+/// after this time.
 const KEPT: Duration = Duration::from_secs(900);
+/// The labels of a claim that are indexed. A claim with more is a candidate of every selector.
+const MAX_LABELS: usize = 16;
+/// The entries of all indexes: about 8 MiB, and 16 MiB more for the longest names. Beyond them, the
+/// namespace with the most has no index.
+const MAX_ENTRIES: usize = 128 * 1024;
 
-/// The most bytes of labels that are kept of a namespace: those of ten thousand ordinary claims. In maps, they
-/// take twice the memory.
-const MOST: usize = 4 << 20;
-
-/// What selectors and their groups ask of a claim.
-#[derive(Debug)]
-struct Entry {
-    labels: BTreeMap<String, String>,
-    is_bound: bool,
+/// A label that a claim must have for a selector to fit it: its key, and the values it may have.
+/// `None` if the selector names no such label.
+pub(in crate::snapshot_controller) fn required(
+    selector: &LabelSelector,
+) -> Option<(&str, Vec<&str>)> {
+    let mut equal = selector.match_labels.iter().flatten();
+    if let Some((key, value)) = equal.next() {
+        return Some((key, vec![value]));
+    }
+    let mut expressions = selector.match_expressions.iter().flatten();
+    let within = expressions.find(|expression| expression.operator == "In")?;
+    let values = within.values.iter().flatten().map(String::as_str);
+    Some((&within.key, values.collect()))
 }
+
+/// An entry of an index: the number of a label, whether the claim is bound, and its name. So those
+/// that are not bound come first.
+type Entry = (u64, bool, Arc<str>);
+
+/// The number of all claims of a namespace.
+const ALL: u64 = 0;
+/// The number of those with too many labels.
+const MANY: u64 = 1;
 
 /// The claims of a namespace.
 struct Namespace {
-    /// By name.
-    claims: BTreeMap<Arc<str>, Arc<Entry>>,
-    /// The bytes of their labels.
-    size: usize,
-    /// True if there were too many: none is kept.
-    is_too_large: bool,
+    /// `None` if they have too many entries.
+    entries: Option<BTreeSet<Entry>>,
     /// The claims that the watch reported before all were read.
     reported: HashSet<Arc<str>>,
     /// Set once all are read.
     read: Arc<OnceCell<()>>,
+    /// The last use of the entries, or when they were dropped.
     used: Instant,
-}
-
-impl Entry {
-    fn of(claim: &PersistentVolumeClaim) -> Self {
-        Entry { labels: claim.labels().clone(), is_bound: pvc::is_bound(claim) }
-    }
-
-    fn size(&self) -> usize {
-        self.labels.iter().map(|(key, value)| key.len() + value.len()).sum()
-    }
 }
 
 impl Namespace {
     fn new() -> Self {
         Namespace {
-            claims: BTreeMap::new(),
-            size: 0,
-            is_too_large: false,
+            entries: Some(BTreeSet::new()),
             reported: HashSet::new(),
             read: Arc::default(),
             used: Instant::now(),
         }
     }
 
-    fn put(&mut self, claim: &PersistentVolumeClaim) {
-        if self.is_too_large {
-            return;
-        }
-        let entry = Entry::of(claim);
-        self.size += entry.size();
-        if let Some(old) = self.claims.insert(claim.name_any().into(), Arc::new(entry)) {
-            self.size -= old.size();
-        }
-        if self.size > MOST {
-            self.is_too_large = true;
-            self.claims = BTreeMap::new();
-        }
-    }
-
-    fn report(&mut self, change: &Change<PersistentVolumeClaim>) {
-        let name: Arc<str> = change.object().name_any().into();
-        match change {
-            Change::Applied { new, .. } => self.put(new),
-            Change::Deleted(_) => {
-                let old = self.claims.remove(&name);
-                self.size -= old.map_or(0, |old| old.size());
-            }
-        }
-        if !self.read.initialized() {
-            self.reported.insert(name);
-        }
+    fn len(&self) -> usize {
+        self.entries.as_ref().map_or(0, BTreeSet::len)
     }
 }
 
-type Namespaces = Arc<Mutex<HashMap<String, Namespace>>>;
+/// The indexes of all namespaces that have one.
+#[derive(Default)]
+struct Indexes {
+    namespaces: HashMap<String, Namespace>,
+    /// Numbers labels, so that no user can find two labels of one number.
+    hasher: RandomState,
+    /// The entries of all namespaces.
+    entries: usize,
+}
 
-/// The labels of the claims in some namespaces. Clones share them.
+impl Indexes {
+    fn number(&self, key: &str, value: &str) -> u64 {
+        self.hasher.hash_one((key, value)).max(MANY + 1)
+    }
+
+    /// The entries of a claim.
+    fn entries(&self, claim: &PersistentVolumeClaim) -> Vec<Entry> {
+        let (name, is_bound): (Arc<str>, _) = (claim.name_any().into(), pvc::is_bound(claim));
+        let labels = claim.labels();
+        let mut numbers = vec![ALL];
+        if labels.len() > MAX_LABELS {
+            numbers.push(MANY);
+        } else {
+            numbers.extend(labels.iter().map(|(key, value)| self.number(key, value)));
+        }
+        numbers.into_iter().map(|number| (number, is_bound, name.clone())).collect()
+    }
+
+    fn change(
+        &mut self,
+        namespace: &str,
+        old: Option<&PersistentVolumeClaim>,
+        new: Option<&PersistentVolumeClaim>,
+    ) {
+        let old = old.map_or_else(Vec::new, |old| self.entries(old));
+        let new = new.map_or_else(Vec::new, |new| self.entries(new));
+        let known = self.namespaces.get_mut(namespace);
+        let Some(entries) = known.and_then(|known| known.entries.as_mut()) else {
+            return;
+        };
+        let before = entries.len();
+        for entry in &old {
+            entries.remove(entry);
+        }
+        entries.extend(new);
+        self.entries = self.entries + entries.len() - before;
+    }
+
+    /// Drops the largest indexes while there are more entries than this.
+    fn limit(&mut self, max: usize) {
+        while self.entries > max {
+            let largest = self.namespaces.iter_mut().max_by_key(|(_, known)| known.len());
+            let Some((namespace, known)) = largest else { return };
+            tracing::info!(namespace, entries = known.len(), "too many claims for an index");
+            self.entries -= known.len();
+            known.entries = None;
+            known.used = Instant::now();
+        }
+    }
+
+    /// The names of the claims that may have one of these labels; all without a label. Those that are
+    /// not bound come first. `None` without an index.
+    fn candidates(
+        &self,
+        namespace: &str,
+        label: Option<(&str, Vec<&str>)>,
+    ) -> Option<Vec<Arc<str>>> {
+        let entries = self.namespaces.get(namespace)?.entries.as_ref()?;
+        let numbers = label.map_or(vec![ALL], |(key, values)| {
+            let numbers = values.into_iter().map(|value| self.number(key, value));
+            numbers.chain([MANY]).collect()
+        });
+        let named = |is_bound: bool| -> BTreeSet<Arc<str>> {
+            let of = |number: u64| {
+                let from = (number, is_bound, Arc::default());
+                let same = move |entry: &&Entry| (entry.0, entry.1) == (number, is_bound);
+                entries.range::<Entry, _>(from..).take_while(same)
+            };
+            numbers.iter().flat_map(|number| of(*number)).map(|entry| entry.2.clone()).collect()
+        };
+        Some(named(false).into_iter().chain(named(true)).collect())
+    }
+}
+
+/// The claims of some namespaces by their labels. Clones share them.
 #[derive(Clone)]
 pub(in crate::snapshot_controller) struct ClaimLabels {
     claims: Store<PersistentVolumeClaim>,
-    namespaces: Namespaces,
+    indexes: Arc<Mutex<Indexes>>,
+    max: usize,
 }
 
 impl ClaimLabels {
     /// Follows the claims of this watch.
     pub(in crate::snapshot_controller) fn new(claims: Store<PersistentVolumeClaim>) -> Self {
-        let namespaces = Namespaces::default();
-        let followed = namespaces.clone();
-        claims.on_change(move |change| {
-            let mut namespaces = followed.lock();
-            let namespace = change.object().metadata.namespace.as_deref().unwrap_or_default();
-            if let Some(known) = namespaces.get_mut(namespace) {
-                known.report(change);
-            }
-        });
-        ClaimLabels { claims, namespaces }
+        ClaimLabels::limited(claims, MAX_ENTRIES)
     }
 
-    /// The names of the claims that a selector fits. If one of them is not bound, only that one:
-    /// the group has to wait for it.
-    pub(super) async fn select(&self, namespace: &str, selector: &Selector) -> Vec<Arc<str>> {
+    fn limited(claims: Store<PersistentVolumeClaim>, max: usize) -> Self {
+        let indexes = Arc::new(Mutex::new(Indexes::default()));
+        let followed = indexes.clone();
+        claims.on_change(move |change| {
+            let claim = change.object();
+            let mut indexes = followed.lock();
+            let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+            let known = indexes.namespaces.get_mut(namespace);
+            let Some(known) = known.filter(|known| known.entries.is_some()) else { return };
+            if !known.read.initialized() {
+                known.reported.insert(claim.name_any().into());
+            }
+            match change {
+                Change::Applied { old, new } => {
+                    indexes.change(namespace, old.as_deref(), Some(new));
+                }
+                Change::Deleted(old) => indexes.change(namespace, Some(old), None),
+            }
+            indexes.limit(max);
+        });
+        ClaimLabels { claims, indexes, max }
+    }
+
+    /// The claims of a namespace that a selector fits, read one by one. Of the claims that an index
+    /// finds, those that are not bound come first: a group has to wait for them.
+    pub(super) async fn select(
+        &self,
+        namespace: &str,
+        label: Option<(&str, Vec<&str>)>,
+        selector: Selector,
+    ) -> impl Iterator<Item = Option<Arc<PersistentVolumeClaim>>> + Send + use<> {
         let read = self.reading(namespace);
         read.get_or_init(|| self.read(namespace)).await;
-        let known = {
-            let namespaces = self.namespaces.lock();
-            let known = namespaces.get(namespace);
-            known.filter(|known| !known.is_too_large).map(|known| known.claims.clone())
-        };
-        let Some(known) = known else {
-            let cached = self.claims.each_in(namespace);
-            let cached = cached.map(|it| (it.name_any().into(), Arc::new(Entry::of(&it))));
-            return fitting(cached, selector).await;
-        };
-        fitting(known.into_iter(), selector).await
+        let candidates = self.indexes.lock().candidates(namespace, label);
+        let (claims, of) = (self.claims.clone(), namespace.to_owned());
+        let indexed = candidates
+            .map(move |names| names.into_iter().map(move |name| claims.get_in(&of, &name)));
+        let each = indexed.is_none().then(|| self.claims.each_in(namespace).map(Some));
+        let all = indexed.into_iter().flatten().chain(each.into_iter().flatten());
+        all.map(move |claim| claim.filter(|claim| selector.matches(claim.labels())))
     }
 
     fn reading(&self, namespace: &str) -> Arc<OnceCell<()>> {
-        let mut namespaces = self.namespaces.lock();
-        namespaces.retain(|name, known| name == namespace || known.used.elapsed() < KEPT);
-        let known = namespaces.entry(namespace.to_owned()).or_insert_with(Namespace::new);
-        known.used = Instant::now();
+        let mut indexes = self.indexes.lock();
+        let unused = |name: &String, known: &mut Namespace| {
+            (name != namespace || known.entries.is_none()) && known.used.elapsed() >= KEPT
+        };
+        let forgotten: usize =
+            indexes.namespaces.extract_if(unused).map(|(_, known)| known.len()).sum();
+        indexes.entries -= forgotten;
+        let known = indexes.namespaces.entry(namespace.to_owned()).or_insert_with(Namespace::new);
+        if known.entries.is_some() {
+            known.used = Instant::now();
+        }
         known.read.clone()
     }
 
-    /// Reads the claims of a namespace, except those that the watch reports meanwhile.
+    /// Reads the claims of a namespace, except those that the watch reports meanwhile, while it may
+    /// have an index.
     async fn read(&self, namespace: &str) {
         for (number, claim) in self.claims.each_in(namespace).enumerate() {
-            if let Some(known) = self.namespaces.lock().get_mut(namespace)
-                && !known.reported.contains(&*claim.name_any())
-            {
-                known.put(&claim);
+            if !self.enter(namespace, &claim) {
+                break;
             }
             rest(number).await;
         }
-        if let Some(known) = self.namespaces.lock().get_mut(namespace) {
+        if let Some(known) = self.indexes.lock().namespaces.get_mut(namespace) {
             known.reported = HashSet::new();
         }
     }
-}
 
-/// The names of the claims that a selector fits, or of the first one that is not bound.
-async fn fitting(
-    claims: impl Iterator<Item = (Arc<str>, Arc<Entry>)>,
-    selector: &Selector,
-) -> Vec<Arc<str>> {
-    let mut selected = Vec::new();
-    for (number, (name, claim)) in claims.enumerate() {
-        if selector.matches(&claim.labels) {
-            if !claim.is_bound {
-                return vec![name];
-            }
-            selected.push(name);
+    /// Enters a claim as it was read. False if its namespace has no index any more.
+    fn enter(&self, namespace: &str, claim: &PersistentVolumeClaim) -> bool {
+        let mut indexes = self.indexes.lock();
+        let known = indexes.namespaces.get(namespace).filter(|known| known.entries.is_some());
+        let Some(known) = known else { return false };
+        if !known.reported.contains(&*claim.name_any()) {
+            indexes.change(namespace, None, Some(claim));
+            indexes.limit(self.max);
         }
-        rest(number).await;
+        true
     }
-    selected
 }
 
 #[cfg(test)]

@@ -37,12 +37,15 @@ async fn a_bound_claim_wakes_the_groups_that_select_it() {
     let ready = json!({"status": {"readyToUse": true}});
     let given = json!({"volumeGroupSnapshotContentName": "given"});
     let near = json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Near"}]}});
+    let within = json!({"selector": {"matchExpressions": [
+        {"key": "app", "operator": "In", "values": ["web", "db"]}]}});
     for (name, source, more) in [
         ("fits", selector("db"), json!({})),
         ("other", selector("web"), json!({})),
         ("all", json!({"selector": {}}), json!({})),
         ("ready", selector("db"), ready),
         ("given", given, json!({})),
+        ("within", within, json!({})),
         ("wrong", near, json!({})),
     ] {
         world.add(groups, group(name, source, more));
@@ -50,7 +53,8 @@ async fn a_bound_claim_wakes_the_groups_that_select_it() {
     claim(&world, "data", "db", &json!({}));
     let key = Key::Claim("team".to_owned(), "data".to_owned());
     assert_eq!(controller.work(key).await, Outcome::Done);
-    let woken = ["all", "fits"].map(|name| Key::Group("team".to_owned(), name.to_owned()));
+    let woken =
+        ["all", "fits", "within"].map(|name| Key::Group("team".to_owned(), name.to_owned()));
     assert_eq!(controller.queue.ready_keys(), woken);
 }
 

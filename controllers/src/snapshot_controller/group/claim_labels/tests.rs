@@ -1,12 +1,18 @@
-use serde_json::json;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 use super::*;
 use crate::cache::Caches;
-use crate::testing::read;
+use crate::testing::{read, with};
 
 /// Labels of claims over a cache that a test fills.
 fn labels() -> ClaimLabels {
     ClaimLabels::new(Caches::unwatched().claims())
+}
+
+fn selector_of(selector: Value) -> LabelSelector {
+    serde_json::from_value(selector).expect("a selector")
 }
 
 impl ClaimLabels {
@@ -18,12 +24,29 @@ impl ClaimLabels {
             "spec": {"volumeName": "v"}, "status": {"phase": phase}})));
     }
 
+    /// The claims of a namespace that a selector fits.
+    async fn fitting(&self, namespace: &str, selector: Value) -> Vec<String> {
+        let selector = selector_of(selector);
+        let fits = selector.clone().try_into().expect("a valid selector");
+        let claims = self.select(namespace, required(&selector), fits).await;
+        claims.flatten().map(|claim| claim.name_any()).collect()
+    }
+
     /// The claims of a namespace with this label; all for an empty one.
     async fn selected(&self, namespace: &str, app: &str) -> Vec<String> {
-        let labels = (!app.is_empty()).then(|| ("app".to_owned(), app.to_owned()));
-        let selector = labels.into_iter().collect::<Selector>();
-        let names = self.select(namespace, &selector).await;
-        names.iter().map(ToString::to_string).collect()
+        let labels = if app.is_empty() { json!({}) } else { json!({"app": app}) };
+        self.fitting(namespace, json!({"matchLabels": labels})).await
+    }
+
+    /// The namespaces with an index, and the number of all entries.
+    fn indexed(&self) -> (Vec<String>, usize) {
+        let indexes = self.indexes.lock();
+        let known = indexes.namespaces.iter().filter(|(_, known)| known.entries.is_some());
+        let mut namespaces: Vec<_> = known.map(|(name, _)| name.clone()).collect();
+        namespaces.sort();
+        let entries: usize = indexes.namespaces.values().map(Namespace::len).sum();
+        assert_eq!(entries, indexes.entries, "as counted");
+        (namespaces, entries)
     }
 }
 
@@ -43,8 +66,8 @@ async fn claims_by_their_labels() {
     for (namespace, app, expected) in [
         ("team", "db", &["a", "c"][..]),
         ("team", "none", &[]),
-        ("team", "new", &["d"]),
-        ("team", "", &["d"]),
+        ("team", "new", &["d", "e"]),
+        ("team", "", &["d", "a", "b", "c", "e"]),
         ("other", "", &["f"]),
         ("empty", "", &[]),
     ] {
@@ -87,39 +110,92 @@ async fn unused_namespaces_are_forgotten() {
     labels.selected("team", "db").await;
     tokio::time::advance(KEPT).await;
     assert_eq!(labels.selected("other", "db").await, ["b"]);
-    assert_eq!(labels.namespaces.lock().keys().collect::<Vec<_>>(), ["other"]);
+    assert_eq!(labels.indexed(), (vec!["other".to_owned()], 2));
     assert_eq!(labels.selected("team", "db").await, ["a"]);
 }
 
-/// A user can make any number of claims with long labels. None of these labels is kept, and groups still
-/// select by them.
 #[tokio::test]
-async fn the_labels_of_a_namespace_take_little_memory() {
-    const CLAIMS: usize = 400;
+async fn selectors_of_every_kind() {
     let labels = labels();
-    let store = |number: usize, app: &str, version: u32| {
-        let many = (0..120)
-            .map(|n| (format!("{}.example.com/{n}", "x".repeat(40)), json!("y".repeat(63))));
-        let mut all: serde_json::Value = many.collect();
-        all["app"] = json!(app);
-        labels.claims.apply_write(read(json!({
-            "metadata": {"namespace": "team", "name": format!("c{number:03}"), "labels": all,
-                "uid": number.to_string(), "resourceVersion": version.to_string()},
-            "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}})));
+    for (name, app) in [("a", "db"), ("b", "web"), ("c", "db")] {
+        labels.stores("team", name, app, "Bound", 1);
+    }
+    labels.claims.apply_write(read(json!({"metadata": {
+        "namespace": "team", "name": "none", "uid": "none", "resourceVersion": "1"}})));
+    let many: BTreeMap<_, _> = (0..=MAX_LABELS).map(|number| (format!("l{number}"), "")).collect();
+    let many = with(json!({"app": "db"}), json!(many));
+    labels.claims.apply_write(read(json!({
+        "metadata": {"namespace": "team", "name": "many", "uid": "many", "resourceVersion": "1",
+            "labels": many},
+        "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}})));
+    let expressions = |operator, values: &[&str]| {
+        let expression = json!({"key": "app", "operator": operator, "values": values});
+        json!({"matchExpressions": [expression]})
     };
-    let kept = || {
-        let namespaces = labels.namespaces.lock();
-        let entries = namespaces["team"].claims.values();
-        entries.map(|entry| entry.size()).sum::<usize>()
-    };
-    (0..CLAIMS / 2).for_each(|number| store(number, "db", 1));
-    assert_eq!(labels.selected("team", "db").await.len(), CLAIMS / 2);
-    assert!(kept() > MOST / 2, "they are few");
-    (CLAIMS / 2..CLAIMS).for_each(|number| store(number, "db", 1));
-    assert_eq!(kept(), 0, "they are many");
-    store(7, "web", 2);
-    assert_eq!(labels.selected("team", "db").await.len(), CLAIMS - 1);
-    assert_eq!(labels.selected("team", "web").await, ["c007"]);
-    labels.stores("other", "a", "db", "Bound", 1);
-    assert_eq!(labels.selected("other", "db").await, ["a"]);
+    let both = with(expressions("NotIn", &["web"]), json!({"matchLabels": {"l3": ""}}));
+    for (selector, expected) in [
+        (expressions("In", &["db"]), &["a", "c", "many"][..]),
+        (expressions("In", &["web", "db"]), &["a", "b", "c", "many"]),
+        (expressions("In", &[]), &[]),
+        (expressions("NotIn", &["db"]), &["none", "b"]),
+        (expressions("Exists", &[]), &["a", "b", "c", "many"]),
+        (expressions("DoesNotExist", &[]), &["none"]),
+        (json!({}), &["none", "a", "b", "c", "many"]),
+        (json!({"matchLabels": {"app": "db", "l3": ""}}), &["many"]),
+        (both, &["many"]),
+    ] {
+        assert_eq!(labels.fitting("team", selector.clone()).await, expected, "{selector}");
+    }
+}
+
+#[test]
+fn labels_that_selectors_require() {
+    let within = json!({"key": "a", "operator": "In", "values": ["1", "2"]});
+    let exists = json!({"key": "b", "operator": "Exists"});
+    for (selector, expected) in [
+        (json!({}), None),
+        (json!({"matchLabels": {}}), None),
+        (json!({"matchLabels": {"a": "1", "b": "2"}}), Some(("a", vec!["1"]))),
+        (json!({"matchExpressions": [exists]}), None),
+        (json!({"matchExpressions": [exists, within]}), Some(("a", vec!["1", "2"]))),
+        (json!({"matchLabels": {"c": ""}, "matchExpressions": [within]}), Some(("c", vec![""]))),
+    ] {
+        assert_eq!(required(&selector_of(selector.clone())), expected, "{selector}");
+    }
+}
+
+/// However many claims there are, so many entries are kept. The namespace with the most claims reads
+/// them for each of its groups, and the others have their indexes.
+#[tokio::test(start_paused = true)]
+async fn many_claims_need_no_memory_for_their_labels() {
+    const MAX: usize = 100;
+    let labels = ClaimLabels::limited(Caches::unwatched().claims(), MAX);
+    labels.stores("small", "a", "db", "Bound", 1);
+    for number in 0..MAX {
+        labels.stores("large", &format!("c{number:03}"), "db", "Bound", 1);
+    }
+    labels.stores("large", "last", "web", "Bound", 1);
+    for _ in 0..2 {
+        assert_eq!(labels.selected("small", "db").await, ["a"]);
+        assert_eq!(labels.selected("large", "db").await.len(), MAX);
+        assert_eq!(labels.selected("large", "web").await, ["last"]);
+        assert_eq!(labels.indexed(), (vec!["small".to_owned()], 2));
+    }
+    // Claims that are made later count, too.
+    for number in 0..MAX {
+        labels.stores("small", &format!("c{number:03}"), "web", "Bound", 2);
+        assert!(labels.indexed().1 <= MAX);
+    }
+    assert_eq!(labels.selected("small", "web").await.len(), MAX);
+    assert_eq!(labels.indexed(), (vec![], 0));
+    // It is tried again, as there may be fewer by then.
+    for number in 0..MAX {
+        labels.claims.note_deleted("small", &format!("c{number:03}"));
+    }
+    tokio::time::advance(KEPT - Duration::from_secs(1)).await;
+    assert_eq!(labels.selected("small", "db").await, ["a"]);
+    assert_eq!(labels.indexed(), (vec![], 0));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(labels.selected("small", "db").await, ["a"]);
+    assert_eq!(labels.indexed(), (vec!["small".to_owned()], 2));
 }
