@@ -62,7 +62,8 @@ fn a_panic_leaves_the_thread_without_pools() {
     let pool = Arc::new(Foreground::default());
     let _call = pool.enter();
     let pools = vec![pool];
-    let panicked = std::panic::catch_unwind(|| behind(pools, || panic!("boom")));
+    let boom = || behind(pools, || panic!("boom"));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(boom));
     assert!(panicked.is_err());
     assert!(!is_busy());
 }
