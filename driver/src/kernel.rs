@@ -19,6 +19,7 @@ pub mod extents;
 pub mod failpoint;
 pub mod fake;
 pub mod file;
+pub(crate) mod foreground;
 pub(crate) mod interned;
 pub mod linux;
 mod loop_device;

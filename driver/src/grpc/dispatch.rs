@@ -107,11 +107,16 @@ impl Dispatcher {
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
             let method = C::METHOD;
-            let operation = Operation { method, holds, fingerprint, patience, caller, grace, then };
+            let long = kind.is_long();
+            let operation =
+                Operation { method, holds, fingerprint, patience, caller, long, grace, then };
             let event = report.event();
-            let work = move || match event {
-                Some(event) => event.run(|| work(&service, request)),
-                None => work(&service, request),
+            let lanes = self.lanes.clone();
+            let work = move || {
+                lanes.run(&lane, kind, || match event {
+                    Some(event) => event.run(|| work(&service, request)),
+                    None => work(&service, request),
+                })
             };
             self.locks.run(threads, operation, work).await
         };

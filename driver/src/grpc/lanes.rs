@@ -3,7 +3,8 @@
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
 //! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
-//! often a client retries, and copies of gigabytes hold up nothing but other copies.
+//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies and
+//! allocations also give way to the other calls of their pools: see [foreground].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tonic::Status;
 use super::operation_locks::shutting_down;
 use super::permits::{Permit, Permits};
 use crate::controller::parameters::POOL;
+use crate::kernel::foreground::{self, Foreground};
 use crate::record::id;
 use crate::storage::{Pools, VolumeHandle};
 
@@ -135,6 +137,11 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// True if others may hold its threads for long.
+    pub(crate) fn is_long(self) -> bool {
+        matches!(self, Work::Allocate | Work::Copy)
+    }
+
     /// The calls of this kind, for people.
     pub(crate) fn calls(self) -> &'static str {
         match self {
@@ -151,14 +158,18 @@ impl Work {
 
 type Threads = HashMap<(Lane, Work), Arc<Permits>>;
 
-/// The threads of all lanes. Clones share them.
+/// The threads of all lanes, and the calls that run on them. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lanes(Arc<Mutex<Threads>>);
+pub(crate) struct Lanes {
+    threads: Arc<Mutex<Threads>>,
+    /// By the pool's index in the configuration.
+    foregrounds: Arc<Mutex<HashMap<usize, Arc<Foreground>>>>,
+}
 
 impl Lanes {
     /// The threads for this kind of work in a lane.
     pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Permits> {
-        let mut lanes = self.0.lock();
+        let mut lanes = self.threads.lock();
         let threads = match work {
             Work::Change => CHANGES,
             Work::Leave => LEAVES,
@@ -171,6 +182,24 @@ impl Lanes {
         };
         let entry = lanes.entry((lane.clone(), work));
         entry.or_insert_with(|| Permits::new(threads, work.calls())).clone()
+    }
+
+    /// Runs a call that has its thread. Long work gives way to calls that change something in its
+    /// pools; questions and streams write nothing.
+    pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
+        let pools = {
+            let mut foregrounds = self.foregrounds.lock();
+            let pools = lane.0.iter().map(|slot| foregrounds.entry(*slot).or_default().clone());
+            pools.collect::<Vec<_>>()
+        };
+        match work {
+            Work::Allocate | Work::Copy => foreground::behind(pools, call),
+            Work::Change | Work::Leave | Work::Delete => {
+                let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
+                call()
+            }
+            Work::Stream | Work::Question(_) => call(),
+        }
     }
 
     /// Waits for a thread for a question. UNAVAILABLE if earlier questions hold it for too long.

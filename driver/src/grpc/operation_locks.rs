@@ -11,8 +11,8 @@
 //!   specification);
 //! - runs **beside** the other if both copy the object and it never changes (a snapshot), or if one
 //!   copies it and the other changes its record alone;
-//! - goes **ahead** of copies of it that have not begun, if it mounts or unmounts it: a copy may wait
-//!   for a thread, and a pod does not wait with it;
+//! - goes **ahead** of long work that has not begun, if it mounts or unmounts it: a copy or an
+//!   allocation may wait for a thread, and a pod does not wait with it;
 //! - **waits** otherwise. A caller that waits too long is ABORTED. Its request keeps its place in
 //!   the queue, where a retry joins it.
 //!
@@ -34,7 +34,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
-use self::hold::{Precedence, precedence};
+use self::hold::{Precedence, goes_ahead, precedence};
 use super::permits::{Permit, Permits};
 use crate::kernel::wanted::Wanted;
 
@@ -67,6 +67,8 @@ pub struct Operation {
     pub patience: Duration,
     /// The caller that takes a turn when the request gets a thread: see [`Permits`].
     pub caller: String,
+    /// True if others may hold its threads for long.
+    pub long: bool,
     /// How long the work goes on without a caller that waits for it; `None` is to its end.
     pub grace: Option<Duration>,
     /// Called after a success, once the objects are released and before the answer.
@@ -87,6 +89,7 @@ struct Job {
     answer: watch::Sender<Option<Answer>>,
     /// Notified when an earlier job ends.
     wake: Notify,
+    long: bool,
     grace: Option<Duration>,
     /// True once it has a thread and nothing in its way. Changes under the table's lock.
     begun: AtomicBool,
@@ -100,6 +103,11 @@ struct Job {
 impl Job {
     fn is_for(&self, operation: &Operation) -> bool {
         self.method == operation.method && self.fingerprint == operation.fingerprint
+    }
+
+    /// True if a later job, which uses an object of this one, goes ahead of it.
+    fn lets_ahead(&self, usage: Usage, later: Usage) -> bool {
+        !self.begun.load(Ordering::Relaxed) && goes_ahead(usage, self.long, later)
     }
 
     /// Adds a caller, under the table's lock.
@@ -137,13 +145,17 @@ struct Joined {
 /// The jobs that use one object, in the order of their arrival.
 type Queue = Vec<(Usage, Arc<Job>)>;
 
-/// The place of a new job in a queue: the last one, or before the first copy that has not begun. A
-/// copy that has not begun is in the way of nothing that has.
+/// Makes a job hurry if a pod waits for it: its long work pauses no more.
+fn hurry(job: &Job, waits: Usage) {
+    if waits == Usage::Mount {
+        job.wanted.hurry();
+    }
+}
+
+/// The place of a new job in a queue: the last one, or before the first job that lets it go ahead. A
+/// job that has not begun is in the way of nothing that has.
 fn place(queue: &Queue, usage: Usage) -> usize {
-    let waits = |(usage, job): &(Usage, Arc<Job>)| {
-        *usage == Usage::Copy && !job.begun.load(Ordering::Relaxed)
-    };
-    let first = queue.iter().position(waits).filter(|_| usage == Usage::Mount);
+    let first = queue.iter().position(|(earlier, job)| job.lets_ahead(*earlier, usage));
     first.unwrap_or(queue.len())
 }
 
@@ -176,10 +188,12 @@ impl Table {
                     Admission::Join(equal.clone())
                 };
             }
-            let aborts = |(usage, _): &&(Usage, _)| {
+            let aborts = |(usage, job): &&(Usage, Arc<Job>)| {
                 precedence(&hold.key, *usage, hold.usage) == Precedence::Abort
+                    && !job.lets_ahead(*usage, hold.usage)
             };
             if let Some((_, other)) = queue.iter().find(aborts) {
+                hurry(other, hold.usage);
                 return Admission::Abort(Status::aborted(in_progress(&hold.key, other)));
             }
         }
@@ -251,9 +265,10 @@ impl Turn {
         loop {
             {
                 let table = self.table.lock();
-                if table.obstacle(&self.job).is_none() {
+                let Some((_, other)) = table.obstacle(&self.job) else {
                     return true;
-                }
+                };
+                self.job.holds.iter().for_each(|hold| hurry(other, hold.usage));
                 if table.closed {
                     return false;
                 }
@@ -430,6 +445,7 @@ impl OperationLocks {
             holds: operation.holds,
             answer: watch::Sender::new(None),
             wake: Notify::new(),
+            long: operation.long,
             grace: operation.grace,
             begun: AtomicBool::new(false),
             callers: AtomicUsize::new(0),

@@ -12,14 +12,15 @@ use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::failpoint::effect;
-use super::{Error, FsUsage, MountEntry, Result, wanted};
+use super::foreground::Steps;
+use super::{Error, FsUsage, MountEntry, Result, linux, wanted};
 
 mod copy;
 #[cfg(test)]
 mod tests;
 
 pub(super) use copy::cloned;
-pub use copy::{Copied, Pace, clone, copy_sparse, data_bytes};
+pub use copy::{Copied, Pace, clone, copy_sparse, data_bytes, write_back_in_steps};
 pub(crate) use copy::{is_too_new, next_data};
 
 /// Maximum number of bytes to allocate at a time.
@@ -55,7 +56,8 @@ fn beneath<'a, E: Into<io::Error>>(
 /// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
-    // In steps: each one locks the file, which may be in use through a loop device.
+    // In steps: each one locks the file, which may be in use through a loop device. They give way to
+    // no call, because they write no data.
     for at in (0..len).step_by(ALLOCATE_STEP as usize) {
         wanted::check(file)?;
         let step = (len - at).min(ALLOCATE_STEP);
@@ -76,11 +78,15 @@ pub fn set_len(file: &File, len: u64) -> Result<()> {
 pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
     // In steps: each one locks the file, which may be in use through a loop device.
+    let mut steps = Steps::begin();
     for at in (0..len).step_by(UNSHARE_STEP as usize) {
         wanted::check(file)?;
         let step = (len - at).min(UNSHARE_STEP);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, at, step))
             .map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
+        // The filesystem has copied them into the page cache.
+        linux::write_back(file, at..at + step)?;
+        steps.give_way();
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ type Then = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub struct Wanted {
     ended: AtomicBool,
+    awaited: AtomicBool,
     copied: Mutex<Option<Then>>,
     #[cfg(test)]
     step: Option<Box<dyn Fn() + Send + Sync>>,
@@ -51,6 +52,11 @@ impl Wanted {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// From now on, a pod waits for the work.
+    pub fn hurry(&self) {
+        self.awaited.store(true, Ordering::Relaxed);
+    }
+
     /// Does the work on this thread.
     pub fn run<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         let before = CURRENT.replace(Some(self.clone()));
@@ -76,6 +82,11 @@ impl fmt::Debug for Wanted {
 
 fn current() -> Option<Arc<Wanted>> {
     CURRENT.with_borrow(Clone::clone)
+}
+
+/// True if a pod waits for the work of this thread.
+pub(crate) fn is_awaited() -> bool {
+    current().is_some_and(|current| current.awaited.load(Ordering::Relaxed))
 }
 
 /// Fails with [`Error::Unwanted`] if the work of this thread, which makes `file`, is not wanted.

@@ -23,6 +23,7 @@ use super::freeze::{clones_longer_than, longer_than};
 use super::{Error, PoolId, Result};
 use crate::kernel;
 use crate::kernel::file::Copied;
+use crate::kernel::foreground;
 
 /// Bytes of a sample. Smaller copies say nothing about larger ones.
 pub(super) const SAMPLE: u64 = 64 << 20;
@@ -103,7 +104,7 @@ pub(super) struct Series<'a> {
 impl Series<'_> {
     /// Runs a copy and measures it. Copies side by side slow each other down, so a copy in time
     /// counts only if it was alone. If `at_limit` is true after the copy, all copies of the series
-    /// count.
+    /// count. Pauses do not count: the copy of a frozen filesystem has none.
     pub(super) fn measured(
         &mut self,
         route: Route,
@@ -111,7 +112,7 @@ impl Series<'_> {
         at_limit: impl FnOnce() -> bool,
     ) -> Result<Copied> {
         let running = &self.rates.running;
-        let began = Instant::now();
+        let (began, paused) = (Instant::now(), foreground::paused());
         let alone_at_first = running.fetch_add(1, Ordering::Relaxed) == 0;
         let copied = copy();
         let alone = running.fetch_sub(1, Ordering::Relaxed) == 1 && alone_at_first;
@@ -135,7 +136,8 @@ impl Series<'_> {
                 self.rates.note(*route, *sum, Ended::AtLimit);
             }
         } else if alone {
-            self.rates.note(route, Measured { bytes, took: now - began }, Ended::InTime);
+            let took = (now - began).saturating_sub(foreground::paused() - paused);
+            self.rates.note(route, Measured { bytes, took }, Ended::InTime);
         }
         copied
     }
@@ -272,6 +274,24 @@ mod tests {
             "cloning the 10485761 extents of volume v takes about 10.0 s, longer than the 10 s";
         let why = refused.unwrap_err().to_string();
         assert!(why.starts_with(says) && why.contains("--max-freeze"), "{why}");
+    }
+
+    /// A copy of a frozen filesystem does not pause.
+    #[test]
+    fn pauses_do_not_count() {
+        let (rates, pool) = (CopyRates::default(), PoolId::generate());
+        let copy = || {
+            let before = foreground::paused();
+            let calls = std::sync::Arc::new(foreground::Foreground::default());
+            let _call = calls.enter();
+            foreground::behind(vec![calls], || foreground::Steps::begin().give_way());
+            assert!(foreground::paused() - before >= Duration::from_millis(50));
+            bytes(64)
+        };
+        let began = Instant::now();
+        rates.series(began).measured((pool, pool), copy, || false).unwrap();
+        let without_pauses = began.elapsed() - Duration::from_millis(50);
+        assert!(rates.known((pool, pool)).unwrap().took <= without_pauses);
     }
 
     #[test]

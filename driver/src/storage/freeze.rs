@@ -56,6 +56,8 @@ pub struct Still {
     live: Vec<(FileId, &'static str)>,
     /// The time when the freeze ends; `None` if nothing was frozen by this driver.
     until: Option<Instant>,
+    /// A filesystem is frozen, by this driver or another process.
+    frozen: bool,
     /// The time when the freeze began, or the copy if nothing was frozen by this driver.
     since: Instant,
 }
@@ -82,7 +84,7 @@ impl Still {
     ) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
         let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
-        let pace = if self.until.is_some() { Pace::Fast } else { Pace::Gentle };
+        let pace = if self.frozen { Pace::Fast } else { Pace::Gentle };
         copy_image::copy(from, to, want, source, pace, &|| self.stop())
     }
 }
@@ -107,7 +109,7 @@ pub fn quiesced<T>(
     let mut hold = Hold::prepare(kernel, intents, limits, steps)?;
     let until = hold.freeze()?;
     let since = until.map_or_else(Instant::now, |until| until - limits.max_freeze);
-    let still = Still { live, until, since };
+    let still = Still { live, until, frozen: !hold.is_empty(), since };
     let copied = copy(&still).map_err(|e| match e {
         Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
         Error::Kernel(kernel::Error::CloneStopped { extents, .. }) if still.stop() => {

@@ -181,7 +181,12 @@ impl Pools {
         }
         for shot in &mut shots {
             shot.settle(self, parameters)?;
-            phase("sync", || file::sync(&shot.image, &shot.incoming.image_path()))?;
+            phase("sync", || {
+                if !shot.pool.reflinks {
+                    file::write_back_in_steps(&shot.image)?;
+                }
+                file::sync(&shot.image, &shot.incoming.image_path())
+            })?;
         }
         Ok((shots, taken_ns))
     }

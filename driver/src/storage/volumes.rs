@@ -52,6 +52,10 @@ impl Pools {
                 let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
                 self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
                 wanted::copied();
+                if !want.reflinks {
+                    // A copy of a frozen filesystem has not waited for the disk.
+                    phase("sync", || file::write_back_in_steps(&image))?;
+                }
             }
             None => phase("image", || {
                 lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)

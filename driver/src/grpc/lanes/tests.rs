@@ -67,3 +67,35 @@ async fn a_question_that_waits_for_long_is_unavailable() {
     drop(first);
     drop(lanes.question(&lane, "Stats").await.unwrap());
 }
+
+/// Whether long work in each lane gives way meanwhile.
+fn gives_way(lanes: &Lanes, long: &[Lane]) -> Vec<bool> {
+    long.iter().map(|lane| lanes.run(lane, Work::Copy, foreground::is_busy)).collect()
+}
+
+#[test]
+fn long_work_gives_way_to_calls_of_its_pools() {
+    let [a, b, both, none] = [&[0][..], &[1], &[0, 1], &[]].map(|slots| Lane::of(slots.to_vec()));
+    let long = [a.clone(), b.clone(), both.clone(), none.clone()];
+    let table = [
+        (&a, Work::Change, [true, false, true, false]),
+        (&a, Work::Leave, [true, false, true, false]),
+        (&b, Work::Delete, [false, true, true, false]),
+        (&both, Work::Change, [true, true, true, false]),
+        (&none, Work::Change, [false; 4]),
+        (&a, Work::Copy, [false; 4]),
+        (&a, Work::Allocate, [false; 4]),
+        (&a, Work::Stream, [false; 4]),
+        (&a, Work::Question("Stats"), [false; 4]),
+    ];
+    for (lane, work, expected) in table {
+        let lanes = Lanes::default();
+        let found = std::thread::scope(|scope| {
+            let look = || scope.spawn(|| gives_way(&lanes, &long)).join().unwrap();
+            lanes.run(lane, work, look)
+        });
+        assert_eq!(found, expected, "{lane:?} {work:?}");
+    }
+    let lanes = Lanes::default();
+    assert!(lanes.run(&a, Work::Allocate, || lanes.run(&a, Work::Change, foreground::is_busy)));
+}

@@ -80,10 +80,9 @@ impl fmt::Display for Key {
 pub enum Usage {
     /// It creates, changes or deletes the object.
     Change,
-    /// It changes the object's record, and nothing that a copy depends on.
+    /// It changes the object's record, and nothing that a copy depends on. It holds no other object.
     Record,
-    /// It mounts or unmounts the object on the node, for a pod, and holds no other. It goes ahead of
-    /// copies that have not begun: they may wait for a thread as long as others copy.
+    /// It mounts or unmounts the object on the node, for a pod, and holds no other.
     Mount,
     /// It copies the object, which must not change meanwhile.
     Copy,
@@ -115,5 +114,16 @@ pub(super) fn precedence(key: &Key, earlier: Usage, later: Usage) -> Precedence 
         (Key::Snapshot(_), Usage::Copy, Usage::Copy) => Precedence::Beside,
         (_, Usage::Copy, _) | (_, _, Usage::Copy) => Precedence::After,
         _ => Precedence::Abort,
+    }
+}
+
+/// True if a later RPC goes ahead of an earlier one that has not begun. A `long` one may wait for a
+/// thread as long as others copy or allocate, and so may a copy of its object behind another one. Only
+/// RPCs that hold a single object go ahead, so none of them waits for an RPC behind it.
+pub(super) fn goes_ahead(earlier: Usage, long: bool, later: Usage) -> bool {
+    match (earlier, later) {
+        (Usage::Copy, Usage::Mount) => true,
+        (Usage::Change, Usage::Mount | Usage::Record) => long,
+        _ => false,
     }
 }

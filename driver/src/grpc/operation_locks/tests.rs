@@ -50,6 +50,7 @@ fn operation(method: &'static str, holds: Vec<Hold>, number: u8, patience: Durat
         fingerprint: Fingerprint::of(&[number]),
         patience,
         caller: String::new(),
+        long: false,
         grace: None,
         then: None,
     }
@@ -444,6 +445,53 @@ async fn a_copy_that_has_not_begun_keeps_no_pod_waiting() {
     assert!(locks.table.lock().queues.is_empty());
 }
 
+/// An allocation waits for a thread as long as others allocate. A pod of its volume starts, ends and is
+/// moved meanwhile, and other changes are ABORTED.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_waits_for_a_thread_keeps_no_pod_waiting() {
+    let (locks, done, one) = (OperationLocks::new(), Order::default(), threads(1));
+    let held = one.acquire("").await;
+    let expand = Operation { long: true, ..operation(A, volume("v"), 1, PATIENT) };
+    let (theirs, threads, ours) = (locks.clone(), one.clone(), done.clone());
+    let work = move || {
+        ours.lock().push(1);
+        Ok::<u32, Status>(1)
+    };
+    let expand = tokio::spawn(async move { theirs.run(threads, expand, work).await });
+    while one.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let record = Key::volume_record("v");
+    for (number, holds) in [(2, record.clone()), (3, mounted("v")), (4, mounted("v"))] {
+        assert_eq!(run(&locks, B, holds, number, || Ok(3)).await.unwrap(), 3);
+    }
+    assert_eq!(refused(&locks, B, volume("v"), 5).await.code(), Code::Aborted);
+    // It begins after the last of them, which still runs when the thread is free.
+    let gate = Gate::default();
+    let mount = begin(&locks, &gate, mounted("v"), 6).await;
+    assert_eq!(refused(&locks, B, record, 7).await.code(), Code::Aborted);
+    drop(held);
+    let other = operation(B, volume("w"), 8, PATIENT);
+    assert_eq!(locks.run(one.clone(), other, || Ok::<u32, Status>(8)).await.unwrap(), 8);
+    assert!(done.lock().is_empty());
+    gate.open();
+    mount.await.unwrap().unwrap();
+    assert_eq!(expand.await.unwrap().unwrap(), 1);
+    assert!(locks.table.lock().queues.is_empty());
+}
+
+#[rstest]
+#[case::of_a_copy(Usage::Copy, Usage::Mount, [true, true])]
+#[case::of_a_change(Usage::Change, Usage::Mount, [false, true])]
+#[case::an_attachment(Usage::Change, Usage::Record, [false, true])]
+#[case::a_change_waits_for_a_copy(Usage::Copy, Usage::Change, [false, false])]
+#[case::changes(Usage::Change, Usage::Change, [false, false])]
+#[case::a_copy(Usage::Change, Usage::Copy, [false, false])]
+#[case::mounts(Usage::Mount, Usage::Mount, [false, false])]
+fn what_goes_ahead(#[case] earlier: Usage, #[case] later: Usage, #[case] expected: [bool; 2]) {
+    assert_eq!([false, true].map(|long| goes_ahead(earlier, long, later)), expected);
+}
+
 /// A deletion came later than the copy, so it waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_waits_for_a_copy_that_has_not_begun() {
@@ -520,7 +568,8 @@ async fn only_copies_of_a_snapshot_share_it() {
                         Ok::<u32, Status>(seed as u32)
                     }
                 };
-                let operation = operation(A, holds, seed as u8, PATIENT);
+                let long = seed.is_multiple_of(5);
+                let operation = Operation { long, ..operation(A, holds, seed as u8, PATIENT) };
                 match locks.run(few, operation, work).await {
                     Ok(answer) => assert_eq!(answer, seed as u32),
                     Err(status) => {

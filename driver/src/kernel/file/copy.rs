@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::SeekFrom;
@@ -9,10 +10,14 @@ use rustix::io::Errno;
 
 use super::{length, name_of, on_file, retry, set_len, sync};
 use crate::kernel::failpoint::effect;
+use crate::kernel::foreground::{self, Steps};
 use crate::kernel::{Error, Result, linux, magic, wanted};
 
 /// Maximum number of bytes to copy between two calls of `stop`.
 pub(super) const COPY_STEP: u64 = 4 << 20;
+
+/// The same while calls come that the copy gives way to: none of them waits for more.
+const SHORT_STEP: u64 = 512 << 10;
 
 /// How a copy was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +33,9 @@ pub enum Copied {
 pub enum Pace {
     /// As fast as it can: a filesystem is frozen meanwhile.
     Fast,
-    /// It writes each few megabytes back before it goes on, and keeps neither file in the page cache.
-    /// So an fsync of another file waits for no more than these, and the page cache keeps what others
-    /// have in it.
+    /// It writes each step back before it goes on, gives way to calls, and keeps neither file in the
+    /// page cache. So an fsync of another file waits for no more than one step, and the page cache
+    /// keeps what others have in it.
     Gentle,
 }
 
@@ -107,9 +112,9 @@ pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) 
     }
     effect("file.copy").map_err(on_file("copy", to))?;
     let mut by_kernel = copies_by_value(from);
+    let mut write_back = (pace == Pace::Gentle).then(|| WriteBack::begin(Some(from), to));
     let mut copied = 0;
     let mut at = 0;
-    let mut written = 0..0;
     while let Some((start, end)) = next_data(from, at, len)? {
         at = start;
         while at < end {
@@ -117,24 +122,83 @@ pub fn copy_sparse(from: &File, to: &File, pace: Pace, stop: &dyn Fn() -> bool) 
             if copied > 0 && stop() {
                 return Err(Error::Stopped { path: name_of(to), copied });
             }
-            let step = (end - at).min(COPY_STEP);
-            let done = copy_step(from, to, at, step, &mut by_kernel)?;
+            let room = write_back.as_ref().map_or(COPY_STEP, WriteBack::room);
+            let done = copy_step(from, to, at, (end - at).min(room), &mut by_kernel)?;
             if done == 0 {
                 // The source became shorter; the rest of `to` is a hole.
                 return Ok(copied);
             }
             at += done;
             copied += done;
-            written.end = at;
-            if pace == Pace::Gentle && written.end - written.start >= COPY_STEP {
-                linux::write_back(to, written.clone())?;
-                linux::forget(from, written.clone())?;
-                linux::forget(to, written.clone())?;
-                written.start = at;
+            if let Some(write_back) = &mut write_back {
+                write_back.add(at, done)?;
             }
         }
     }
     Ok(copied)
+}
+
+/// Writes a file to disk in steps, and gives way to calls between them. An fsync that follows is short.
+pub fn write_back_in_steps(file: &File) -> Result<()> {
+    let len = length(file)?;
+    let mut write_back = WriteBack::begin(None, file);
+    let mut at = 0;
+    while let Some((start, end)) = next_data(file, at, len)? {
+        at = start;
+        while at < end {
+            wanted::check(file)?;
+            let step = (end - at).min(write_back.room());
+            at += step;
+            write_back.add(at, step)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what was added to a file back, step by step.
+struct WriteBack<'a> {
+    /// The file that the data was read from.
+    from: Option<&'a File>,
+    to: &'a File,
+    /// The range of the step, and its bytes of data.
+    range: Range<u64>,
+    bytes: u64,
+    /// Its maximum number of bytes.
+    longest: u64,
+    steps: Steps,
+}
+
+impl<'a> WriteBack<'a> {
+    fn begin(from: Option<&'a File>, to: &'a File) -> Self {
+        let (longest, steps) = (longest_step(), Steps::begin());
+        WriteBack { from, to, range: 0..0, bytes: 0, longest, steps }
+    }
+
+    /// The number of bytes until the step ends.
+    fn room(&self) -> u64 {
+        self.longest - self.bytes
+    }
+
+    /// Adds bytes before `end`. At the end of the step, it writes them to disk, drops them from the page
+    /// cache and gives way.
+    fn add(&mut self, end: u64, bytes: u64) -> Result<()> {
+        self.range.end = end;
+        self.bytes += bytes;
+        if self.bytes < self.longest {
+            return Ok(());
+        }
+        linux::write_back(self.to, self.range.clone())?;
+        for file in self.from.into_iter().chain([self.to]) {
+            linux::forget(file, self.range.clone())?;
+        }
+        self.steps.give_way();
+        (self.range.start, self.bytes, self.longest) = (end, 0, longest_step());
+        Ok(())
+    }
+}
+
+fn longest_step() -> u64 {
+    if foreground::is_busy() { SHORT_STEP } else { COPY_STEP }
 }
 
 /// Number of bytes that [`copy_sparse`] would copy. Space that is allocated but never written to is

@@ -73,6 +73,11 @@ impl<'a> Hold<'a> {
         Ok(hold)
     }
 
+    /// True if it has no filesystem: nothing is frozen.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     fn add(&mut self, mounted: &Mounted) -> Result<()> {
         let (volume, device) = (mounted.volume, mounted.device);
         let mount = Arc::new(open_any(self.kernel.as_ref(), mounted.mounts.iter())?);

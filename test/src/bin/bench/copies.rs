@@ -1,5 +1,5 @@
 //! The calls of a volume's life while 40 restores run and wait on a pool without reflinks, against
-//! the same calls on an idle driver.
+//! the same calls on an idle driver. Then these restores alone, against copies by hand.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +13,14 @@ use hostloop_test::requests::{self, of_snapshot};
 use hostloop_test::scratch::Scratch;
 
 use crate::calls::{create, delete, publish, stage, unpublish, unstage};
-use crate::measure::{Aim, Figure, median, timed_async};
+use crate::measure::{Aim, Figure, median, timed, timed_async};
 use crate::runtime::Runtime;
 
 /// Restores at once, and the data of each.
 const COPIES: usize = 40;
 const DATA: usize = 64 << 20;
+/// Copies by hand at once, as many as in the driver.
+const BY_HAND: usize = 2;
 /// Pairs of idle and busy runs, and the lives in each.
 const RUNS: usize = 5;
 const LIVES: usize = 10;
@@ -33,6 +35,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 16 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let (mut idle, mut busy): (Vec<Life>, Vec<Life>) = Default::default();
+    let (mut alone, mut by_hand) = (Vec::new(), Vec::new());
     runtime.block_on(async {
         let csi = driver.csi().await;
         let snapshot = source(&csi, &scratch).await;
@@ -48,6 +51,8 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
             let copies = (0..COPIES).map(|n| copy_until(&driver, n, &snapshot, &done));
             let (life, _) = tokio::join!(measured, join_all(copies));
             busy.push(life);
+            by_hand.push(timed(|| copies_by_hand(&pool)));
+            alone.push(restores(&csi, &snapshot).await);
         }
         csi.ok(requests::delete_snapshot(&snapshot)).await;
     });
@@ -56,7 +61,10 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
         let what = format!("{name} beside {COPIES} restores of {} MiB, ext4", DATA >> 20);
         Figure::beside(what, runs(&busy), runs(&idle), "ms", Aim::RatioAtMost(2.0))
     };
-    CALLS.iter().enumerate().map(figure).collect()
+    let what =
+        format!("{COPIES} restores of {} MiB alone against copies by hand, ext4", DATA >> 20);
+    let alone = Figure::beside(what, alone, by_hand, "ms", Aim::None);
+    CALLS.iter().enumerate().map(figure).chain([alone]).collect()
 }
 
 /// A snapshot with data.
@@ -109,4 +117,48 @@ async fn copy_until(driver: &Driver, number: usize, snapshot: &str, done: &Atomi
             }
         }
     }
+}
+
+/// Milliseconds of all restores without other calls.
+async fn restores(csi: &Csi, snapshot: &str) -> f64 {
+    let restore = async |number| {
+        let request = csi::CreateVolumeRequest {
+            volume_content_source: of_snapshot(snapshot),
+            ..new_volume(&format!("alone-{number}"), 256 * MIB)
+        };
+        loop {
+            // A copy that has waited for long is ABORTED, and keeps its place for the retry.
+            if let Ok(made) = csi.call(request.clone()).await {
+                return requests::id_of(made);
+            }
+        }
+    };
+    let mut made = Vec::new();
+    let all = timed_async(async { made = join_all((0..COPIES).map(restore)).await });
+    let took = all.await;
+    join_all(made.iter().map(|id| delete(csi, id))).await;
+    took
+}
+
+/// Writes as many bytes as the restores do.
+fn copies_by_hand(pool: &PoolFixture) {
+    let beside = pool.mount().expect("the pool is a directory").join("by-hand");
+    std::fs::create_dir(&beside).expect("the filesystem of the pool takes a directory");
+    let source = beside.join("source");
+    std::fs::write(&source, vec![0x5a; DATA]).expect("the filesystem takes data");
+    std::thread::scope(|scope| {
+        for thread in 0..BY_HAND {
+            let (source, copy) = (&source, beside.join(thread.to_string()));
+            scope.spawn(move || {
+                for _ in 0..COPIES / BY_HAND {
+                    std::fs::copy(source, &copy).expect("the filesystem takes a copy");
+                    let made = std::fs::File::open(&copy).expect("the copy is there");
+                    made.sync_all().expect("the copy can be synced");
+                    std::fs::remove_file(&copy).expect("the copy can be removed");
+                }
+            });
+        }
+    });
+    std::fs::remove_file(&source).expect("the source can be removed");
+    std::fs::remove_dir(&beside).expect("the directory is empty");
 }

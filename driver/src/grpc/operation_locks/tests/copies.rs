@@ -156,3 +156,39 @@ async fn a_source_is_free_once_it_is_copied() {
     gate.open();
     copy.await.unwrap().unwrap();
 }
+
+/// A copy gives way to calls of others, but a pod that waits for its source does not wait for them, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_hurries_while_a_pod_waits_for_its_source() {
+    use crate::kernel::wanted::is_awaited;
+
+    let (locks, done) = (OperationLocks::new(), Order::default());
+    let (another, waited) = (Gate::default(), Gate::default());
+    let (theirs, begins, looked) = (locks.clone(), another.clone(), waited.clone());
+    let copy = tokio::spawn(async move {
+        let work = move || {
+            begins.wait();
+            let at_first = is_awaited();
+            looked.open();
+            let soon = (0..3000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                is_awaited()
+            });
+            assert_eq!((at_first, soon), (false, true));
+            Ok(1)
+        };
+        run(&theirs, A, [volume("new"), copied("v")].concat(), 1, work).await
+    });
+    while locks.in_flight() == 0 {
+        tokio::task::yield_now().await;
+    }
+    // Another copy does not make it hurry.
+    let again = queue(&locks, copied("v"), 2, &done).await;
+    another.open();
+    waited.wait();
+    let mount = queue(&locks, mounted("v"), 3, &done).await;
+    assert_eq!(copy.await.unwrap().unwrap(), 1);
+    mount.await.unwrap().unwrap();
+    again.await.unwrap().unwrap();
+    assert_eq!(*done.lock(), [3, 2]);
+}

@@ -1,0 +1,142 @@
+//! Calls of pods and users go before long work on the same pools.
+//!
+//! Long work copies or allocates in steps. Between two of them it pauses while calls run in the
+//! foreground of its pools, and for a moment after them, because they come in series. It always gets a
+//! share of the time, so calls that never end hold it up, but do not stop it. While calls come, its
+//! steps are short.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::wanted;
+
+/// How long the foreground is quiet before long work goes on.
+const MOMENT: Duration = Duration::from_millis(10);
+/// How long the foreground is quiet before steps are long again.
+const CALM: Duration = Duration::from_millis(250);
+/// The longest pause is nine times the last step, within these limits. So long work that never finds
+/// the foreground quiet has a tenth of the time.
+const SHARE: u32 = 9;
+const LEAST: Duration = Duration::from_millis(50);
+const MOST: Duration = Duration::from_millis(500);
+/// How often long work looks during a pause.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The calls in the foreground of one pool.
+#[derive(Debug, Default)]
+pub(crate) struct Foreground(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    ended: Option<Instant>,
+}
+
+/// A call in the foreground. Dropping it ends the call.
+#[derive(Debug)]
+pub(crate) struct Running(Arc<Foreground>);
+
+impl Foreground {
+    /// Begins a call.
+    pub(crate) fn enter(self: &Arc<Self>) -> Running {
+        self.0.lock().running += 1;
+        Running(self.clone())
+    }
+
+    fn quiet(&self) -> Quiet {
+        match *self.0.lock() {
+            State { running: 1.., .. } => Quiet::Not,
+            State { ended: Some(ended), .. } => Quiet::For(ended.elapsed()),
+            State { ended: None, .. } => Quiet::For(Duration::MAX),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.0.0.lock();
+        state.running -= 1;
+        state.ended = Some(Instant::now());
+    }
+}
+
+/// Since when no call has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Quiet {
+    /// A call runs.
+    Not,
+    /// The last call ended this long ago.
+    For(Duration),
+}
+
+thread_local! {
+    /// The pools of the long work on this thread.
+    static POOLS: RefCell<Vec<Arc<Foreground>>> = const { RefCell::new(Vec::new()) };
+    /// The time that long work on this thread has paused.
+    static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Does long work, which gives way to calls of these pools.
+pub(crate) fn behind<T>(pools: Vec<Arc<Foreground>>, work: impl FnOnce() -> T) -> T {
+    let _restored = Restored(POOLS.replace(pools));
+    work()
+}
+
+/// Restores the thread's earlier pools when it is dropped, also after a panic.
+struct Restored(Vec<Arc<Foreground>>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        POOLS.set(std::mem::take(&mut self.0));
+    }
+}
+
+/// The time that long work on this thread has paused so far.
+pub(crate) fn paused() -> Duration {
+    PAUSED.get()
+}
+
+/// True while calls come in the foreground of this thread's work: its steps are short then.
+pub(crate) fn is_busy() -> bool {
+    quiet() < Quiet::For(CALM)
+}
+
+fn quiet() -> Quiet {
+    let longest = Quiet::For(Duration::MAX);
+    POOLS.with_borrow(|pools| pools.iter().map(|pool| pool.quiet()).min().unwrap_or(longest))
+}
+
+/// The steps of long work.
+pub(crate) struct Steps {
+    began: Instant,
+}
+
+impl Steps {
+    /// Begins the first step.
+    pub(crate) fn begin() -> Steps {
+        Steps { began: Instant::now() }
+    }
+
+    /// Ends a step and begins the next one, after a pause if calls come first.
+    pub(crate) fn give_way(&mut self) {
+        let ended = Instant::now();
+        let step = ended - self.began;
+        while pauses(quiet(), step, ended.elapsed(), wanted::is_awaited()) {
+            std::thread::sleep(LOOK);
+        }
+        self.began = Instant::now();
+        PAUSED.set(PAUSED.get() + (self.began - ended));
+    }
+}
+
+/// True if long work pauses on. `step` is the time of its last step, and `paused` the time since.
+fn pauses(quiet: Quiet, step: Duration, paused: Duration, awaited: bool) -> bool {
+    let longest = step.saturating_mul(SHARE).clamp(LEAST, MOST);
+    !awaited && quiet < Quiet::For(MOMENT) && paused < longest
+}
+
+#[cfg(test)]
+mod tests;

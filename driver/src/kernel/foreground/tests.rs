@@ -1,0 +1,86 @@
+use rstest::rstest;
+
+use super::*;
+use crate::kernel::wanted::Wanted;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[rstest]
+#[case::no_call_ever_came(Quiet::For(Duration::MAX), ms(5), ms(0), false)]
+#[case::a_call_runs(Quiet::Not, ms(5), ms(0), true)]
+#[case::a_call_just_ended(Quiet::For(ms(9)), ms(5), ms(20), true)]
+#[case::the_moment_is_over(Quiet::For(ms(10)), ms(5), ms(20), false)]
+#[case::calls_never_end(Quiet::Not, ms(5), ms(49), true)]
+#[case::calls_never_end_but_it_has_its_share(Quiet::Not, ms(5), ms(50), false)]
+#[case::a_slow_step_costs_a_long_pause(Quiet::Not, ms(20), ms(179), true)]
+#[case::of_nine_times_the_step(Quiet::Not, ms(20), ms(180), false)]
+#[case::a_disk_that_hangs(Quiet::Not, ms(60_000), ms(499), true)]
+#[case::holds_it_up_for_no_longer(Quiet::Not, ms(60_000), ms(500), false)]
+#[case::series_of_calls(Quiet::For(ms(1)), ms(5), ms(50), false)]
+fn when_long_work_pauses(
+    #[case] quiet: Quiet,
+    #[case] step: Duration,
+    #[case] paused: Duration,
+    #[case] expected: bool,
+) {
+    assert_eq!(pauses(quiet, step, paused, false), expected);
+    // A pod that waits for the work itself goes before other calls.
+    assert!(!pauses(quiet, step, paused, true));
+}
+
+/// True if work behind these pools pauses once.
+fn has_paused(pools: &[Arc<Foreground>], awaited: bool) -> bool {
+    let wanted = Arc::new(Wanted::default());
+    if awaited {
+        wanted.hurry();
+    }
+    let before = paused();
+    wanted.run(|| behind(pools.to_vec(), || Steps::begin().give_way()));
+    paused() - before >= LOOK
+}
+
+#[test]
+fn work_gives_way_to_calls_of_its_pools_alone() {
+    let [a, b] = <[Arc<Foreground>; 2]>::default();
+    let both = [a.clone(), b.clone()];
+    assert!(!has_paused(&both, false));
+    let call = b.enter();
+    assert!(has_paused(&both, false));
+    assert!(!has_paused(std::slice::from_ref(&a), false));
+    assert!(!has_paused(&[], false));
+    assert!(!has_paused(&both, true));
+    assert!(behind(both.to_vec(), is_busy) && !behind(vec![a], is_busy));
+    drop(call);
+    assert_eq!(b.0.lock().running, 0);
+    assert!(!is_busy());
+}
+
+#[test]
+fn a_panic_leaves_the_thread_without_pools() {
+    let pool = Arc::new(Foreground::default());
+    let _call = pool.enter();
+    let pools = vec![pool];
+    let boom = || behind(pools, || panic!("boom"));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(boom));
+    assert!(panicked.is_err());
+    assert!(!is_busy());
+}
+
+/// Calls that never end keep no copy from its end, and its pauses do not count as slow files.
+#[test]
+fn calls_that_never_end_leave_a_copy_its_share() {
+    use crate::kernel::file::{Pace, copy_sparse};
+
+    let [from, to] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+    std::os::unix::fs::FileExt::write_all_at(&from, &[1; 3 << 20], 0).unwrap();
+    let pool = Arc::new(Foreground::default());
+    let _call = pool.enter();
+    let before = paused();
+    let copy = |pace| behind(vec![pool.clone()], || copy_sparse(&from, &to, pace, &|| false));
+    assert_eq!(copy(Pace::Fast).unwrap(), 3 << 20);
+    assert_eq!(paused(), before);
+    assert_eq!(copy(Pace::Gentle).unwrap(), 3 << 20);
+    assert!(paused() - before >= LEAST * 6);
+}
