@@ -33,7 +33,8 @@ impl Export {
         let options = "rw,no_root_squash,insecure,no_subtree_check,fsid=0";
         let export = format!("127.0.0.1:{}", arg(&served.at));
         run("exportfs", &["-i", "-o", options, &export]);
-        run("nfsv4.exportd", &[]);
+        // Without NFSv3, it needs no rpcbind.
+        run("rpc.mountd", &["-N", "3"]);
         run("rpc.nfsd", &["-N", "3", "2"]);
         let dir = TempDir::with_prefix("hostloop-nfs-").unwrap();
         let at = dir.path().join("at");
