@@ -14,6 +14,7 @@ extern crate self as hostloop_driver;
 #[macro_use]
 mod testkit;
 
+pub mod blocking;
 pub mod cli;
 pub mod controller;
 pub mod csi;
