@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use hostloop_driver::kernel::extents::{self, Range};
 use hostloop_driver::kernel::file::{Copied, Pace};
+use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::storage::Provisioning;
 use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
 use tempfile::TempDir;
@@ -62,8 +63,10 @@ impl Pool {
 
 /// Copies an image at rest.
 pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
-    let copied = copy_image::copy(from, to, want, Source::Still, Pace::Fast, &|| false).unwrap();
-    copy_image::finish(to, want, copied).unwrap();
+    let kernel = Linux::new();
+    let copied =
+        copy_image::copy(&kernel, from, to, want, Source::Still, Pace::Fast, &|| false).unwrap();
+    copy_image::finish(&kernel, to, want, copied).unwrap();
     copied
 }
 

@@ -7,7 +7,6 @@ use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anstream::println;
 use hostloop_test::child::{self, Program};
 use hostloop_test::driver::{Driver, binary};
 use hostloop_test::machine::{self, text};
@@ -95,7 +94,7 @@ impl Page {
         let (sender, addresses) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                println!("    {line}");
+                say!("    {line}");
                 if line.starts_with("http://") {
                     let _ = sender.send(line);
                 }

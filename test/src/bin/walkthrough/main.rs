@@ -5,6 +5,16 @@
 //! kernel, and its checks. All it made goes with its scratch directory, also after a failure or a
 //! signal.
 
+/// Prints a line with styles.
+macro_rules! say {
+    () => {
+        $crate::styles::write(format_args!("\n"))
+    };
+    ($($text:tt)*) => {
+        $crate::styles::write(format_args!("{}\n", format_args!($($text)*)))
+    };
+}
+
 mod beside;
 mod pace;
 mod styles;
@@ -15,7 +25,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anstream::println;
 use clap::Parser;
 use hostloop_driver::inspect::render::humanize::{bytes, count};
 use hostloop_test::driver::binary;
@@ -210,7 +219,7 @@ async fn take_down(t: &mut Tour, leaks: &Leaks) {
     t.step("Delete the snapshot", "DeleteSnapshot.", &steps).await;
     look_back(t).await;
     let left = leaks.after(&[&t.pool], &t.driver);
-    left.iter().for_each(|leak| println!("    left: {leak}"));
+    left.iter().for_each(|leak| say!("    left: {leak}"));
     t.check("pool and kernel are as at the start", left.is_empty());
 }
 
@@ -221,7 +230,7 @@ async fn look_back(t: &mut Tour) {
     }
     t.pace.wait().await;
     t.steps += 1;
-    println!("\n{TITLE}{:2}  Look back{TITLE:#}", t.steps);
+    say!("\n{TITLE}{:2}  Look back{TITLE:#}", t.steps);
     if let Some(page) = t.page.take() {
         t.check("the page was there until now", page.answers());
     }
@@ -231,7 +240,7 @@ async fn look_back(t: &mut Tour) {
     let (events, reports) =
         (recording::count(&messages, "event"), recording::count(&messages, "report"));
     let at = file.display();
-    println!("    {at}: {}, {}", count(events, "event"), count(reports, "report"));
+    say!("    {at}: {}, {}", count(events, "event"), count(reports, "report"));
     t.check("the recording has the calls and what they changed", events > 0 && reports > 0);
     // What is deleted is only known here.
     let id = |name| t.names.iter().find(|(_, n)| **n == name).map_or("", |(id, _)| id.as_str());
@@ -248,14 +257,14 @@ fn finish(mut t: Tour) -> ExitCode {
     drop(t.scratch);
     let left = path.exists() || !loops::beneath(&path).is_empty();
     if left {
-        println!("    {BAD}✗ {} is left{BAD:#}", path.display());
+        say!("    {BAD}✗ {} is left{BAD:#}", path.display());
     }
     t.failed += usize::from(left);
     let (checks, failed) = (t.checks + 1, t.failed);
     let (steps, all) = (count(t.steps, "step"), count(checks, "check"));
-    println!("\n{TITLE}{steps}, {all}{TITLE:#}");
+    say!("\n{TITLE}{steps}, {all}{TITLE:#}");
     // The form that scripts/test counts.
-    println!("{} passed, {failed} failed", checks - failed);
+    say!("{} passed, {failed} failed", checks - failed);
     ExitCode::from(u8::from(t.failed > 0))
 }
 
@@ -264,27 +273,27 @@ fn print_commands(t: &Tour) {
     let (program, pool, endpoint) = (binary(), t.pool.argument(), t.driver.endpoint());
     let (program, state) = (program.display(), state_dir(&t.scratch));
     let pool = format!("--pool {pool} --statedir {}", state.display());
-    println!("    In another terminal:");
-    println!("      sudo {program} status {pool}");
-    println!("      sudo {program} fsck {pool}");
-    println!("      sudo {program} events --endpoint {endpoint}");
+    say!("    In another terminal:");
+    say!("      sudo {program} status {pool}");
+    say!("      sudo {program} fsck {pool}");
+    say!("      sudo {program} events --endpoint {endpoint}");
 }
 
 /// The whole of it, or with `keep` the part before the volumes are taken down.
 async fn tell(fs: &'static str, options: Options) -> ExitCode {
     let mut t = Tour::new(&options.shown).await;
     let leaks = Leaks::before(&t.scratch, &[&t.pool], &t.driver);
-    println!("{TITLE}The life of a volume, from CreateVolume to DeleteVolume{TITLE:#}");
+    say!("{TITLE}The life of a volume, from CreateVolume to DeleteVolume{TITLE:#}");
     let at = t.scratch.path().display();
-    println!("Paths are beneath {at}. + is new, ~ changed, - gone.");
+    say!("Paths are beneath {at}. + is new, ~ changed, - gone.");
     t.look();
     make(&mut t, fs).await;
     if !options.keep {
         take_down(&mut t, &leaks).await;
         return finish(t);
     }
-    println!("\n{TITLE}Everything is kept until Ctrl-C{TITLE:#}");
-    println!("    Processes, mounts and devices: driver {}, findmnt, losetup", t.driver.pid());
+    say!("\n{TITLE}Everything is kept until Ctrl-C{TITLE:#}");
+    say!("    Processes, mounts and devices: driver {}, findmnt, losetup", t.driver.pid());
     print_commands(&t);
     std::future::pending().await
 }
@@ -305,7 +314,7 @@ async fn main() -> ExitCode {
         // The panic of a failure has been printed; its unwinding has cleaned up.
         code = &mut story => code.unwrap_or(ExitCode::FAILURE),
         () = signalled() => {
-            println!("\nCleaning up");
+            say!("\nCleaning up");
             story.abort();
             // Returns when the tour is dropped, which cleans up.
             let _ = story.await;

@@ -3,10 +3,9 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use anstream::{print, println};
 use tokio::sync::mpsc;
 
-use crate::styles::QUIET;
+use crate::styles::{QUIET, write};
 
 /// In a recording, each step is long enough for some reports.
 const RECORDED: Duration = Duration::from_secs(2);
@@ -45,12 +44,10 @@ impl Pace {
             Pace::Enter(presses) => {
                 // Enter was pressed before it was asked for.
                 while presses.try_recv().is_ok() {}
-                print!("    {QUIET}Enter goes on{QUIET:#} ");
-                #[expect(clippy::disallowed_methods, reason = "the walkthrough's own words")]
-                std::io::Write::flush(&mut std::io::stdout()).expect("the terminal takes output");
+                write(format_args!("    {QUIET}Enter goes on{QUIET:#} "));
                 // At the end of the input, nothing waits any more.
                 if presses.recv().await.is_none() {
-                    println!();
+                    say!();
                     *self = Pace::After(Duration::ZERO);
                 }
             }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anstream::println;
 use hostloop_driver::inspect::render::humanize::bytes;
 use hostloop_test::client::Csi;
 use hostloop_test::driver::{Driver, DriverSpec};
@@ -75,8 +74,8 @@ impl Tour {
     pub(crate) async fn step(&mut self, title: &str, why: &str, steps: &[Step]) {
         self.pace.wait().await;
         self.steps += 1;
-        println!("\n{TITLE}{:2}  {title}{TITLE:#}", self.steps);
-        println!("    {QUIET}{why}{QUIET:#}");
+        say!("\n{TITLE}{:2}  {title}{TITLE:#}", self.steps);
+        say!("    {QUIET}{why}{QUIET:#}");
         for step in steps {
             self.world.insist(&self.driver, &self.csi, *step).await;
             let (id, name) = match *step {
@@ -93,25 +92,25 @@ impl Tour {
         self.checks += 1;
         self.failed += usize::from(!held);
         match held {
-            true => println!("    {GOOD}✓{GOOD:#} {what}"),
-            false => println!("    {BAD}✗ {what}{BAD:#}"),
+            true => say!("    {GOOD}✓{GOOD:#} {what}"),
+            false => say!("    {BAD}✗ {what}{BAD:#}"),
         }
     }
 
     pub(crate) fn look(&mut self) {
         for call in self.calls() {
-            println!("    {CALL}{}{CALL:#}", self.short(&call));
+            say!("    {CALL}{}{CALL:#}", self.short(&call));
         }
         let now = self.picture();
         for (thing, was) in &self.before {
             match now.get(thing) {
-                None => println!("    - {thing}  {was}"),
-                Some(is) if is != was => println!("    ~ {thing}  {was} → {is}"),
+                None => say!("    - {thing}  {was}"),
+                Some(is) if is != was => say!("    ~ {thing}  {was} → {is}"),
                 Some(_) => {}
             }
         }
         for (thing, is) in now.iter().filter(|(t, _)| !self.before.contains_key(*t)) {
-            println!("    + {thing}  {is}");
+            say!("    + {thing}  {is}");
         }
         self.before = now;
     }
