@@ -30,7 +30,7 @@ mod failure;
 mod faults;
 mod kinds;
 mod path;
-mod quantity;
+pub mod quantity;
 mod request;
 mod rules;
 mod select;

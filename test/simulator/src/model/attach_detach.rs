@@ -164,7 +164,7 @@ impl AttachDetach {
             let volume = view.get("persistentvolumes", "", volume);
             let is_reported = volume.zip(node).is_some_and(|(volume, node)| {
                 items(node, "/status/volumesAttached")
-                    .any(|one| *one["name"] == *unique_name(volume))
+                    .any(|one| one["name"] == *unique_name(volume))
             });
             if is_forced || !is_reported && !is_in_use(view, attachment) {
                 steps.push(Step::delete(ATTACHMENTS, attachment));

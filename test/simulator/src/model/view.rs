@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt};
 use http::Request;
 use kube::Client;
 use kube::api::WatchEvent;
@@ -431,11 +431,11 @@ impl Watch {
         Some(Change::All(all.collect()))
     }
 
-    async fn watch(&self, version: &str) -> Option<Events> {
+    async fn watch(&mut self, version: &str) -> Option<Events> {
         let query = format!("watch=true&resourceVersion={version}&timeoutSeconds=600");
         let path = format!("{}?{query}", collection(self.plural, ""));
         let request = Request::get(path).body(Vec::new()).ok()?;
         let events = self.client.request_events::<Value>(request).await.ok()?;
-        Some(events.into_stream().boxed())
+        Some(events.boxed())
     }
 }
