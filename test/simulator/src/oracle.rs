@@ -151,7 +151,11 @@ impl Oracle {
         }
         for snapshot in cluster.api.all("volumesnapshots") {
             let status = &snapshot["status"];
-            let says = !status["error"].is_null() || !events(cluster, &snapshot).is_empty();
+            // No process serves a content whose handle names no pool, so nothing is said of it.
+            let is_by_hand = !snapshot["spec"]["source"]["volumeSnapshotContentName"].is_null();
+            let says = is_by_hand
+                || !status["error"].is_null()
+                || !events(cluster, &snapshot).is_empty();
             if status["readyToUse"] != true && !says {
                 trace::violation(format!(
                     "snapshot {} is neither ready nor explained: {}",

@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 
 use crate::{dice, shim};
 
+/// Who writes the product's log.
+const LOG: &str = "log";
 /// How many lines are kept for a report.
 const KEPT: usize = 60;
 /// How many violations are kept: the first ones matter.
@@ -54,10 +56,12 @@ pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
         // The reader may have ended.
         let _ = writeln!(std::io::stdout(), "{line}");
     }
-    if lines.last.len() == KEPT {
-        lines.last.pop_front();
+    if actor != LOG {
+        if lines.last.len() == KEPT {
+            lines.last.pop_front();
+        }
+        lines.last.push_back(line);
     }
-    lines.last.push_back(line);
 }
 
 /// Adds what must not happen.
@@ -87,7 +91,7 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        line("log", String::from_utf8_lossy(bytes).trim_end());
+        line(LOG, String::from_utf8_lossy(bytes).trim_end());
         Ok(bytes.len())
     }
 
