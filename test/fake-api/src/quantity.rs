@@ -19,7 +19,7 @@ const DECIMAL: [(&str, i32); 10] = [
 const NANOS: i128 = 1_000_000_000;
 
 /// Returns the value of a quantity in billionths, rounded up. None if it is no quantity.
-pub(super) fn nanos(text: &str) -> Option<i128> {
+pub fn nanos(text: &str) -> Option<i128> {
     let end = text.rfind(|c: char| c.is_ascii_digit() || c == '.')? + 1;
     // The exponent of `1e3` has digits too.
     let (number, suffix) = match text[..end].find(['e', 'E']) {

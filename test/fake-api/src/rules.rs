@@ -242,6 +242,15 @@ fn claim(old: Option<&Value>, new: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// True if a bound claim requests more than before.
+pub(super) fn grows(old: &Value, new: &Value) -> bool {
+    let requested = |claim: &Value| {
+        let text = claim["spec"]["resources"]["requests"]["storage"].as_str();
+        text.and_then(quantity::nanos).unwrap_or(0)
+    };
+    old["status"]["phase"] == "Bound" && requested(new) > requested(old)
+}
+
 fn volume(old: Option<&Value>, new: &Value) -> Result<(), String> {
     let spec = &new["spec"];
     modes(spec)?;

@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(2700);
 /// The time between two bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
+/// The time between the last bookmark of a short watch and its end.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
 /// An open watch.
 pub(super) struct Watcher {
     target: Target,
@@ -116,11 +119,14 @@ impl FakeApi {
         let is_bookmarked = query.get("allowWatchBookmarks").is_some_and(|value| value == "true");
         let bookmark = json!({"kind": kind.kind, "apiVersion": kind.version});
         let events = self.0.lock().store.watch(target, query);
+        let now = Instant::now();
+        // The last bookmark comes shortly before the end.
+        let first = BOOKMARKS.min(timeout.saturating_sub(LAST_BOOKMARK));
         let stream = Watch {
             api: self.clone(),
             events,
-            end: Instant::now() + timeout,
-            next_bookmark: is_bookmarked.then(|| Instant::now() + BOOKMARKS),
+            end: now + timeout,
+            next_bookmark: is_bookmarked.then(|| now + first),
             bookmark,
         };
         Body::from_stream(futures::stream::unfold(stream, |mut watch| async {

@@ -399,7 +399,3 @@ fn volume_steps(view: &View, volume: &Value) -> Vec<Step> {
     };
     vec![Step::merge(VOLUMES, volume, patch)]
 }
-
-#[cfg(test)]
-#[path = "binder/tests.rs"]
-mod tests;
