@@ -16,10 +16,8 @@ const VOLUMES: &str = "persistentvolumes";
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONERS: [&str; 2] = [
-    "volume.kubernetes.io/storage-provisioner",
-    "volume.beta.kubernetes.io/storage-provisioner",
-];
+const PROVISIONERS: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 
 /// Set by the scheduler: the node for which a volume is provisioned.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -52,9 +50,7 @@ fn claim_steps(view: &View, claim: &Value) -> Vec<Step> {
         return open_claim(view, claim);
     }
     let Some(volume) = volume else { return unbound(claim) };
-    let tell = |reason: &str, message: &str| {
-        Step::event(WHO, claim, ("Warning", reason), message)
-    };
+    let tell = |reason: &str, message: &str| Step::event(WHO, claim, ("Warning", reason), message);
     if volume["spec"]["claimRef"].is_null() {
         if let Err(why) = suits(volume, claim) {
             let message = format!("Cannot bind to requested volume {wanted:?}: {why}");
@@ -102,9 +98,8 @@ fn bound_claim(claim: &Value, wanted: &str, volume: Option<&Value>) -> Vec<Step>
 fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
     let class_name = text(claim, "/spec/storageClassName");
     let class = view.get("storageclasses", "", class_name);
-    let waits = class.is_some_and(|class| {
-        text(class, "/volumeBindingMode") == "WaitForFirstConsumer"
-    });
+    let waits =
+        class.is_some_and(|class| text(class, "/volumeBindingMode") == "WaitForFirstConsumer");
     if let Some(volume) = best_volume(view, claim, None, waits) {
         return bind(volume, claim);
     }
@@ -117,9 +112,8 @@ fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
             return vec![Step::merge(CLAIMS, claim, patch)];
         }
     }
-    let tell = |kind: &str, reason: &str, message: &str| {
-        Step::event(WHO, claim, (kind, reason), message)
-    };
+    let tell =
+        |kind: &str, reason: &str, message: &str| Step::event(WHO, claim, (kind, reason), message);
     if waits && annotation(claim, SELECTED_NODE).is_none() {
         let (reason, message) = what_it_waits_for(view, claim);
         return [vec![tell("Normal", reason, &message)], unbound(claim)].concat();
