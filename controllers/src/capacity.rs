@@ -103,12 +103,12 @@ impl Metrics {
 
 /// Runs until `context.stop`.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
-    let namespace = namespace().ok_or(Error::NoNamespace)?;
+    let namespace = context.pod.capacity_namespace.clone().ok_or(Error::NoNamespace)?;
     let owner = match u32::try_from(options.capacity_ownerref_level) {
         Err(_) => None,
         Ok(level) => {
-            let pod = environment("POD_NAME").ok_or(Error::NoPod)?;
-            Some(Owner::above(&namespace, &pod, level))
+            let pod = context.pod.name.as_ref().ok_or(Error::NoPod)?;
+            Some(Owner::above(&namespace, pod, level))
         }
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());
@@ -165,15 +165,6 @@ async fn reconcile(
     }
 }
 
-/// The namespace of the objects: the pod's. `None` if the environment lacks it.
-pub(crate) fn namespace() -> Option<String> {
-    environment("NAMESPACE").or_else(|| environment("POD_NAMESPACE"))
-}
-
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 /// Watches only this writer's objects: those of other nodes may be many.
 fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStorageCapacity> {
     let labels = format!("{DRIVER}={},{MANAGED_BY}={}", writer.driver, writer.managed_by);
@@ -183,7 +174,7 @@ fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStor
 /// Watches the objects of all nodes, if the namespace is known.
 pub(crate) fn of_all(context: &Context) -> Option<Store<CSIStorageCapacity>> {
     let labels = format!("{DRIVER}={}", context.driver.name);
-    Some(watch(context, &namespace()?, &labels))
+    Some(watch(context, context.pod.capacity_namespace.as_ref()?, &labels))
 }
 
 fn watch(context: &Context, namespace: &str, labels: &str) -> Store<CSIStorageCapacity> {

@@ -25,6 +25,7 @@ pub mod manager;
 pub mod metrics;
 pub mod node_cleanup;
 pub mod orphaned_volumes;
+pub mod own_pod;
 pub mod placement;
 pub mod provisioner;
 pub mod queue;

@@ -16,12 +16,11 @@ use tokio_util::sync::CancellationToken;
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Served, WatchScope};
 use crate::cli::LeaderTasks;
-use crate::client::kube::{Limit, connect};
+use crate::client::kube::Limit;
 use crate::client::{Events, Kube};
 use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::DriverError;
-use crate::kept_fields::KEPT_FIELDS;
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::registrar::lost::Registration;
@@ -29,6 +28,7 @@ use crate::roles::Role;
 use crate::tasks::Tasks;
 use crate::watch_scope;
 
+mod client;
 mod controllers;
 mod elections;
 mod error;
@@ -38,6 +38,7 @@ mod leader_tasks;
 mod setup;
 mod telemetry;
 
+pub use client::{client_over, connect};
 use elections::Elections;
 pub use error::Error;
 pub use labels::NodeLabels;
@@ -60,6 +61,8 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
     let registration = begin_for_kubelet(&setup, &checks, &stop, &mut tasks);
 
     let begun = stop.child_token();
+    // A caller that drops this future ends everything that it has begun.
+    let _ending = begun.clone().drop_guard();
     let loops = {
         let (begun, view) = (begun.clone(), view.clone());
         begin_loops(setup, view, checks, registration, begun)
@@ -152,8 +155,7 @@ async fn begin_loops(
         return Ok(tasks);
     }
     let metrics = view.common().clone();
-    let kubeconfig = setup.args.api.kubeconfig.as_deref();
-    let client = connect(kubeconfig, metrics.clone(), KEPT_FIELDS).await?;
+    let client = setup.client.await?;
     let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
     let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
     if let Some(labels) = setup.labels.clone() {
@@ -189,8 +191,9 @@ async fn begin_loops(
     let caches = Arc::new(caches.counted(metrics.clone()).serving(served));
     follow_served(&caches, &kube, &stop, &mut tasks);
     watch_over(&checks, &caches, &kube);
+    let host = setup.args.node_name.as_deref().unwrap_or_default();
     let (events, sending) =
-        Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
+        Events::start(client.clone(), &driver.name, host, metrics.clone(), stop.clone());
     let paced = setup.freed.clone().pace(stop.clone());
     tasks.start("waking what waits for room", async {
         paced.await;
@@ -210,8 +213,9 @@ async fn begin_loops(
             Ok(())
         });
     }
+    let (args, pod) = (&setup.args, setup.pod.clone());
     let mut elections =
-        Elections::new(&setup.args, client, metrics.clone(), view.clone(), stop.clone());
+        Elections::new(args, pod, client, metrics.clone(), view.clone(), stop.clone());
     let leader = elections.of_nodes(&driver.name, &scope, &mut tasks);
     if leader_tasks == LeaderTasks::Only {
         let view = view.clone();
@@ -227,6 +231,7 @@ async fn begin_loops(
         events,
         metrics,
         scope,
+        pod: setup.pod,
         pools: setup.pools.clone(),
         leader,
         room: Arc::default(),
@@ -296,3 +301,6 @@ async fn node_scope(
     let segments: BTreeMap<String, String> = segments.unwrap_or_default().into_iter().collect();
     Ok(Scope::Node { name: name.unwrap_or(info.node_id), segments })
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,6 @@ use crate::api::capacity::managed_by;
 use crate::api::naming::Naming;
 use crate::api::{node_fitness as fitness, pv, pvc};
 use crate::cache::{Change, Index, Store};
-use crate::capacity;
 use crate::client::Kube;
 use crate::controller::{Context, ObjectKey};
 use crate::csi::driver::ControllerCapability;
@@ -105,17 +104,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the options from the command line.
+    /// Reads the options from the command line. The table is in `namespace`, the pod's.
     pub(crate) fn new(
         flags: &Flags,
         capacity: bool,
         attachments: bool,
         naming: Naming,
+        namespace: Option<String>,
         metrics: Metrics,
     ) -> Self {
         let table = flags.placement_table.clone();
         let table = table.filter(|name| !name.is_empty()).and_then(|name| {
-            let namespace = capacity::namespace();
             if namespace.is_none() {
                 tracing::warn!("--placement-table needs the pod's namespace: no table is kept");
             }

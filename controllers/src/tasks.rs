@@ -1,9 +1,10 @@
 //! The tasks of a process, by name.
 
 use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Tasks that run until the stop. If one ends earlier, the process ends: a process that does half
-/// its work looks healthy and is not.
+/// its work looks healthy and is not. Dropping this ends them all.
 #[derive(Debug, Default)]
 pub struct Tasks(JoinSet<(&'static str, Result<(), String>)>);
 
@@ -24,7 +25,7 @@ impl Tasks {
     ) {
         self.0.spawn(async move {
             // The inner task catches a panic, which is then reported with the name.
-            let ended = tokio::spawn(work).await;
+            let ended = AbortOnDropHandle::new(tokio::spawn(work)).await;
             (role, ended.unwrap_or_else(|panicked| Err(panicked.to_string())))
         });
     }

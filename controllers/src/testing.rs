@@ -18,6 +18,7 @@ use crate::csi::driver::{ControllerCapability, Service};
 use crate::flags;
 use crate::kept_fields::KEPT_FIELDS;
 use crate::metrics::Metrics;
+use crate::own_pod::OwnPod;
 
 mod driver;
 mod neighbours;
@@ -71,6 +72,7 @@ impl World {
             events: sender,
             metrics,
             scope: Scope::Cluster,
+            pod: OwnPod::default(),
             pools: Default::default(),
             leader: Leadership::always(),
             room: Arc::default(),

@@ -19,9 +19,11 @@ use tokio_stream::Stream;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 
+use crate::blocking::Blocking;
 use crate::controller::Controller;
 use crate::csi::identity::Identity;
 use crate::node::Node;
+use crate::storage::Pools;
 
 mod call_log;
 mod controller;
@@ -58,14 +60,25 @@ pub struct Server {
     controller: Arc<Controller>,
     node: Arc<Node>,
     dispatcher: Dispatcher,
+    blocking: Blocking,
 }
 
 impl Server {
     /// Creates a server for these services. All of them must use the same pools.
     pub fn new(identity: Identity, controller: Arc<Controller>, node: Arc<Node>) -> Self {
+        Server::running_on(Blocking::default(), identity, controller, node)
+    }
+
+    /// Creates a server for these services. `blocking` runs their work.
+    pub fn running_on(
+        blocking: Blocking,
+        identity: Identity,
+        controller: Arc<Controller>,
+        node: Arc<Node>,
+    ) -> Self {
         Server {
             dispatcher: Dispatcher {
-                locks: OperationLocks::new(),
+                locks: OperationLocks::running_on(blocking.clone()),
                 lanes: Lanes::default(),
                 pools: controller.pools.clone(),
                 calls: Arc::new(Calls::new(&identity.name)),
@@ -73,6 +86,7 @@ impl Server {
             identity: Arc::new(identity),
             controller,
             node,
+            blocking,
         }
     }
 
@@ -81,11 +95,22 @@ impl Server {
         &self.dispatcher.locks
     }
 
+    /// Runs the work of the services.
+    pub fn blocking(&self) -> &Blocking {
+        &self.blocking
+    }
+
+    /// The pools of the services.
+    pub fn pools(&self) -> &Arc<Pools> {
+        &self.dispatcher.pools
+    }
+
     /// The part of the services that the HTTP endpoint reports.
     pub fn shown(&self) -> http::Services {
         http::Services {
             calls: self.dispatcher.calls.clone(),
             pools: self.dispatcher.pools.clone(),
+            blocking: self.blocking.clone(),
         }
     }
 

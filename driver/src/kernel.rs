@@ -74,14 +74,6 @@ pub const READ_AHEAD_KIB: u32 = 128;
 /// Major number of loop devices.
 pub const LOOP_MAJOR: u32 = 7;
 
-/// The ID of the running boot. It differs after each start of the kernel, and is the same in all
-/// containers.
-pub fn boot_id() -> Result<String> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    let id = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    Ok(id.trim_end().to_owned())
-}
-
 /// The filesystems a volume can have.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
@@ -261,6 +253,10 @@ pub struct FsUsage {
 ///
 /// Every method blocks; every mutating one is an *effect* (see [`failpoint`]).
 pub trait Kernel: Send + Sync + 'static {
+    /// The ID of the running boot. It differs after each start of the kernel, and is the same in
+    /// all containers.
+    fn boot_id(&self) -> Result<String>;
+
     /// Attaches a loop device with [`BLOCK_SIZE`]-byte blocks (LOOP_CONFIGURE), then reads back
     /// whether it does direct I/O. If `/dev` is static, creates the device node. A backing file
     /// that can't do direct I/O is attached buffered. Skips free minors with a bind mount of their

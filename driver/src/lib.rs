@@ -13,6 +13,7 @@ extern crate self as hostloop_driver;
 #[macro_use]
 mod testkit;
 
+pub mod blocking;
 pub mod cli;
 pub mod controller;
 pub mod csi;

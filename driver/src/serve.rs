@@ -12,7 +12,6 @@
 
 use std::io;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -28,11 +27,11 @@ use crate::controller::Controller;
 use crate::grpc::socket;
 use crate::grpc::{Server, http};
 use crate::kernel::linux::{Linux, LoopNotices};
-use crate::node::{Node, ReadOnlyCaches};
+use crate::node::Node;
 use crate::storage::Pools;
 
 mod config;
-mod controllers;
+pub mod controllers;
 mod descriptors;
 mod error;
 mod events;
@@ -40,6 +39,7 @@ mod logging;
 mod otlp;
 mod preflight;
 mod process;
+pub mod upkeep;
 
 use config::Settings;
 use controllers::Loops;
@@ -47,10 +47,6 @@ use process::{GRACE, Signals, show};
 
 pub use error::Error;
 
-/// How often the driver looks for missing pools.
-const SEARCH: Duration = Duration::from_secs(5);
-/// How often the driver looks for writes below read-only targets of block volumes.
-const REFRESH: Duration = Duration::from_secs(1);
 /// Maximum number of blocking threads. `grpc::lanes` limits how many are used. This limit is far
 /// above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
@@ -148,7 +144,7 @@ async fn work(
 
     let loops = controllers.map(|args| {
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
-        Loops::beside(&server, pools.clone(), args, &settings.endpoint, labels)
+        Loops::beside(&server, args, &settings.endpoint, labels)
     });
     let Outputs { watch, process, exporter } = outputs;
     let shown = http::Shown {
@@ -157,10 +153,7 @@ async fn work(
         dropped: exporter.as_ref().map(Exporter::dropped),
     };
     show(settings.http, shown, &stop, &mut roles).await?;
-    roles.start("refreshing read-only targets", refresh_read_only(node, stop.clone()));
-    for slot in 0..pools.count() {
-        roles.start("looking after a pool", tend(pools.clone(), slot, stop.clone()));
-    }
+    upkeep::start(&pools, node, server.blocking(), &stop, &mut roles);
 
     if let Err(error) = follow_detached(&pools) {
         tracing::warn!(%error, "the kernel's notices of loop devices can't be followed");
@@ -256,36 +249,4 @@ fn announce_each(notices: &LoopNotices, pools: &Weak<Pools>) {
             pools.announce_detached(changed.as_deref());
         }
     }
-}
-
-/// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has
-/// its own task, so a hanging pool delays no other.
-async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
-    while stop.run_until_cancelled(tokio::time::sleep(SEARCH)).await.is_some() {
-        let pools = pools.clone();
-        let looked =
-            stop.run_until_cancelled(tokio::task::spawn_blocking(move || pools.tend(slot))).await;
-        if let Some(Err(error)) = looked {
-            return Err(error.to_string());
-        }
-    }
-    Ok(())
-}
-
-/// Keeps read-only targets of block volumes from repeating what they read before a write.
-async fn refresh_read_only(node: Arc<Node>, stop: CancellationToken) -> Result<(), String> {
-    let mut caches = ReadOnlyCaches::default();
-    while stop.run_until_cancelled(tokio::time::sleep(REFRESH)).await.is_some() {
-        let node = node.clone();
-        let look = tokio::task::spawn_blocking(move || {
-            node.drop_stale_caches(&mut caches);
-            caches
-        });
-        match stop.run_until_cancelled(look).await {
-            Some(Ok(looked)) => caches = looked,
-            Some(Err(error)) => return Err(error.to_string()),
-            None => break,
-        }
-    }
-    Ok(())
 }

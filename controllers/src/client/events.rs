@@ -64,16 +64,17 @@ pub struct Events {
 }
 
 impl Events {
-    /// Creates an emitter and a task. The task sends events to the API server as `component` until
-    /// `stop`, and then those that still wait.
+    /// Creates an emitter and a task. The task sends events to the API server as `component` on the
+    /// node `host` (empty if it is unknown) until `stop`, and then those that still wait.
     pub fn start(
         client: Client,
         component: &str,
+        host: &str,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (events, backlog) = Events::queued(metrics.clone());
-        let sender = Sender::new(client, component, metrics);
+        let sender = Sender::new(client, component, host, metrics);
         (events, sender.run(backlog, stop))
     }
 

@@ -40,7 +40,7 @@ mod trim;
 
 pub(crate) use bytes_received::is_watch;
 pub use client::ClientError;
-pub(crate) use client::connect;
+pub(crate) use client::{connect, over};
 pub use limit::Limit;
 use trim::TrimTo;
 pub(crate) use trim::{Keep, KeptFields, is_left_out};

@@ -11,6 +11,7 @@ use crate::cache::caches::Wide;
 use crate::client::{Events, Kube, Leadership};
 use crate::csi::{Driver, Freed, FreedSignal, Pools, Room};
 use crate::metrics::Metrics;
+use crate::own_pod::OwnPod;
 use crate::queue::{Backoff, Key, Queue};
 
 /// The context that every controller receives. Clones share it.
@@ -24,6 +25,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// The nodes that these controllers serve.
     pub scope: Scope,
+    /// The pod of this process.
+    pub pod: OwnPod,
     /// The pools of this node's driver, if the driver reports them. A handle names its pool.
     pub pools: Pools,
     /// Whether this process leads, for work that one process does for the whole cluster.

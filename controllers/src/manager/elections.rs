@@ -13,6 +13,7 @@ use crate::client::Leadership;
 use crate::client::lease::{LeaseConfig, hold, lease_name, observe};
 use crate::controller::Context;
 use crate::metrics::Metrics;
+use crate::own_pod::OwnPod;
 use crate::tasks::Tasks;
 
 /// Acquires leases on demand.
@@ -21,7 +22,7 @@ pub(super) struct Elections {
     client: Client,
     metrics: Arc<Metrics>,
     view: Telemetry,
-    identity: String,
+    pod: OwnPod,
     /// Keyed by namespace and name. Two holders with one identity would each mistake the other's
     /// renewals for another process's.
     held: BTreeMap<(String, String), Leadership>,
@@ -31,13 +32,14 @@ pub(super) struct Elections {
 impl Elections {
     pub(super) fn new(
         args: &Args,
+        pod: OwnPod,
         client: Client,
         metrics: Arc<Metrics>,
         view: Telemetry,
         stop: CancellationToken,
     ) -> Self {
-        let (args, identity) = (args.clone(), identity());
-        Elections { args, client, metrics, view, identity, held: BTreeMap::new(), stop }
+        let args = args.clone();
+        Elections { args, client, metrics, view, pod, held: BTreeMap::new(), stop }
     }
 
     /// Returns the leadership among processes of which every node has one.
@@ -62,7 +64,10 @@ impl Elections {
     fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
         let config = self.config(name, None);
         let (leader, task) = observe(self.client.clone(), config, self.stop.clone());
-        tasks.start("watching the leader", async { task.await.map_err(|error| error.to_string()) });
+        tasks.start("watching the leader", async {
+            task.await;
+            Ok(())
+        });
         leader
     }
 
@@ -96,7 +101,10 @@ impl Elections {
         let (leader, task) =
             hold(self.client.clone(), config, self.metrics.clone(), self.stop.clone());
         self.view.add_leader(&lease, &leader);
-        tasks.start("leader election", async { task.await.map_err(|error| error.to_string()) });
+        tasks.start("leader election", async {
+            task.await;
+            Ok(())
+        });
         self.held.insert(key, leader.clone());
         leader
     }
@@ -106,31 +114,13 @@ impl Elections {
         let namespace = namespace.map(str::to_owned);
         let namespace = namespace.or_else(|| election.leader_election_namespace.clone());
         LeaseConfig {
-            namespace: namespace.unwrap_or_else(own_namespace),
+            namespace: namespace.unwrap_or_else(|| self.pod.namespace.clone()),
             name: lease_name(name),
-            identity: self.identity.clone(),
+            identity: self.pod.identity.clone(),
             duration: election.leader_election_lease_duration,
             renew_deadline: election.leader_election_renew_deadline,
             retry_period: election.leader_election_retry_period,
             labels: election.labels(),
         }
     }
-}
-
-/// The identity of this process in leases, different for every process. A container that restarts
-/// in its pod keeps it, so it can continue at once with leases it held.
-fn identity() -> String {
-    let of_pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
-    of_pod.unwrap_or_else(|| {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        format!("{}_{}", host.trim(), std::process::id())
-    })
-}
-
-fn own_namespace() -> String {
-    const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-    let named = std::env::var("POD_NAMESPACE").ok();
-    let named = named.or_else(|| std::fs::read_to_string(FILE).ok());
-    let named = named.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    named.unwrap_or_else(|| "default".to_owned())
 }

@@ -30,8 +30,15 @@ pub(crate) async fn run(
             args.capacity.enable_capacity.unwrap_or(true) && args.controllers.has(Role::Capacity);
         let attachments = picked.has(Role::Attacher);
         let naming = args.provisioner.naming.clone();
-        let options =
-            placement::Options::new(&args.placement, capacity, attachments, naming, placing);
+        let namespace = context.pod.capacity_namespace.clone();
+        let options = placement::Options::new(
+            &args.placement,
+            capacity,
+            attachments,
+            naming,
+            namespace,
+            placing,
+        );
         let capacities = capacities.clone();
         parts.spawn(placement::run(context.clone(), options, capacities));
     }

@@ -3,16 +3,24 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
+use kube::Client;
+
 use super::labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
+use crate::client::kube::ClientError;
 use crate::csi::{Csi, Driver, FreedSignal, Pools};
 use crate::metrics::Metrics;
 use crate::orphaned_volumes::Inventory;
+use crate::own_pod::OwnPod;
 
 /// The inputs of the loops.
-#[derive(Clone)]
 pub struct Setup {
     pub args: Args,
+    /// Creates the client for the API server, if a controller needs it.
+    pub client: BoxFuture<'static, Result<Client, ClientError>>,
+    /// The pod of this process.
+    pub pod: OwnPod,
     /// `--default-fstype` of volumes.
     pub default_fstype: String,
     pub driver: Source,
@@ -87,6 +95,8 @@ impl Setup {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
     use crate::testing;
 
@@ -94,6 +104,8 @@ mod tests {
         let driver = Driver::with(Csi::none(), "d", &[], &[], &[]);
         Setup {
             args: testing::parse(flags),
+            client: std::future::pending().boxed(),
+            pod: OwnPod::default(),
             default_fstype: String::new(),
             driver: match known {
                 true => Source::Known(Box::new(driver)),

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 
 use super::metrics::{self, Calls};
 use super::pool_metrics;
+use crate::blocking::Blocking;
 use crate::storage::Pools;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -29,6 +30,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 pub struct Services {
     pub(crate) calls: Arc<Calls>,
     pub(crate) pools: Arc<Pools>,
+    pub(crate) blocking: Blocking,
 }
 
 /// The components of this process that the endpoint reports.
@@ -67,7 +69,7 @@ impl Shown {
     async fn metrics(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         if let Some(services) = &self.services {
-            let pools = pool_metrics::gauges(services.pools.clone()).await;
+            let pools = pool_metrics::gauges(services.pools.clone(), &services.blocking).await;
             metrics::render(&mut text, &services.calls, &pools)?;
         }
         if let Some(loops) = &self.loops {

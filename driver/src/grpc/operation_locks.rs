@@ -31,11 +31,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
 use self::hold::{Precedence, precedence};
 use super::permits::{Permit, Permits};
+use crate::blocking::Blocking;
 use crate::kernel::wanted::Wanted;
 
 mod hold;
@@ -224,11 +226,15 @@ impl Table {
     }
 }
 
-/// The locks of all RPCs under way, and their work. Clones share them.
-#[derive(Clone, Default)]
+/// The locks of all RPCs under way, and their work. Clones share them. Work that has not begun ends
+/// when the last one is dropped.
+#[derive(Clone)]
 pub struct OperationLocks {
     table: Arc<Mutex<Table>>,
     work: TaskTracker,
+    blocking: Blocking,
+    ended: CancellationToken,
+    _ending: Arc<DropGuard>,
 }
 
 /// The result of asking for objects.
@@ -286,10 +292,28 @@ impl Drop for Turn {
     }
 }
 
+impl Default for OperationLocks {
+    fn default() -> Self {
+        OperationLocks::new()
+    }
+}
+
 impl OperationLocks {
-    /// Creates a table without any work under way.
+    /// Creates a table without any work under way. Work runs on threads of the runtime.
     pub fn new() -> Self {
-        OperationLocks::default()
+        OperationLocks::running_on(Blocking::default())
+    }
+
+    /// Creates a table without any work under way. This runs its work.
+    pub fn running_on(blocking: Blocking) -> Self {
+        let ended = CancellationToken::new();
+        OperationLocks {
+            table: Arc::default(),
+            work: TaskTracker::new(),
+            blocking,
+            _ending: Arc::new(ended.clone().drop_guard()),
+            ended,
+        }
     }
 
     /// Runs `work` on one of `threads` when its turn comes, or joins an equal request. Answers
@@ -311,7 +335,9 @@ impl OperationLocks {
         let Joined { job, mut answer } = match self.take(operation)? {
             Ticket::Joined(joined) => joined,
             Ticket::Entered(turn, joined) => {
-                self.work.spawn(self.clone().end_to_end(turn, threads, caller, work, then));
+                let blocking = self.blocking.clone();
+                let work = end_to_end(turn, blocking, threads, caller, work, then);
+                self.work.spawn(self.ended.clone().run_until_cancelled_owned(work));
                 joined
             }
         };
@@ -330,37 +356,6 @@ impl OperationLocks {
         match answer.downcast_ref::<R>() {
             Some(answer) => Ok(answer.clone()),
             None => Err(Status::internal(format!("{method}: two types of answers"))),
-        }
-    }
-
-    /// Waits for the job's turn and for a thread, and does its work, while it is wanted.
-    async fn end_to_end<R, E>(
-        self,
-        turn: Turn,
-        threads: Arc<Permits>,
-        caller: String,
-        work: impl FnOnce() -> Result<R, E> + Send + 'static,
-        then: Option<Then>,
-    ) where
-        R: Send + Sync + 'static,
-        E: Into<Status> + 'static,
-    {
-        let job = turn.job.clone();
-        let unwanted = job.is_unwanted(&self.table);
-        tokio::pin!(unwanted);
-        let thread = tokio::select! {
-            thread = turn.begins(&threads, &caller) => thread,
-            () = &mut unwanted => None,
-        };
-        let Some(_thread) = thread else {
-            return;
-        };
-        let done = tokio::task::spawn_blocking(move || perform(turn, work, then));
-        tokio::pin!(done);
-        // `perform` has already answered after a panic.
-        tokio::select! {
-            _ = &mut done => {}
-            () = unwanted => drop(done.await),
         }
     }
 
@@ -384,11 +379,12 @@ impl OperationLocks {
         R: Send + 'static,
         E: Into<Status> + 'static,
     {
+        let kind = thread.calls();
         let work = move || {
             let _thread = thread;
             guarded(work)
         };
-        tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(shutting_down()))
+        self.blocking.run(kind, work).await.unwrap_or_else(|| Err(shutting_down()))
     }
 
     /// Refuses all further requests, and those that wait for earlier ones. Ends copies under way.
@@ -451,6 +447,37 @@ impl OperationLocks {
         }
         let joined = job.join();
         Ok(Ticket::Entered(Turn { table: self.table.clone(), job }, joined))
+    }
+}
+
+/// Waits for the job's turn and for a thread, and does its work, while it is wanted.
+async fn end_to_end<R, E>(
+    turn: Turn,
+    blocking: Blocking,
+    threads: Arc<Permits>,
+    caller: String,
+    work: impl FnOnce() -> Result<R, E> + Send + 'static,
+    then: Option<Then>,
+) where
+    R: Send + Sync + 'static,
+    E: Into<Status> + 'static,
+{
+    let (job, table) = (turn.job.clone(), turn.table.clone());
+    let unwanted = job.is_unwanted(&table);
+    tokio::pin!(unwanted);
+    let thread = tokio::select! {
+        thread = turn.begins(&threads, &caller) => thread,
+        () = &mut unwanted => None,
+    };
+    let Some(_thread) = thread else {
+        return;
+    };
+    let done = blocking.run(threads.calls(), move || perform(turn, work, then));
+    tokio::pin!(done);
+    // `perform` has already answered after a panic.
+    tokio::select! {
+        _ = &mut done => {}
+        () = unwanted => drop(done.await),
     }
 }
 

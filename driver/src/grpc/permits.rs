@@ -54,6 +54,11 @@ impl Permits {
         granted.await.ok()
     }
 
+    /// The calls that need the permits, for people.
+    pub fn calls(&self) -> &'static str {
+        self.calls
+    }
+
     /// The number of permits in use.
     pub fn in_use(&self) -> usize {
         self.total - self.state.lock().free
@@ -62,6 +67,13 @@ impl Permits {
     /// The number of requests that wait for a permit.
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
+    }
+}
+
+impl Permit {
+    /// The calls that need such permits, for people.
+    pub fn calls(&self) -> &'static str {
+        self.0.calls
     }
 }
 

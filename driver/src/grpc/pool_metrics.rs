@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::metrics::PoolGauges;
+use crate::blocking::Blocking;
 use crate::storage::{PoolId, Pools};
 
 /// The metrics of all pools. A hanging pool counts as down, and blocks one thread for any number of
 /// scrapes.
-pub(crate) async fn gauges(pools: Arc<Pools>) -> Vec<PoolGauges> {
-    let read = tokio::task::spawn_blocking(move || read(&pools));
+pub(crate) async fn gauges(pools: Arc<Pools>, blocking: &Blocking) -> Vec<PoolGauges> {
+    let read = blocking.run("metrics", move || read(&pools));
     // The runtime is shutting down, so there is nothing to report.
     read.await.unwrap_or_default()
 }

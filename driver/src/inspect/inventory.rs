@@ -94,7 +94,7 @@ impl PoolSurvey {
 
 /// A pool's contents. Its usage counts as read-only also if only the mount shows that.
 fn contents_of(kernel: &dyn Kernel, root: &Path) -> Result<Contents, String> {
-    let mut contents = Contents::read(root).map_err(|e| e.to_string())?;
+    let mut contents = Contents::read(kernel, root).map_err(|e| e.to_string())?;
     let on = File::open(root).map_err(|e| e.to_string())?;
     contents.usage = layers::usage(kernel, &on, root).map_err(|e| e.to_string())?;
     Ok(contents)

@@ -111,7 +111,7 @@ fn machine(pool_roots: &[PathBuf]) -> MachineReport {
 
 /// Loop devices of other pools than these. None if a pool can't be read: a device may be its own.
 fn leftover(kernel: &Linux, pool_roots: &[PathBuf]) -> Option<Vec<LeftoverLoop>> {
-    let own = pool_roots.iter().map(|root| Some(Contents::read(root).ok()?.id));
+    let own = pool_roots.iter().map(|root| Some(Contents::read(kernel, root).ok()?.id));
     let own = own.collect::<Option<_>>()?;
     Some(leftover_loops(kernel, &kernel.loops().ok()?, &own))
 }

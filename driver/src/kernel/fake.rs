@@ -56,14 +56,31 @@ impl std::fmt::Debug for Model {
 }
 
 /// The failures and hooks that a test requests, and the effects so far.
-#[derive(Default)]
 struct Script {
+    /// The number of boots, with this one.
+    boots: u32,
+    boot_id: String,
     faults: Vec<Fault>,
     hooks: BTreeMap<&'static str, Hook>,
     effects: Vec<Effect>,
     absent: Vec<FsType>,
     withheld: bool,
     without_journal: bool,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Script {
+            boots: 1,
+            boot_id: "boot-1".to_owned(),
+            faults: Vec::new(),
+            hooks: BTreeMap::new(),
+            effects: Vec::new(),
+            absent: Vec::new(),
+            withheld: false,
+            without_journal: false,
+        }
+    }
 }
 
 struct Fault {
@@ -245,9 +262,17 @@ impl Model {
         sb.is_some_and(|sb| sb.frozen)
     }
 
-    /// Clears all devices and mounts; the content of files stays.
+    /// Clears all devices and mounts; the content of files stays. The boot ID is another one.
     pub fn reboot(&self) {
         *self.state.lock() = State::default();
+        let mut script = self.script.lock();
+        script.boots += 1;
+        script.boot_id = format!("boot-{}", script.boots);
+    }
+
+    /// Makes this the ID of the running boot, until the next one.
+    pub fn set_boot_id(&self, id: &str) {
+        self.script.lock().boot_id = id.to_owned();
     }
 
     /// Records an effect or a query. Returns the error with which it must fail after it is done.

@@ -100,6 +100,12 @@ impl Linux {
 }
 
 impl Kernel for Linux {
+    fn boot_id(&self) -> Result<String> {
+        let path = "/proc/sys/kernel/random/boot_id";
+        let id = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+        Ok(id.trim_end().to_owned())
+    }
+
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
         phase("loop attach", || loopdev::attach(self, spec))
     }

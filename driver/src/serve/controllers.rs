@@ -3,13 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hostloop_controllers::cli::Args;
+use hostloop_controllers::client::kube::ClientError;
 use hostloop_controllers::csi::{Csi, Driver, Freed, FreedSignal, Pools as OwnPools};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
+use hostloop_controllers::own_pod::OwnPod;
 use hostloop_controllers::tasks::{Ended, Tasks};
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
+use kube::Client;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -30,34 +35,81 @@ pub(super) struct Loops {
     view: Telemetry,
 }
 
+/// How controllers reach the API server, and as whom.
+pub struct Access {
+    /// Creates the client, if a controller needs it.
+    pub client: BoxFuture<'static, Result<Client, ClientError>>,
+    /// The pod of this process.
+    pub pod: OwnPod,
+}
+
+impl Access {
+    /// Access by `--kubeconfig` or the pod's service account, as the pod of the environment.
+    fn from_environment(args: &Args, view: &Telemetry) -> Self {
+        let client = controllers::connect(args.api.kubeconfig.clone(), view);
+        Access { client: client.boxed(), pod: OwnPod::from_environment() }
+    }
+}
+
+/// The setup of controllers that call a server in this process. They register the driver with the
+/// socket `endpoint`.
+pub fn beside(
+    server: &Server,
+    args: Args,
+    endpoint: &Path,
+    labels: Option<NodeLabels>,
+    access: Access,
+) -> Setup {
+    let pools = server.pools().clone();
+    let freed = FreedSignal::with_driver();
+    pools.freed().listen({
+        let freed = freed.clone();
+        move |announced| freed.announce(&announced.into())
+    });
+    Setup {
+        args,
+        client: access.client,
+        pod: access.pod,
+        // The driver in this process chooses the default.
+        default_fstype: String::new(),
+        driver: Source::Asked(Csi::within(server.routes())),
+        node_deployment: true,
+        registration_endpoint: Some(endpoint.to_owned()),
+        freed,
+        inventory: inventory(pools.clone()),
+        pools: OwnPools::reported(move || identities(&pools)),
+        labels,
+    }
+}
+
+/// The setup of controllers without a driver in their process.
+pub fn apart(args: &ControllersArgs, access: Access) -> Setup {
+    Setup {
+        args: args.controllers.clone(),
+        client: access.client,
+        pod: access.pod,
+        default_fstype: args.default_fstype.clone(),
+        driver: source(args),
+        node_deployment: false,
+        registration_endpoint: None,
+        pools: OwnPools::default(),
+        freed: FreedSignal::default(),
+        inventory: Inventory::default(),
+        labels: None,
+    }
+}
+
 impl Loops {
     /// Sets up controllers that call a server in this process.
     pub(super) fn beside(
         server: &Server,
-        pools: Arc<Pools>,
         args: Args,
         endpoint: &Path,
         labels: Option<NodeLabels>,
     ) -> Self {
-        let freed = FreedSignal::with_driver();
-        pools.freed().listen({
-            let freed = freed.clone();
-            move |announced| freed.announce(&announced.into())
-        });
-        let setup = Setup {
-            args,
-            // The driver in this process chooses the default.
-            default_fstype: String::new(),
-            driver: Source::Asked(Csi::within(server.routes())),
-            node_deployment: true,
-            registration_endpoint: Some(endpoint.to_owned()),
-            freed,
-            inventory: inventory(pools.clone()),
-            pools: OwnPools::reported(move || identities(&pools)),
-            labels,
-        };
         let view = Telemetry::new();
-        Loops { setup, view }
+        let access = Access::from_environment(&args, &view);
+        Loops { setup: beside(server, args, endpoint, labels, access), view }
     }
 
     pub(super) fn view(&self) -> Telemetry {
@@ -108,7 +160,7 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
 }
 
 /// The labels of this node that the controllers must read for the driver, if any.
-pub(super) fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<NodeLabels> {
+pub fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<NodeLabels> {
     let keys = topology.labels();
     if keys.is_empty() {
         return None;
@@ -174,18 +226,9 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut signals = Signals::install()?;
     let stop = CancellationToken::new();
     let mut roles = Tasks::default();
-    let setup = Setup {
-        args: args.controllers.clone(),
-        default_fstype: args.default_fstype.clone(),
-        driver: source(args),
-        node_deployment: false,
-        registration_endpoint: None,
-        pools: OwnPools::default(),
-        freed: FreedSignal::default(),
-        inventory: Inventory::default(),
-        labels: None,
-    };
-    let loops = Loops { setup, view: Telemetry::new() };
+    let view = Telemetry::new();
+    let access = Access::from_environment(&args.controllers, &view);
+    let loops = Loops { setup: apart(args, access), view };
     let process = Process {
         process: "controller".to_owned(),
         node: None,

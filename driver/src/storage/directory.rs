@@ -23,7 +23,7 @@ use super::record_io::Record;
 use super::{Error, GroupId, Result, VolumeId, VolumeRecord};
 use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
-use crate::kernel::{self, FileId, file};
+use crate::kernel::{self, FileId, Kernel, file};
 
 /// The open directories of a pool.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Left {
 impl Layout {
     /// Opens the pool's directories. With `make`, it creates missing ones. Without, a missing
     /// directory is an error, because a pool known to this node had all of them.
-    pub(super) fn open(root: File, path: &Path, make: bool, renames_whole: bool) -> Result<Layout> {
+    pub(super) fn open(root: File, path: &Path, make: bool, kernel: &dyn Kernel) -> Result<Layout> {
         let dir = |name: &str| -> kernel::Result<File> {
             if make {
                 file::make_dir(root.as_fd(), name)?;
@@ -89,9 +89,10 @@ impl Layout {
             file::make_dir(root.as_fd(), passing)?;
         }
         let shelf = |kind: EntryKind| dir(kind.name()).map(SharedDir::new);
+        let renames_whole = kernel.renames_whole(root.as_fd());
         let layout = Layout {
             path: path.to_path_buf(),
-            boot: kernel::boot_id()?,
+            boot: kernel.boot_id()?,
             shelves: [
                 shelf(EntryKind::Volumes)?,
                 shelf(EntryKind::Snapshots)?,

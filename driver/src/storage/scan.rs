@@ -14,7 +14,7 @@ use super::load;
 use super::record_io::Record;
 pub use super::record_io::Unreadable;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
-use crate::kernel::{self, Error, FsUsage, Result, file};
+use crate::kernel::{Error, FsUsage, Kernel, Result, file};
 use rustix::fs::OFlags;
 
 /// The flags that open a directory.
@@ -88,7 +88,7 @@ pub struct Leftover {
 
 impl Contents {
     /// Reads the pool in a directory. Entries that disappear meanwhile are left out.
-    pub fn read(path: &Path) -> super::Result<Contents> {
+    pub fn read(kernel: &dyn Kernel, path: &Path) -> super::Result<Contents> {
         let root = open_dir(path)?;
         let dir = root.as_fd();
         let id = super::open::identity(dir, None)?.ok_or_else(|| super::Error::Corrupt {
@@ -97,7 +97,7 @@ impl Contents {
         })?;
         let stat = rustix::fs::fstat(dir).map_err(|e| Error::io("fstat", path, e.into()))?;
         let mut strangers = strangers_at_top(dir)?;
-        let boot = kernel::boot_id()?;
+        let boot = kernel.boot_id()?;
         Ok(Contents {
             root: path.to_path_buf(),
             id,
@@ -228,6 +228,7 @@ fn image_in(dir: BorrowedFd<'_>) -> Result<Option<Image>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::fake::Model;
     use crate::storage::{GroupId, PoolId};
 
     fn group(id: GroupId) -> String {
@@ -263,7 +264,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let contents = Contents::read(root).unwrap();
+        let contents = Contents::read(&Model::new(), root).unwrap();
         assert_eq!(contents.id, pool);
         let found: Vec<GroupId> = contents.groups.iter().map(|g| g.name.parse().unwrap()).collect();
         let mut expected = vec![good, empty, broken];

@@ -122,11 +122,11 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(client: Client, component: &str, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(client: Client, component: &str, host: &str, metrics: Arc<Metrics>) -> Self {
         Sender {
             client,
             component: component.to_owned(),
-            host: std::env::var("NODE_NAME").unwrap_or_default(),
+            host: host.to_owned(),
             metrics,
             sent: HashMap::new(),
         }

@@ -9,6 +9,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tonic::codegen::Bytes;
 use tonic::codegen::http::{Request, Response};
 use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
@@ -39,9 +40,8 @@ pub enum ClientError {
 /// to half a MiB each, and received data stays in pieces of them.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// Creates a client that counts the bytes the server sends, and drops what is not in `kept` of the
-/// kinds that are. By default, the pod's service account
-/// or the user's own kubeconfig applies.
+/// Creates a client (see [`over`]). By default, the pod's service account or the user's own
+/// kubeconfig applies.
 ///
 /// The client connects on the first request, so success proves nothing about the server. It never
 /// retries: its callers have queues and deadlines for that.
@@ -50,20 +50,39 @@ pub(crate) async fn connect(
     metrics: Arc<Metrics>,
     kept: &'static [KeptFields],
 ) -> Result<Client, ClientError> {
-    Ok(client(config(kubeconfig).await?, &Received(metrics), &Trim(kept))?)
+    Ok(client(config(kubeconfig).await?, metrics, kept)?)
+}
+
+/// Creates a client over these connections. It counts the bytes that the server sends, and drops
+/// what is not in `kept` of the kinds that are.
+pub(crate) fn over<S, B>(
+    connections: ClientBuilder<S>,
+    metrics: Arc<Metrics>,
+    kept: &'static [KeptFields],
+) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    connections.with_layer(&Received(metrics)).with_layer(&Trim(kept)).build()
 }
 
 /// Leaves proxies and credential plugins to kube's own client.
-fn client(config: Config, counted: &Received, trim: &Trim) -> Result<Client, kube::Error> {
+fn client(
+    config: Config,
+    metrics: Arc<Metrics>,
+    kept: &'static [KeptFields],
+) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
-        let builder = ClientBuilder::try_from(config)?;
-        return Ok(builder.with_layer(counted).with_layer(trim).build());
+        return Ok(over(ClientBuilder::try_from(config)?, metrics, kept));
     }
     let service = config.extra_headers_layer()?.layer(connections(&config)?);
     let service = option_layer(config.auth_layer()?).layer(service);
     let service = config.base_uri_layer().layer(service);
-    let builder = ClientBuilder::new(service, config.default_namespace);
-    Ok(builder.with_layer(counted).with_layer(trim).build())
+    Ok(over(ClientBuilder::new(service, config.default_namespace), metrics, kept))
 }
 
 /// Builds the connections as kube does, with two differences. They limit the buffer size, which

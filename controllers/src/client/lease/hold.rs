@@ -15,17 +15,14 @@ use super::terms::{ObservedLease, Step, step};
 use super::{LeaderObservation, Leadership, LeaseConfig, Until, is_refused, see};
 use crate::metrics::Metrics;
 
-/// Starts a task that acquires and renews a lease until `stop`, and then releases it. The client
-/// should have no rate limit and no retries.
-///
-/// The returned task ends after it has released the lease. If it ends earlier, that is a bug, and
-/// this process stops leading.
+/// Creates a leadership and a task. The task acquires and renews a lease until `stop`, and then
+/// releases it. The client should have no rate limit and no retries.
 pub fn hold(
     client: Client,
     terms: LeaseConfig,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
-) -> (Leadership, tokio::task::JoinHandle<()>) {
+) -> (Leadership, impl Future<Output = ()> + Send + use<>) {
     let (until, sight, leadership) = Leadership::seen();
     metrics.leads(&terms.name, false);
     let holder = Holder {
@@ -36,7 +33,7 @@ pub fn hold(
         metrics,
         seen: None,
     };
-    (leadership, tokio::spawn(holder.run(stop)))
+    (leadership, holder.run(stop))
 }
 
 struct Holder {

@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::terms::{ObservedLease, Step, step};
 use super::{Leadership, LeaseConfig, is_refused, see};
 
-/// Reads a lease periodically until `stop`, with the verb `get` alone. This process never takes the
-/// lease; it only sees whether another one leads ([`Leadership::sight`]).
+/// Creates a leadership and a task. The task reads a lease periodically until `stop`, with the verb
+/// `get` alone. This process never takes the lease; it only sees whether another one leads
+/// ([`Leadership::sight`]).
 pub fn observe(
     client: Client,
     terms: LeaseConfig,
     stop: CancellationToken,
-) -> (Leadership, tokio::task::JoinHandle<()>) {
+) -> (Leadership, impl Future<Output = ()> + Send + use<>) {
     let (_, sight, leadership) = Leadership::seen();
     let api: Api<Lease> = Api::namespaced(client, &terms.namespace);
     let watched = async move {
@@ -46,8 +47,8 @@ pub fn observe(
             tokio::time::sleep(terms.retry_period).await;
         }
     };
-    let task = tokio::spawn(async move {
+    let task = async move {
         stop.run_until_cancelled(watched).await;
-    });
+    };
     (leadership, task)
 }

@@ -96,7 +96,8 @@ fn terms(identity: &str) -> LeaseConfig {
 fn candidate(server: &FakeApi, identity: &str) -> (Leadership, CancellationToken) {
     let stop = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());
-    let (leadership, _) = hold(server.client(), terms(identity), metrics, stop.clone());
+    let (leadership, task) = hold(server.client(), terms(identity), metrics, stop.clone());
+    tokio::spawn(task);
     (leadership, stop)
 }
 
@@ -143,7 +144,8 @@ async fn who_only_looks_sees_leaders_and_takes_nothing() {
     let server = FakeApi::default();
     let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     let stop = CancellationToken::new();
-    let (watches, _task) = observe(server.client(), terms("node"), stop.clone());
+    let (watches, task) = observe(server.client(), terms("node"), stop.clone());
+    tokio::spawn(task);
     wait(20).await;
     assert!(server.get(LEASE).is_none());
     assert!(!watches.sight().led && watches.is_elected());

@@ -18,6 +18,10 @@ use crate::kernel::{
 };
 
 impl Kernel for Model {
+    fn boot_id(&self) -> Result<String> {
+        Ok(self.script.lock().boot_id.clone())
+    }
+
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
         self.act("loop.attach", &name_of(spec.backing), |s| s.attach(spec))
     }

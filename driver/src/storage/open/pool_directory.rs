@@ -199,8 +199,7 @@ pub(super) fn open_ground(
         }
         other => other.map(|()| None)?,
     };
-    let renames_whole = kernel.renames_whole(root.as_fd());
-    let layout = Layout::open(root, &path, entry.id.is_none(), renames_whole)?;
+    let layout = Layout::open(root, &path, entry.id.is_none(), kernel)?;
     directory::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         id,

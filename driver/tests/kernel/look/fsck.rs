@@ -6,7 +6,7 @@ use hostloop_driver::inspect::Error;
 use hostloop_driver::inspect::fsck::{
     CLEAN, Kind, Outcome, PROBLEMS, Problem, REPAIRED, Repair, examine,
 };
-use hostloop_driver::kernel::{self, Kernel};
+use hostloop_driver::kernel::Kernel;
 use hostloop_driver::storage::{FreezeIntent, VolumeId};
 
 use super::{Site, attach, site};
@@ -85,7 +85,7 @@ fn the_state_of_another_boot_is_no_problem() {
     fs::write(entry.join(".state.json.new"), "{").unwrap();
     assert_eq!(kinds(&look(&site, false).problems), [Kind::FreezeLeft]);
     let state = fs::read_to_string(entry.join("state.json")).unwrap();
-    let boot = kernel::boot_id().unwrap();
+    let boot = site.kernel.boot_id().unwrap();
     fs::write(entry.join("state.json"), state.replace(&boot, "another")).unwrap();
     assert_eq!(look(&site, false).code(), CLEAN);
 }

@@ -19,7 +19,7 @@ async fn send(api: &FakeApi, stop: CancellationToken, emit: impl FnOnce(&Events)
     let (events, backlog) = Events::queued(metrics.clone());
     emit(&events);
     drop(events);
-    let sender = Sender::new(api.client(), "d", metrics.clone());
+    let sender = Sender::new(api.client(), "d", "n", metrics.clone());
     sender.run(backlog, stop).await;
     metrics.lost_events()
 }
