@@ -1,17 +1,41 @@
+//! Histories of short clusters, with all models of controllers and a user.
+
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 use hostloop_fake_api::FakeApi;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::super::attach_detach::{attachment_name, unique_name};
-use super::super::view::{Step, annotation, is_deleting, items, name, text, write};
-use super::controllers;
+use super::attach_detach::{AttachDetach, attachment_name, unique_name};
+use super::binder::Binder;
+use super::ephemeral::Ephemeral;
+use super::garbage::Garbage;
+use super::namespaces::Namespaces;
+use super::protection::Protection;
+use super::scheduler::Scheduler;
+use super::view::{Step, annotation, is_deleting, items, name, run, text, write};
 
 const DRIVER: &str = "csi.example";
 const NODE: &str = "topology.example/node";
+
+/// Runs all of them until it is dropped.
+async fn controllers(api: &FakeApi) {
+    let client = |who: &str| api.connect(who).client();
+    let all: [BoxFuture<'_, ()>; 7] = [
+        run(client("persistentvolume-controller"), Binder).boxed(),
+        run(client("volume-protection"), Protection).boxed(),
+        run(client("attachdetach-controller"), AttachDetach::default()).boxed(),
+        run(client("scheduler"), Scheduler::default()).boxed(),
+        run(client("garbage-collector"), Garbage).boxed(),
+        run(client("namespace-controller"), Namespaces).boxed(),
+        run(client("ephemeral-volume-controller"), Ephemeral).boxed(),
+    ];
+    join_all(all).await;
+}
 
 /// A cluster with two nodes and the controllers, and a user.
 struct Cluster {
