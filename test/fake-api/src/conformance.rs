@@ -45,8 +45,8 @@ macro_rules! run {
     };
 }
 
-/// Runs the cases of what a server of a cluster completes, checks and ends. The namespace exists,
-/// and the first version is forgotten.
+/// Runs the cases of what a server of a cluster completes, checks and ends. The namespace
+/// exists.
 pub async fn conforms_in_cluster(client: &Client, namespace: &str) {
     run! { client namespace
         times_are_those_of_the_clock
@@ -57,8 +57,7 @@ pub async fn conforms_in_cluster(client: &Client, namespace: &str) {
         a_claim_grows_if_its_class_allows_it_and_not_below_its_size
         a_volume_is_completed_and_keeps_its_source
         classes_and_attachments_stay_as_they_are
-        a_watch_from_a_forgotten_version_fails
-        a_watch_ends_in_its_time_after_a_bookmark
+        a_watch_ends_in_its_time
         an_object_waits_for_what_it_owns_if_asked
         an_ending_namespace_takes_nothing_new
         a_pod_is_assigned_once_and_ends_in_its_time

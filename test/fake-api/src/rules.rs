@@ -67,6 +67,12 @@ pub(super) fn complete(kind: &Kind, object: &mut Value, default_class: Option<&s
 /// Sets what a claim or the template of a claim leaves out. A data source stands in both fields.
 fn complete_claim(spec: &mut Value) {
     default(spec, "volumeMode", json!("Filesystem"));
+    for field in ["dataSource", "dataSourceRef"] {
+        // It is written even if the source is of the core group.
+        if let Some(source) = spec[field].as_object_mut() {
+            source.entry("apiGroup").or_insert(Value::Null);
+        }
+    }
     let (source, of_any_kind) = (spec["dataSource"].clone(), spec["dataSourceRef"].clone());
     if !source.is_null() {
         default(spec, "dataSourceRef", source);

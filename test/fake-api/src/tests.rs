@@ -20,7 +20,6 @@ async fn it_is_as_the_real_one() {
 async fn that_of_a_cluster_is_as_the_real_one() {
     let api = FakeApi::cluster();
     api.put(json!({"kind": "Namespace", "metadata": {"name": "conformance"}}));
-    api.compact();
     conformance::conforms(&api.client(), "conformance").await;
     conformance::conforms_in_cluster(&api.client(), "conformance").await;
 }
@@ -37,6 +36,26 @@ fn map(name: &str) -> DynamicObject {
 
 async fn create(client: &Client, name: &str) -> kube::Result<DynamicObject> {
     maps(client.clone()).create(&PostParams::default(), &map(name)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_has_bookmarks_each_minute_and_before_its_end() {
+    let api = FakeApi::cluster();
+    let client = api.client();
+    create(&client, "a").await.expect("a map");
+    let watch = WatchParams::default().timeout(150);
+    let version = api.version().to_string();
+    let mut events = maps(client).watch(&watch, &version).await.expect("a watch").boxed();
+    let start = tokio::time::Instant::now();
+    let mut bookmarks = Vec::new();
+    while let Some(event) = events.next().await {
+        let event = event.expect("an event");
+        let WatchEvent::Bookmark(bookmark) = event else { panic!("{event:?}") };
+        assert_eq!(bookmark.metadata.resource_version, version);
+        bookmarks.push(start.elapsed().as_secs());
+    }
+    assert_eq!(bookmarks, [60, 120, 148]);
+    assert_eq!(start.elapsed().as_secs(), 150);
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,6 +145,11 @@ async fn pages_and_watches_from_forgotten_versions_expire() {
     let token = page.metadata.continue_.expect("more");
     let next = maps.list(&ListParams::default().limit(1).continue_token(&token)).await;
     assert!(matches!(next, Err(kube::Error::Api(status)) if status.code == 410));
+    // A watch says so by its first event.
+    let watch = WatchParams::default();
+    let mut events = maps.watch(&watch, "1").await.expect("a watch").boxed();
+    let event = events.next().await.expect("an event").expect("an event");
+    assert!(matches!(&event, WatchEvent::Error(status) if status.code == 410), "{event:?}");
     api.keep(2);
     for name in ["d", "e", "f"] {
         create(&client, name).await.expect("a map");

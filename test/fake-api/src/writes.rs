@@ -119,7 +119,7 @@ impl Store {
         }
     }
 
-    /// Refuses the growth of a bound claim whose class does not allow it.
+    /// Refuses the growth of a bound claim if its class does not allow it.
     fn admit_growth(
         &self,
         kind: &Kind,
@@ -353,7 +353,7 @@ fn grace_period(kind: &Kind, object: &Value, given: Option<i64>) -> i64 {
     given.or(own).unwrap_or(30).max(0)
 }
 
-/// True for a namespace whose content is not known to be gone.
+/// True for a namespace until its content is known to be gone.
 fn is_namespace_in_use(kind: &Kind, object: &Value) -> bool {
     kind.kind == "Namespace"
         && object["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())

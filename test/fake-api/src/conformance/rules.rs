@@ -81,7 +81,10 @@ pub(super) async fn a_claim_is_completed(site: &Site) {
     let source = json!({"kind": "PersistentVolumeClaim", "name": "x"});
     clone["spec"]["dataSource"] = source.clone();
     let made = site.post(&claims, clone).await.code(201);
-    assert_eq!(made["spec"]["dataSourceRef"], source);
+    for field in ["dataSource", "dataSourceRef"] {
+        let expected = json!({"apiGroup": null, "kind": source["kind"], "name": "x"});
+        assert_eq!(made["spec"][field], expected);
+    }
 }
 
 pub(super) async fn a_claim_needs_modes_and_a_size(site: &Site) {

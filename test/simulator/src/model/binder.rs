@@ -1,5 +1,5 @@
 //! The controller of persistent volumes: it binds claims and volumes, asks for new volumes, and
-//! releases volumes whose claims are gone. External provisioners make and delete the volumes.
+//! releases the volumes of claims that are gone. External provisioners make and delete the volumes.
 
 use std::time::Duration;
 

@@ -76,7 +76,7 @@ fn owner<'a>(view: &'a View, object: &Value, reference: &Value) -> Owner<'a> {
     }
 }
 
-/// Deletes an object whose owners are all gone, or the last of which waits for it.
+/// Deletes an object after all its owners, or before an owner that waits for it.
 fn collect(view: &View, plural: &str, object: &Value) -> Option<Step> {
     if is_deleting(object) {
         return None;

@@ -27,7 +27,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// The scheduler.
 #[derive(Default)]
 pub(crate) struct Scheduler {
-    /// The nodes chosen for pods whose volumes are being bound, by UID.
+    /// The nodes chosen for pods, by UID, while their volumes are being bound.
     chosen: BTreeMap<String, Choice>,
     /// When pods are tried again, and after which wait, by UID.
     waiting: BTreeMap<String, (Instant, Duration)>,

@@ -226,7 +226,7 @@ async fn a_claim_waits_for_its_pod_and_the_pod_for_its_volume() {
     assert!(is_deleting(&cluster.claim_now("a")));
     cluster.delete("pods", &pod).await;
     cluster.settle().await;
-    assert!(is_deleting(&cluster.claim_now("a")), "the pod has 30 seconds, and nobody ends it");
+    assert!(is_deleting(&cluster.claim_now("a")), "the pod has 30 seconds, and no kubelet ends it");
     cluster.api.take("pods/p");
     cluster.settle().await;
     assert!(cluster.api.get("persistentvolumeclaims/a").is_none());

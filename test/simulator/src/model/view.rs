@@ -245,12 +245,12 @@ pub(crate) trait Model {
 /// Runs a controller until it is dropped. An event is sent once for an object, reason and message.
 pub(crate) async fn run<M: Model>(client: Client, mut model: M) {
     let mut cache = Cache::new(&client, M::KINDS);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     loop {
         if cache.is_complete() {
             let (mut failed, mut changed) = (false, false);
             for step in model.decide(&cache.view, Instant::now()) {
-                if step.is_event() && !told.is_new(&step) {
+                if step.is_event() && !sent.is_new(&step) {
                     continue;
                 }
                 failed |= write(&client, &step).await.is_err();
@@ -272,12 +272,12 @@ pub(crate) async fn run<M: Model>(client: Client, mut model: M) {
 
 /// The latest events that were sent.
 #[derive(Default)]
-struct Told {
+struct Sent {
     known: BTreeSet<String>,
     order: VecDeque<String>,
 }
 
-impl Told {
+impl Sent {
     /// The number of events to remember.
     const ROOM: usize = 1000;
 
@@ -289,7 +289,7 @@ impl Told {
             return false;
         }
         self.order.push_back(key);
-        if self.order.len() > Told::ROOM
+        if self.order.len() > Sent::ROOM
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
