@@ -31,7 +31,9 @@ impl Model for Binder {
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
         let volumes = view.all(VOLUMES).flat_map(|volume| volume_steps(view, volume));
-        let claims = view.all(CLAIMS).flat_map(|claim| claim_steps(view, claim));
+        let claims = view
+            .all(CLAIMS)
+            .flat_map(|claim| claim_steps(view, claim).into_iter().chain(expansion(claim)));
         // One volume may suit two claims: only the first of them binds it, and the second looks
         // again.
         let mut taken = std::collections::BTreeSet::new();
@@ -63,6 +65,16 @@ fn claim_steps(view: &View, claim: &Value) -> Vec<Step> {
     }
     let message = format!("volume {wanted:?} already bound to a different claim.");
     [vec![tell("FailedBinding", &message)], unbound(claim)].concat()
+}
+
+/// Says that a bound claim which requests more waits for a resizer.
+fn expansion(claim: &Value) -> Option<Step> {
+    let has = size(claim, "/status/capacity/storage")?;
+    if text(claim, "/status/phase") != "Bound" || requested(claim) <= has {
+        return None;
+    }
+    let message = "waiting for an external controller to expand this PVC";
+    Some(Step::event("volume_expand", claim, ("Normal", "ExternalExpanding"), message))
 }
 
 /// A claim that was bound stays so, or has lost its volume.

@@ -189,6 +189,23 @@ async fn the_smallest_volume_that_suits_is_bound() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_grows_waits_for_a_resizer() {
+    let cluster = Cluster::new(json!({})).await;
+    cluster.claim("a", "now").await;
+    cluster.settle().await;
+    cluster.provision("a", "node-1").await;
+    cluster.settle().await;
+    let waits = "ExternalExpanding: waiting for an external controller to expand this PVC";
+    assert!(!cluster.events("a").contains(&waits.to_owned()));
+    let mut grown = cluster.claim_now("a");
+    grown["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    cluster.api.put(grown);
+    cluster.settle().await;
+    assert!(cluster.events("a").contains(&waits.to_owned()), "{:?}", cluster.events("a"));
+    assert_eq!(cluster.claim_now("a")["status"]["capacity"]["storage"], "1Gi");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_names_a_claim_is_kept_for_it() {
     let cluster = Cluster::new(json!({})).await;
     let reference = json!({"claimRef": {"namespace": "default", "name": "b"}});
@@ -279,7 +296,18 @@ async fn a_pod_with_an_unbound_immediate_claim_waits() {
         format!("{none}pod has unbound immediate PersistentVolumeClaims."),
     ];
     assert_eq!(cluster.events("p"), expected);
+    let cordon = |is_cordoned: bool| {
+        let mut node = cluster.get("nodes/node-2");
+        node["spec"]["unschedulable"] = json!(is_cordoned);
+        cluster.api.put(node);
+    };
+    cordon(true);
     cluster.provision("a", "node-2").await;
+    cluster.settle().await;
+    let far = "1 node(s) didn't match PersistentVolume's node affinity";
+    let expected = format!("{none}{far}, 1 node(s) were unschedulable.");
+    assert_eq!(cluster.events("p").last(), Some(&expected));
+    cordon(false);
     cluster.settle().await;
     assert_eq!(cluster.get("pods/p")["spec"]["nodeName"], "node-2");
 }
