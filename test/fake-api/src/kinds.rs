@@ -36,7 +36,7 @@ const KINDS: [(&str, &str, &str); 10] = [
     ("apiextensions.k8s.io/v1", "", "CustomResourceDefinition*"),
 ];
 
-/// The built-in kinds whose objects have a generation.
+/// The built-in kinds of objects with a generation.
 const WITH_GENERATION: [&str; 9] = [
     "CSIDriver",
     "CustomResourceDefinition",

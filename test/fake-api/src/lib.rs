@@ -342,8 +342,5 @@ impl State {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn it_is_as_the_real_one() {
-    let api = FakeApi::default();
-    conformance::conforms(&api.client(), "conformance").await;
-}
+#[cfg(test)]
+mod tests;

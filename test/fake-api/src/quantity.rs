@@ -18,7 +18,7 @@ const DECIMAL: [(&str, i32); 10] = [
 /// Billionths in a unit.
 const NANOS: i128 = 1_000_000_000;
 
-/// Returns the value of a quantity in billionths, rounded up. None if it is no quantity.
+/// Returns the value of a quantity in billionths, rounded up. None for another text.
 pub fn nanos(text: &str) -> Option<i128> {
     let end = text.rfind(|c: char| c.is_ascii_digit() || c == '.')? + 1;
     // The exponent of `1e3` has digits too.
@@ -60,7 +60,7 @@ fn divided(value: i128, places: i32) -> i128 {
 }
 
 /// Returns the quantity as the API server writes it: without fractions, in the largest unit of its
-/// kind that loses nothing. None if it is no quantity.
+/// kind that loses nothing. None for another text.
 pub(super) fn canonical(text: &str) -> Option<String> {
     let nanos = nanos(text)?;
     let is_binary = BINARY[1..].iter().any(|unit| text.ends_with(unit));

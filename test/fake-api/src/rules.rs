@@ -67,6 +67,12 @@ pub(super) fn complete(kind: &Kind, object: &mut Value, default_class: Option<&s
 /// Sets what a claim or the template of a claim leaves out. A data source stands in both fields.
 fn complete_claim(spec: &mut Value) {
     default(spec, "volumeMode", json!("Filesystem"));
+    for field in ["dataSource", "dataSourceRef"] {
+        // It is written even if the source is of the core group.
+        if let Some(source) = spec[field].as_object_mut() {
+            source.entry("apiGroup").or_insert(Value::Null);
+        }
+    }
     let (source, of_any_kind) = (spec["dataSource"].clone(), spec["dataSourceRef"].clone());
     if !source.is_null() {
         default(spec, "dataSourceRef", source);
@@ -240,6 +246,15 @@ fn claim(old: Option<&Value>, new: &Value) -> Result<(), String> {
         return Err(format!("spec.volumeAttributesClassName: Forbidden: update to nil {why}"));
     }
     Ok(())
+}
+
+/// True if a bound claim requests more than before.
+pub(super) fn grows(old: &Value, new: &Value) -> bool {
+    let requested = |claim: &Value| {
+        let text = claim["spec"]["resources"]["requests"]["storage"].as_str();
+        text.and_then(quantity::nanos).unwrap_or(0)
+    };
+    old["status"]["phase"] == "Bound" && requested(new) > requested(old)
 }
 
 fn volume(old: Option<&Value>, new: &Value) -> Result<(), String> {

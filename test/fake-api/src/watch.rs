@@ -16,17 +16,20 @@ use super::path::Target;
 use super::select::selects;
 use super::store::{Change, Store};
 
-/// The longest time of a watch whose client sets none.
+/// The time of a watch if its client sets none.
 const LONGEST: Duration = Duration::from_secs(2700);
 
 /// The time between two bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
+/// The time between the last bookmark of a watch and its end.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
 /// An open watch.
 pub(super) struct Watcher {
     target: Target,
     query: BTreeMap<String, String>,
-    /// Changes up to this version are no news.
+    /// The client knows the changes up to this version.
     since: u64,
     events: UnboundedSender<io::Result<String>>,
 }
@@ -116,17 +119,25 @@ impl FakeApi {
         let is_bookmarked = query.get("allowWatchBookmarks").is_some_and(|value| value == "true");
         let bookmark = json!({"kind": kind.kind, "apiVersion": kind.version});
         let events = self.0.lock().store.watch(target, query);
+        let now = Instant::now();
         let stream = Watch {
             api: self.clone(),
             events,
-            end: Instant::now() + timeout,
-            next_bookmark: is_bookmarked.then(|| Instant::now() + BOOKMARKS),
+            end: now + timeout,
+            next_bookmark: next_bookmark(now + timeout).filter(|_| is_bookmarked),
             bookmark,
         };
         Body::from_stream(futures::stream::unfold(stream, |mut watch| async {
             Some((watch.next().await?, watch))
         }))
     }
+}
+
+/// The time of the next bookmark of a watch that ends then. The last one comes shortly before.
+fn next_bookmark(end: Instant) -> Option<Instant> {
+    let now = Instant::now();
+    let last = end.checked_sub(LAST_BOOKMARK).filter(|last| *last > now)?;
+    Some((now + BOOKMARKS).min(last))
 }
 
 /// The events of a watch.
@@ -147,7 +158,7 @@ impl Watch {
             event = self.events.next() => event,
             () = sleep_until(bookmark.unwrap_or(self.end)) => {
                 bookmark?;
-                self.next_bookmark = Some(Instant::now() + BOOKMARKS);
+                self.next_bookmark = next_bookmark(self.end);
                 let version = self.api.0.lock().store.version;
                 let mut object = self.bookmark.clone();
                 object["metadata"] = json!({"resourceVersion": version.to_string(),

@@ -119,6 +119,31 @@ impl Store {
         }
     }
 
+    /// Refuses the growth of a bound claim if its class does not allow it.
+    fn admit_growth(
+        &self,
+        kind: &Kind,
+        key: &Key,
+        old: &Value,
+        new: &Value,
+    ) -> Result<(), Failure> {
+        if kind.kind != "PersistentVolumeClaim" || !rules::grows(old, new) {
+            return Ok(());
+        }
+        let classes = Target::of("/apis/storage.k8s.io/v1/storageclasses").expect("a path");
+        let class = new["spec"]["storageClassName"].as_str().unwrap_or_default();
+        let class = self.objects.get(&classes.key(class));
+        if class.is_some_and(|class| class["allowVolumeExpansion"] == true) {
+            return Ok(());
+        }
+        let message = format!(
+            "{} {:?} is forbidden: only dynamically provisioned pvc can be resized and the \
+             storageclass that provisions the pvc must support resize",
+            key.plural, key.name
+        );
+        Err(Failure::new(403, "Forbidden", message))
+    }
+
     /// The newest class that claims without a class get.
     fn default_class(&self) -> Option<String> {
         let target = Target::of("/apis/storage.k8s.io/v1/storageclasses")?;
@@ -238,6 +263,7 @@ impl Store {
         if self.is_cluster {
             rules::write_quantities(kind, &mut new);
             if target.subresource.is_none() {
+                self.admit_growth(kind, &key, old, &new)?;
                 let problem = rules::validate(kind, Some(old), &new);
                 problem.map_err(|why| Failure::invalid(&key, &why))?;
             }
@@ -327,7 +353,7 @@ fn grace_period(kind: &Kind, object: &Value, given: Option<i64>) -> i64 {
     given.or(own).unwrap_or(30).max(0)
 }
 
-/// True for a namespace whose content is not known to be gone.
+/// True for a namespace until its content is known to be gone.
 fn is_namespace_in_use(kind: &Kind, object: &Value) -> bool {
     kind.kind == "Namespace"
         && object["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())

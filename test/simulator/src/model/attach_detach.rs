@@ -47,9 +47,8 @@ impl Model for AttachDetach {
     fn decide(&mut self, view: &View, now: Instant) -> Vec<Step> {
         let wanted = wanted(view);
         let mut steps = self.detach(view, &wanted, now);
-        let attach = wanted.iter().filter_map(|(attachment, wanted)| {
-            attach(view, attachment, wanted)
-        });
+        let attach =
+            wanted.iter().filter_map(|(attachment, wanted)| attach(view, attachment, wanted));
         steps.extend(attach);
         steps.extend(view.all("nodes").filter_map(|node| report(view, node, &wanted)));
         steps
@@ -122,9 +121,9 @@ fn attach(view: &View, attachment: &str, wanted: &Wanted) -> Option<Step> {
         let message = format!("AttachVolume.Attach failed for volume {volume_name:?} : {error}");
         return tell(&message);
     }
-    let elsewhere = view.all(ATTACHMENTS).any(|attachment| {
-        text(attachment, "/spec/source/persistentVolumeName") == volume_name
-    });
+    let elsewhere = view
+        .all(ATTACHMENTS)
+        .any(|attachment| text(attachment, "/spec/source/persistentVolumeName") == volume_name);
     if elsewhere && !is_shared(wanted.volume) {
         let message = format!(
             "Multi-Attach error for volume {volume_name:?} Volume is already exclusively attached \
@@ -184,11 +183,7 @@ fn is_out_of_service(node: &Value) -> bool {
 }
 
 /// Writes to a node's status which volumes are attached to it and may be mounted.
-fn report(
-    view: &View,
-    node: &Value,
-    wanted: &BTreeMap<String, Wanted>,
-) -> Option<Step> {
+fn report(view: &View, node: &Value, wanted: &BTreeMap<String, Wanted>) -> Option<Step> {
     let attached: BTreeSet<String> = view
         .all(ATTACHMENTS)
         .filter(|one| {
@@ -203,9 +198,8 @@ fn report(
             view.get("persistentvolumes", "", volume).map(unique_name)
         })
         .collect();
-    let known: BTreeSet<String> = items(node, "/status/volumesAttached")
-        .map(|one| text(one, "/name").to_owned())
-        .collect();
+    let known: BTreeSet<String> =
+        items(node, "/status/volumesAttached").map(|one| text(one, "/name").to_owned()).collect();
     if attached == known {
         return None;
     }

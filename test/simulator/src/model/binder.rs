@@ -1,5 +1,5 @@
 //! The controller of persistent volumes: it binds claims and volumes, asks for new volumes, and
-//! releases volumes whose claims are gone. External provisioners make and delete the volumes.
+//! releases the volumes of claims that are gone. External provisioners make and delete the volumes.
 
 use std::time::Duration;
 
@@ -16,10 +16,8 @@ const VOLUMES: &str = "persistentvolumes";
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONERS: [&str; 2] = [
-    "volume.kubernetes.io/storage-provisioner",
-    "volume.beta.kubernetes.io/storage-provisioner",
-];
+const PROVISIONERS: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 
 /// Set by the scheduler: the node for which a volume is provisioned.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -33,7 +31,9 @@ impl Model for Binder {
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
         let volumes = view.all(VOLUMES).flat_map(|volume| volume_steps(view, volume));
-        let claims = view.all(CLAIMS).flat_map(|claim| claim_steps(view, claim));
+        let claims = view
+            .all(CLAIMS)
+            .flat_map(|claim| claim_steps(view, claim).into_iter().chain(expansion(claim)));
         // One volume may suit two claims: only the first of them binds it, and the second looks
         // again.
         let mut taken = std::collections::BTreeSet::new();
@@ -52,9 +52,7 @@ fn claim_steps(view: &View, claim: &Value) -> Vec<Step> {
         return open_claim(view, claim);
     }
     let Some(volume) = volume else { return unbound(claim) };
-    let tell = |reason: &str, message: &str| {
-        Step::event(WHO, claim, ("Warning", reason), message)
-    };
+    let tell = |reason: &str, message: &str| Step::event(WHO, claim, ("Warning", reason), message);
     if volume["spec"]["claimRef"].is_null() {
         if let Err(why) = suits(volume, claim) {
             let message = format!("Cannot bind to requested volume {wanted:?}: {why}");
@@ -67,6 +65,16 @@ fn claim_steps(view: &View, claim: &Value) -> Vec<Step> {
     }
     let message = format!("volume {wanted:?} already bound to a different claim.");
     [vec![tell("FailedBinding", &message)], unbound(claim)].concat()
+}
+
+/// Says that a bound claim which requests more waits for a resizer.
+fn expansion(claim: &Value) -> Option<Step> {
+    let has = size(claim, "/status/capacity/storage")?;
+    if text(claim, "/status/phase") != "Bound" || requested(claim) <= has {
+        return None;
+    }
+    let message = "waiting for an external controller to expand this PVC";
+    Some(Step::event("volume_expand", claim, ("Normal", "ExternalExpanding"), message))
 }
 
 /// A claim that was bound stays so, or has lost its volume.
@@ -102,9 +110,8 @@ fn bound_claim(claim: &Value, wanted: &str, volume: Option<&Value>) -> Vec<Step>
 fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
     let class_name = text(claim, "/spec/storageClassName");
     let class = view.get("storageclasses", "", class_name);
-    let waits = class.is_some_and(|class| {
-        text(class, "/volumeBindingMode") == "WaitForFirstConsumer"
-    });
+    let waits =
+        class.is_some_and(|class| text(class, "/volumeBindingMode") == "WaitForFirstConsumer");
     if let Some(volume) = best_volume(view, claim, None, waits) {
         return bind(volume, claim);
     }
@@ -117,9 +124,8 @@ fn open_claim(view: &View, claim: &Value) -> Vec<Step> {
             return vec![Step::merge(CLAIMS, claim, patch)];
         }
     }
-    let tell = |kind: &str, reason: &str, message: &str| {
-        Step::event(WHO, claim, (kind, reason), message)
-    };
+    let tell =
+        |kind: &str, reason: &str, message: &str| Step::event(WHO, claim, (kind, reason), message);
     if waits && annotation(claim, SELECTED_NODE).is_none() {
         let (reason, message) = what_it_waits_for(view, claim);
         return [vec![tell("Normal", reason, &message)], unbound(claim)].concat();
@@ -399,7 +405,3 @@ fn volume_steps(view: &View, volume: &Value) -> Vec<Step> {
     };
     vec![Step::merge(VOLUMES, volume, patch)]
 }
-
-#[cfg(test)]
-#[path = "binder/tests.rs"]
-mod tests;

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::view::{
-    Model, Step, View, has_finalizer, is_deleting, items, namespace, text, uid,
-    without_finalizer,
+    Model, Step, View, has_finalizer, is_deleting, items, namespace, text, uid, without_finalizer,
 };
 
 const FOREGROUND: &str = "foregroundDeletion";
@@ -41,9 +40,9 @@ impl Model for Garbage {
     const PERIOD: Duration = Duration::from_secs(600);
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
-        let all = KINDS.iter().flat_map(|(plural, _)| {
-            view.all(plural).map(move |object| (*plural, object))
-        });
+        let all = KINDS
+            .iter()
+            .flat_map(|(plural, _)| view.all(plural).map(move |object| (*plural, object)));
         all.flat_map(|(plural, object)| {
             if is_deleting(object) && has_finalizer(object, FOREGROUND) {
                 in_foreground(view, plural, object)
@@ -77,7 +76,7 @@ fn owner<'a>(view: &'a View, object: &Value, reference: &Value) -> Owner<'a> {
     }
 }
 
-/// Deletes an object whose owners are all gone, or the last of which waits for it.
+/// Deletes an object after all its owners, or before an owner that waits for it.
 fn collect(view: &View, plural: &str, object: &Value) -> Option<Step> {
     if is_deleting(object) {
         return None;
@@ -95,9 +94,8 @@ fn collect(view: &View, plural: &str, object: &Value) -> Option<Step> {
 
 /// The objects that an object owns.
 fn owned<'a>(view: &'a View, owner: &'a Value) -> impl Iterator<Item = (&'static str, &'a Value)> {
-    let all = KINDS.iter().flat_map(|(plural, _)| {
-        view.all(plural).map(move |object| (*plural, object))
-    });
+    let all =
+        KINDS.iter().flat_map(|(plural, _)| view.all(plural).map(move |object| (*plural, object)));
     all.filter(|(_, object)| {
         items(object, "/metadata/ownerReferences").any(|one| text(one, "/uid") == uid(owner))
     })
@@ -120,7 +118,8 @@ fn in_foreground(view: &View, plural: &str, object: &Value) -> Vec<Step> {
 fn orphan(view: &View, plural: &str, object: &Value) -> Vec<Step> {
     let forget = |(plural, owned): (&'static str, &Value)| {
         let others = items(owned, "/metadata/ownerReferences");
-        let others: Value = others.filter(|one| text(one, "/uid") != uid(object)).cloned().collect();
+        let others: Value =
+            others.filter(|one| text(one, "/uid") != uid(object)).cloned().collect();
         Step::merge(plural, owned, json!({"metadata": {"ownerReferences": others}}))
     };
     let steps: Vec<Step> = owned(view, object).map(forget).collect();

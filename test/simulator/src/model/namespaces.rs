@@ -48,9 +48,8 @@ impl Model for Namespaces {
 /// The next steps to empty a namespace.
 fn empty(view: &View, space: &Value) -> Vec<Step> {
     for kinds in [&["pods"] as &[&'static str], &OTHERS] {
-        let within = kinds.iter().flat_map(|plural| {
-            view.all(plural).map(move |object| (*plural, object))
-        });
+        let within =
+            kinds.iter().flat_map(|plural| view.all(plural).map(move |object| (*plural, object)));
         let within: Vec<_> =
             within.filter(|(_, object)| namespace(object) == name(space)).collect();
         if !within.is_empty() {

@@ -27,7 +27,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// The scheduler.
 #[derive(Default)]
 pub(crate) struct Scheduler {
-    /// The nodes chosen for pods whose volumes are being bound, by UID.
+    /// The nodes chosen for pods, by UID, while their volumes are being bound.
     chosen: BTreeMap<String, Choice>,
     /// When pods are tried again, and after which wait, by UID.
     waiting: BTreeMap<String, (Instant, Duration)>,
@@ -45,6 +45,9 @@ enum Plan {
     /// A volume is made for it.
     Provision,
 }
+
+/// The unbound claims of a pod, each with its plan.
+type Plans<'a> = Vec<(&'a Value, Plan)>;
 
 impl Model for Scheduler {
     const KINDS: &[&str] = &[
@@ -101,7 +104,9 @@ impl Scheduler {
                     vec![assign(pod, &node), scheduled(pod, &node)]
                 }
                 Some(Ok(false)) if !is_late => Vec::new(),
-                Some(Ok(false)) => self.fail(pod, now, "binding volumes: context deadline exceeded"),
+                Some(Ok(false)) => {
+                    self.fail(pod, now, "binding volumes: context deadline exceeded")
+                }
                 Some(Err(why)) => self.fail(pod, now, &format!("binding volumes: {why}")),
                 None => self.fail(pod, now, &format!("node {:?} not found", choice.node)),
             };
@@ -213,10 +218,7 @@ fn is_bound_on(view: &View, pod: &Value, node: &Value) -> Result<bool, String> {
 }
 
 /// Chooses a node for a pod, with the plans for its claims there.
-fn choose<'a>(
-    view: &'a View,
-    pod: &'a Value,
-) -> Result<(&'a Value, Vec<(&'a Value, Plan)>), String> {
+fn choose<'a>(view: &'a View, pod: &'a Value) -> Result<(&'a Value, Plans<'a>), String> {
     let nodes: Vec<&Value> = view.all("nodes").collect();
     let none = |why: &str| format!("0/{} nodes are available: {why}.", nodes.len());
     let claims = claims(view, pod).map_err(|why| none(&why))?;
@@ -306,7 +308,7 @@ fn plans<'a>(
     pod: &Value,
     claims: &[&'a Value],
     node: &Value,
-) -> Result<Vec<(&'a Value, Plan)>, String> {
+) -> Result<Plans<'a>, String> {
     let labels = &node["metadata"]["labels"];
     takes_pod(pod, node)?;
     if exceeds_limit(view, pod, claims, node) {
@@ -373,9 +375,9 @@ fn takes_pod(pod: &Value, node: &Value) -> Result<(), String> {
     }
     let is_selected = selects(&json!({"matchLabels": pod["spec"]["nodeSelector"]}), labels);
     let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
-    let affinity = pod.pointer(required).map(|required| {
-        json!({"spec": {"nodeAffinity": {"required": required}}})
-    });
+    let affinity = pod
+        .pointer(required)
+        .map(|required| json!({"spec": {"nodeAffinity": {"required": required}}}));
     if !is_selected || affinity.is_some_and(|affinity| !is_reachable(&affinity, labels)) {
         return Err("node(s) didn't match Pod's node affinity/selector".to_owned());
     }
@@ -397,7 +399,8 @@ fn exceeds_limit(view: &View, pod: &Value, claims: &[&Value], node: &Value) -> b
         let Some(limit) = driver["allocatable"]["count"].as_u64() else { return false };
         let is_mine = |claim: &&Value| driver_of(claim) == text(driver, "/name");
         let here = view.all("pods").filter(|other| {
-            text(other, "/spec/nodeName") == name(node) && uid(other) != uid(pod)
+            text(other, "/spec/nodeName") == name(node)
+                && uid(other) != uid(pod)
                 && !has_ended(other)
         });
         let theirs = here.flat_map(|other| {
@@ -421,9 +424,8 @@ fn is_allowed(class: &Value, labels: &Value) -> bool {
     let mut terms = items(class, "/allowedTopologies").peekable();
     terms.peek().is_none()
         || terms.any(|term| {
-            items(term, "/matchLabelExpressions").all(|one| {
-                items(one, "/values").any(|value| *value == labels[text(one, "/key")])
-            })
+            items(term, "/matchLabelExpressions")
+                .all(|one| items(one, "/values").any(|value| *value == labels[text(one, "/key")]))
         })
 }
 

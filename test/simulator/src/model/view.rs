@@ -200,8 +200,12 @@ impl Step {
 /// The path of the objects of a kind (by plural).
 fn collection(plural: &str, namespace: &str) -> String {
     let group = match plural {
-        "volumeattachments" | "storageclasses" | "csinodes" | "csidrivers"
-        | "csistoragecapacities" | "volumeattributesclasses" => "/apis/storage.k8s.io/v1",
+        "volumeattachments"
+        | "storageclasses"
+        | "csinodes"
+        | "csidrivers"
+        | "csistoragecapacities"
+        | "volumeattributesclasses" => "/apis/storage.k8s.io/v1",
         "volumesnapshots" | "volumesnapshotcontents" => "/apis/snapshot.storage.k8s.io/v1",
         "volumegroupsnapshots" | "volumegroupsnapshotcontents" => {
             "/apis/groupsnapshot.storage.k8s.io/v1"
@@ -241,20 +245,23 @@ pub(crate) trait Model {
 /// Runs a controller until it is dropped. An event is sent once for an object, reason and message.
 pub(crate) async fn run<M: Model>(client: Client, mut model: M) {
     let mut cache = Cache::new(&client, M::KINDS);
-    let mut told = Told::default();
+    let mut sent = Sent::default();
     loop {
         if cache.is_complete() {
-            let mut failed = false;
+            let (mut failed, mut changed) = (false, false);
             for step in model.decide(&cache.view, Instant::now()) {
-                if step.is_event() && !told.is_new(&step) {
+                if step.is_event() && !sent.is_new(&step) {
                     continue;
                 }
                 failed |= write(&client, &step).await.is_err();
-                cache.absorb();
+                changed |= cache.absorb();
             }
             if failed {
                 sleep(RETRY).await;
                 cache.absorb();
+                continue;
+            }
+            if changed {
                 continue;
             }
         }
@@ -265,12 +272,12 @@ pub(crate) async fn run<M: Model>(client: Client, mut model: M) {
 
 /// The latest events that were sent.
 #[derive(Default)]
-struct Told {
+struct Sent {
     known: BTreeSet<String>,
     order: VecDeque<String>,
 }
 
-impl Told {
+impl Sent {
     /// The number of events to remember.
     const ROOM: usize = 1000;
 
@@ -282,7 +289,7 @@ impl Told {
             return false;
         }
         self.order.push_back(key);
-        if self.order.len() > Told::ROOM
+        if self.order.len() > Sent::ROOM
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
@@ -348,9 +355,13 @@ impl Cache {
         }
     }
 
-    /// Takes in all changes that have arrived.
-    fn absorb(&mut self) {
-        while self.change().now_or_never().is_some() {}
+    /// Takes in all changes that have arrived. False if there are none.
+    fn absorb(&mut self) -> bool {
+        let mut any = false;
+        while self.change().now_or_never().is_some() {
+            any = true;
+        }
+        any
     }
 }
 
@@ -390,7 +401,7 @@ impl Watch {
                 continue;
             };
             let Some(events) = &mut self.events else {
-                self.events = self.watch(&version).await;
+                self.events = follow(self.client.clone(), self.plural, &version).await;
                 if self.events.is_none() {
                     sleep(RETRY).await;
                 }
@@ -430,12 +441,13 @@ impl Watch {
         });
         Some(Change::All(all.collect()))
     }
+}
 
-    async fn watch(&mut self, version: &str) -> Option<Events> {
-        let query = format!("watch=true&resourceVersion={version}&timeoutSeconds=600");
-        let path = format!("{}?{query}", collection(self.plural, ""));
-        let request = Request::get(path).body(Vec::new()).ok()?;
-        let events = self.client.request_events::<Value>(request).await.ok()?;
-        Some(events.boxed())
-    }
+/// Starts to watch a kind after a version. None if the server does not answer.
+async fn follow(client: Client, plural: &str, version: &str) -> Option<Events> {
+    let query = format!("watch=true&resourceVersion={version}&timeoutSeconds=600");
+    let path = format!("{}?{query}", collection(plural, ""));
+    let request = Request::get(path).body(Vec::new()).ok()?;
+    let events = client.request_events::<Value>(request).await.ok()?;
+    Some(events.boxed())
 }
