@@ -53,11 +53,15 @@ impl Blocking {
 
     /// Begins work of this kind (see [`Executor::run`]). `None` if it panics, or is dropped because
     /// the runtime shuts down.
-    pub fn run<T: Send + 'static>(
+    pub fn run<T, W>(
         &self,
         kind: &'static str,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> impl Future<Output = Option<T>> + Send + use<T> {
+        work: W,
+    ) -> impl Future<Output = Option<T>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
         let (answer, answered) = oneshot::channel();
         let ended = self.0.run(kind, Box::new(move || drop(answer.send(work()))));
         async move {

@@ -271,20 +271,15 @@ pub trait Kernel: Send + Sync + 'static {
     /// settings may be old, see [`Kernel::confirm`]. A device that the scope does not need may have
     /// no more than its path, as if the kernel did not report its backing file. It costs the same
     /// with any number of devices.
-    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops> {
-        let _ = scope;
-        Ok(self.loops()?.into())
-    }
+    fn known_loops(&self, scope: LoopScope<'_>) -> Result<KnownLoops>;
 
     /// The mounts as far as they are known: like [`Kernel::mounts`], but options and paths of a
     /// mount may be old, see [`Kernel::confirm`]. It costs nearly the same with any number of
     /// mounts.
-    fn known_mounts(&self) -> Result<MountTable> {
-        self.mounts()
-    }
+    fn known_mounts(&self) -> Result<MountTable>;
 
     /// Makes the next look at loop devices and mounts read all of them.
-    fn forget(&self) {}
+    fn forget(&self);
 
     /// Asks the kernel for what a caller relies on. True if the devices and mounts are still like
     /// this, and these mounts (or none) are the topmost ones at these paths. If not, the next look
@@ -294,10 +289,7 @@ pub trait Kernel: Send + Sync + 'static {
         loops: &[&LoopInfo],
         mounts: &[&MountEntry],
         at: &[(&Path, Option<&MountEntry>)],
-    ) -> bool {
-        let _ = (loops, mounts, at);
-        true
-    }
+    ) -> bool;
 
     /// One loop device; `None` if nothing is attached to it.
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
@@ -365,16 +357,11 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Fails if attributes of devices can't be written: a container's `/sys` may be read-only.
     /// Changes nothing.
-    fn tunes_devices(&self) -> Result<()> {
-        Ok(())
-    }
+    fn tunes_devices(&self) -> Result<()>;
 
     /// What else has a block device or one of its partitions in use, and how a person ends that.
     /// Empty if nothing is known.
-    fn holders(&self, device: &Path) -> Vec<String> {
-        let _ = device;
-        Vec::new()
-    }
+    fn holders(&self, device: &Path) -> Vec<String>;
 
     /// Writes back everything of a device, to its file and to the disk: the data of a filesystem
     /// that any mount namespace has mounted from it, and the dirty pages of the device itself.
@@ -396,10 +383,7 @@ pub trait Kernel: Send + Sync + 'static {
     /// Removes the limit on retries that [`Kernel::mount`] sets: a mounted XFS then retries its
     /// metadata writes until they succeed. Only for pools. If a pool's XFS gave up, all its volumes
     /// would be lost until a remount, though its disk may return or its space may grow.
-    fn retry_forever(&self, xfs: &Path) -> Result<()> {
-        let _ = xfs;
-        Ok(())
-    }
+    fn retry_forever(&self, xfs: &Path) -> Result<()>;
 
     /// Bind-mounts a directory or a file (a device node) on an existing target of the same kind.
     /// From the start, the bind mount has the source's flags and `flags`.
@@ -426,17 +410,11 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Reads the superblock of an expected filesystem. `None` unless its checksum matches and mkfs
     /// has finished; then only [`Kernel::probe`] shows what the device holds.
-    fn superblock(&self, device: &Path, fs: FsType) -> Result<Option<Superblock>> {
-        let _ = (device, fs);
-        Ok(None)
-    }
+    fn superblock(&self, device: &Path, fs: FsType) -> Result<Option<Superblock>>;
 
     /// Reads what an ext4 says about its last use, mounted or not. XFS and btrfs say nothing: their
     /// mount does all that is needed.
-    fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState> {
-        let _ = (device, fs);
-        Ok(FsState::default())
-    }
+    fn fs_state(&self, device: &Path, fs: FsType) -> Result<FsState>;
 
     /// Opens the root directory of the filesystem on a device, mounted or not. The mount behind it
     /// is writable, in no mount namespace, and ends when the handle is closed, however the process
@@ -476,17 +454,11 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// True if this process may grow a mounted filesystem: for ext4 the kernel requires
     /// CAP_SYS_RESOURCE.
-    fn grows_mounted(&self, fs: FsType) -> bool {
-        let _ = fs;
-        true
-    }
+    fn grows_mounted(&self, fs: FsType) -> bool;
 
     /// True if the device is open exclusively: a filesystem on it is mounted in any mount
     /// namespace, or a program works on it.
-    fn is_claimed(&self, device: &Path) -> Result<bool> {
-        let _ = device;
-        Ok(false)
-    }
+    fn is_claimed(&self, device: &Path) -> Result<bool>;
 
     /// Size of the mounted filesystem on its device, in bytes. Tells the caller if it must grow.
     fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64>;
@@ -500,15 +472,29 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Opens the root directory of a mount, to freeze or thaw it. [`Error::NotFound`] if the mount
     /// is gone or another one hides it: a freeze would hit an unrelated filesystem.
-    fn open_mount(&self, mount: &MountEntry) -> Result<File> {
-        file::open_mount(mount)
-    }
+    fn open_mount(&self, mount: &MountEntry) -> Result<File>;
 
     /// Writes back the dirty data of an open file's filesystem (syncfs), so that a freeze right
     /// after it has little left to write.
-    fn sync_fs(&self, on: &File) -> Result<()> {
-        file::sync_fs(on)
-    }
+    fn sync_fs(&self, on: &File) -> Result<()>;
+
+    /// Usage of the filesystem of an open file or directory, whatever is mounted over it since.
+    fn usage_of(&self, on: BorrowedFd<'_>) -> Result<FsUsage>;
+
+    /// True if files in this directory can be cloned.
+    fn can_clone(&self, dir: BorrowedFd<'_>) -> Result<bool>;
+
+    /// Makes `to` (empty) share all blocks of `from` as they are at one point in time, and gives it
+    /// the same length (FICLONE). [`Error::Unsupported`] if this pair of files can't be cloned.
+    fn clone_file(&self, from: &File, to: &File) -> Result<()>;
+
+    /// Like [`Kernel::clone_file`], for a source that does not change meanwhile. Once `stop` returns
+    /// true, it stops with [`Error::CloneStopped`], but never before the first step.
+    fn clone_in_steps(&self, from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()>;
+
+    /// Allocates every block of the first `len` bytes of a file and makes it at least as long. The
+    /// content stays.
+    fn allocate(&self, file: &File, len: u64) -> Result<()>;
 
     /// Usage of the filesystem mounted at a path.
     fn usage(&self, at: &Path) -> Result<FsUsage>;
@@ -519,10 +505,7 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// True if a power cut leaves a rename between two directories of this filesystem done or not
     /// done, never half done. False for an ext4 without a journal.
-    fn renames_whole(&self, on: BorrowedFd<'_>) -> bool {
-        let _ = on;
-        true
-    }
+    fn renames_whole(&self, on: BorrowedFd<'_>) -> bool;
 
     /// An error with the reason if a filesystem's tools are missing or the kernel lacks it.
     fn offers(&self, fs: FsType) -> std::result::Result<(), String>;
@@ -530,6 +513,12 @@ pub trait Kernel: Send + Sync + 'static {
     /// All filesystem types, with what [`Kernel::offers`] says of each.
     fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
         FsType::ALL.into_iter().map(|fs| (fs, self.offers(fs))).collect()
+    }
+}
+
+impl std::fmt::Debug for dyn Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kernel")
     }
 }
 

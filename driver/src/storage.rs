@@ -72,7 +72,7 @@ use self::recovery::Unfinished;
 use self::snapshot_quota::SnapshotQuota;
 use self::space::{Filesystems, Space};
 use crate::diagnose::pool::{Lost, SparseFile};
-use crate::kernel::{FsUsage, Kernel, file};
+use crate::kernel::{FsUsage, Kernel};
 
 /// Properties of a new volume, as in [`VolumeRecord`]; the pool adds ID, time and format state.
 #[derive(Clone, Debug)]
@@ -108,6 +108,7 @@ const CHANGING: usize = 64;
 /// An open pool.
 #[derive(Debug)]
 pub struct Pool {
+    kernel: Arc<dyn Kernel>,
     id: PoolId,
     spec: PoolSpec,
     kind: PoolKind,
@@ -482,7 +483,7 @@ impl Pool {
 
     /// Size and free space of the pool's filesystem.
     pub fn usage(&self) -> Result<FsUsage> {
-        Ok(file::usage(self.layout.root().as_fd())?)
+        Ok(self.kernel.usage_of(self.layout.root().as_fd())?)
     }
 
     /// Problems in this pool that an operator should know about.

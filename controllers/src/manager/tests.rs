@@ -77,13 +77,13 @@ async fn a_process_that_is_dropped_leaves_no_task() {
         let ended = timeout(Duration::from_secs(60), running).await;
         assert!(ended.is_err(), "{tasks}: {ended:?}");
         assert_eq!(api.get("leases/hostloop-d").is_some(), leads, "{tasks}");
-        let asked = api.requests().len();
+        assert!(!api.requests().is_empty(), "{tasks}");
         // A task ends when the runtime comes to it.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
         assert_eq!(alive(), 0, "{tasks}");
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(api.requests().len(), asked, "{tasks}");
+        assert_eq!(api.requests(), Vec::<String>::new(), "{tasks}");
     }
 }

@@ -107,8 +107,13 @@ impl Placement {
         let this = self.clone();
         caches.csi_nodes().on_change(move |_| this.wake.notify_one());
         if let Some(capacities) = &self.capacities {
-            let this = self.clone();
-            capacities.on_change(move |change| this.capacity(change));
+            // This owns the store, and the store its handlers: a strong reference would be a circle.
+            let this = Arc::downgrade(self);
+            capacities.on_change(move |change| {
+                if let Some(this) = this.upgrade() {
+                    this.capacity(change);
+                }
+            });
         }
     }
 

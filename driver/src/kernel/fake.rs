@@ -27,7 +27,7 @@ use hostloop_events::phase;
 use parking_lot::Mutex;
 
 use super::failpoint::effect;
-use super::{Error, FileId, FsState, FsType, Result};
+use super::{Error, FileId, FsState, FsType, FsUsage, Result};
 
 mod fake_signature;
 mod kernel;
@@ -39,6 +39,9 @@ use state::{Device, Slot, State, Super};
 
 /// The lowest minor that the model assigns.
 pub const FIRST_MINOR: u32 = 1_000_000;
+
+/// Returns a filesystem's usage, given a path on it and the machine's own answer.
+type Disk = Arc<dyn Fn(&Path, FsUsage) -> FsUsage + Send + Sync>;
 
 type Hook = Arc<dyn Fn(&Path) -> Result<()> + Send + Sync>;
 
@@ -66,6 +69,9 @@ struct Script {
     absent: Vec<FsType>,
     withheld: bool,
     without_journal: bool,
+    disk: Option<Disk>,
+    /// `None` if the machine's own filesystem decides.
+    reflinks: Option<bool>,
 }
 
 impl Default for Script {
@@ -79,6 +85,8 @@ impl Default for Script {
             absent: Vec::new(),
             withheld: false,
             without_journal: false,
+            disk: None,
+            reflinks: None,
         }
     }
 }
@@ -121,6 +129,18 @@ impl Model {
     /// Takes the journals from all filesystems, so that a power cut may halve a rename.
     pub fn lose_journal(&self) {
         self.script.lock().without_journal = true;
+    }
+
+    /// Makes this function answer for the usage of the filesystems that hold pools and images. It
+    /// receives a path and the machine's own answer. It must not call the model.
+    pub fn set_disk(&self, disk: impl Fn(&Path, FsUsage) -> FsUsage + Send + Sync + 'static) {
+        self.script.lock().disk = Some(Arc::new(disk));
+    }
+
+    /// Lets files be cloned, or not, whatever the machine's own filesystem can do. Such a clone
+    /// shares no blocks.
+    pub fn set_reflinks(&self, possible: bool) {
+        self.script.lock().reflinks = Some(possible);
     }
 
     fn fault(&self, op: &'static str, nth: usize, errno: i32, afterwards: bool) {

@@ -13,7 +13,7 @@ use super::under_way::UnderWay;
 use super::{
     BindFlags, Detached, Error, Ext4, FileId, Freeze, FsState, FsType, FsUsage, Kernel, KnownLoops,
     LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe,
-    Result, Superblock,
+    Result, Superblock, extents, file,
 };
 
 mod asking;
@@ -290,6 +290,34 @@ impl Kernel for Linux {
 
     fn thaw(&self, on: &File) -> Result<()> {
         phase("thaw", || fs::thaw(on))
+    }
+
+    fn open_mount(&self, mount: &MountEntry) -> Result<File> {
+        file::open_mount(mount)
+    }
+
+    fn sync_fs(&self, on: &File) -> Result<()> {
+        file::sync_fs(on)
+    }
+
+    fn usage_of(&self, on: BorrowedFd<'_>) -> Result<FsUsage> {
+        file::usage(on)
+    }
+
+    fn can_clone(&self, dir: BorrowedFd<'_>) -> Result<bool> {
+        file::can_clone(dir)
+    }
+
+    fn clone_file(&self, from: &File, to: &File) -> Result<()> {
+        file::clone(from, to)
+    }
+
+    fn clone_in_steps(&self, from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()> {
+        extents::clone::clone_in_steps(from, to, stop)
+    }
+
+    fn allocate(&self, file: &File, len: u64) -> Result<()> {
+        file::allocate(file, len)
     }
 
     fn usage(&self, at: &Path) -> Result<FsUsage> {

@@ -210,7 +210,7 @@ impl Pools {
 
     /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.
     fn finish_copy(&self, job: &CopyJob<'_>, copied: Copied) -> Result<()> {
-        copy_image::finish(job.to, &job.want, copied)?;
+        copy_image::finish(&*self.kernel, job.to, &job.want, copied)?;
         match &job.origin.volume {
             Some(volume) if job.want.thick_source => {
                 let image = self.open_image(volume, true)?;

@@ -9,9 +9,8 @@ use std::fs::File;
 use hostloop_events::phase;
 
 use super::{Error, Provisioning, Result};
-use crate::kernel;
-use crate::kernel::extents::clone::clone_in_steps;
 use crate::kernel::file::{self, Copied, Pace};
+use crate::kernel::{self, Kernel};
 
 /// The properties of the new image.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +41,7 @@ pub enum Source {
 /// length. Stops with `Stopped` or `CloneStopped` once `stop` returns true. Fails with
 /// [`Error::CannotFreeze`] if the source is live and this pair of files can't be cloned.
 pub fn copy(
+    kernel: &dyn Kernel,
     from: &File,
     to: &File,
     want: &CopyRequest,
@@ -51,9 +51,9 @@ pub fn copy(
 ) -> Result<Copied> {
     if may_share(want, to) {
         let cloned = phase("clone", || match source {
-            Source::Still => clone_in_steps(from, to, stop),
+            Source::Still => kernel.clone_in_steps(from, to, stop),
             // The source changes meanwhile, and only one call clones it at one point in time.
-            Source::Live(_) => file::clone(from, to),
+            Source::Live(_) => kernel.clone_file(from, to),
         });
         match cloned {
             Ok(()) => return Ok(Copied::Shared),
@@ -96,14 +96,14 @@ fn unshares(file: &File) -> bool {
 
 /// Sets the length of the new image. Also allocates the holes of a thick image, and unshares the
 /// blocks that it shares with its source.
-pub fn finish(to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
+pub fn finish(kernel: &dyn Kernel, to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
     file::set_len(to, want.len)?;
     if want.provisioning == Provisioning::Thick {
         if copied == Copied::Shared {
             phase("unshare", || file::unshare(to, want.len))?;
         }
         // Unsharing does not necessarily fill holes.
-        phase("allocate", || file::allocate(to, want.len))?;
+        phase("allocate", || kernel.allocate(to, want.len))?;
     }
     Ok(())
 }

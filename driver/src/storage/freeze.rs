@@ -52,6 +52,7 @@ pub struct Limits<'a> {
 
 /// Volumes that do not change, or not within one clone call.
 pub struct Still {
+    kernel: Arc<dyn Kernel>,
     /// Images that may be written to during the copy, with the reason: they can only be cloned.
     live: Vec<(FileId, &'static str)>,
     /// The time when the freeze ends; `None` if nothing was frozen by this driver.
@@ -83,7 +84,7 @@ impl Still {
         let live = self.live.iter().find(|(live, _)| *live == image);
         let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
         let pace = if self.until.is_some() { Pace::Fast } else { Pace::Gentle };
-        copy_image::copy(from, to, want, source, pace, &|| self.stop())
+        copy_image::copy(&*self.kernel, from, to, want, source, pace, &|| self.stop())
     }
 }
 
@@ -107,7 +108,7 @@ pub fn quiesced<T>(
     let mut hold = Hold::prepare(kernel, intents, limits, steps)?;
     let until = hold.freeze()?;
     let since = until.map_or_else(Instant::now, |until| until - limits.max_freeze);
-    let still = Still { live, until, since };
+    let still = Still { kernel: kernel.clone(), live, until, since };
     let copied = copy(&still).map_err(|e| match e {
         Error::Kernel(kernel::Error::Stopped { .. }) if still.stop() => too_long(limits.max_freeze),
         Error::Kernel(kernel::Error::CloneStopped { extents, .. }) if still.stop() => {

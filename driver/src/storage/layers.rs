@@ -58,7 +58,7 @@ pub(crate) fn sparse_files(kernel: &dyn Kernel, layers: &[Layer]) -> Result<Vec<
 /// The usage of an open file's filesystem. It counts as read-only also if it stopped after an
 /// error, which only its mount shows.
 pub(crate) fn usage(kernel: &dyn Kernel, on: &File, path: &Path) -> kernel::Result<FsUsage> {
-    let usage = file::usage(on.as_fd())?;
+    let usage = kernel.usage_of(on.as_fd())?;
     if usage.read_only {
         return Ok(usage);
     }

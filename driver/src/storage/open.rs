@@ -45,7 +45,7 @@ impl Pools {
             tracing::warn!(pool = %spec.name, "{warning}");
         }
         let fs_uuid = ground.fs_uuid.clone();
-        let pool = pool_directory::open_ground(spec, ground, entry, &self.options, &*self.kernel)?;
+        let pool = pool_directory::open_ground(spec, ground, entry, &self.options, &self.kernel)?;
         let Some(claim) = self.opening.claim(pool.id, slot) else {
             let (path, id) = (spec.path.display(), pool.id);
             let why = format!("{path} is pool {id}, which is open already");

@@ -88,7 +88,7 @@ impl Pool {
             tracing::info!(pool, lacks, "the pool's image gets all its blocks for a thick volume");
         }
         let len = file::length(&image.file)?;
-        phase("allocate", || file::allocate(&image.file, len))?;
+        phase("allocate", || self.kernel.allocate(&image.file, len))?;
         file::sync(&image.file, &image.path)?;
         self.backed.store(true, Relaxed);
         Ok(())

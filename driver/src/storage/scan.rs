@@ -103,7 +103,7 @@ impl Contents {
             id,
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
-            usage: file::usage(dir)?,
+            usage: kernel.usage_of(dir)?,
             volumes: shelf(dir, &boot, &mut strangers)?,
             snapshots: shelf(dir, &boot, &mut strangers)?,
             groups: shelf(dir, &boot, &mut strangers)?,

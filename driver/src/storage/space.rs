@@ -163,8 +163,8 @@ impl Filesystem {
     }
 
     /// Reads the usage, and the part of it that the driver's images certainly hold.
-    fn measure(&self) -> Result<(FsUsage, u64)> {
-        let usage = file::usage(self.root.as_fd())?;
+    fn measure(&self, kernel: &dyn Kernel) -> Result<(FsUsage, u64)> {
+        let usage = kernel.usage_of(self.root.as_fd())?;
         let known = *self.room.lock();
         let room = match known {
             Some(room) if room.at.elapsed() < COUNT_FOR => room,
@@ -274,7 +274,7 @@ impl Pool {
         let Some(space) = self.space.get() else {
             return Ok((Vec::new(), None));
         };
-        let own = space.own.measure()?;
+        let own = space.own.measure(&*self.kernel)?;
         let below = self.measure_below(space, own)?;
         let guard = space.all.admission.lock();
         let own = space.own.books(self, (own.0, own.1, 0));
@@ -290,7 +290,7 @@ impl Pool {
             if layer.lacks_bytes()? == 0 {
                 break;
             }
-            let (usage, mut ours) = on.measure()?;
+            let (usage, mut ours) = on.measure(&*self.kernel)?;
             let allocated = file::allocated_bytes(&layer.file)?;
             // Space that the file holds but the filesystem in it does not use needs no new space.
             let unused;

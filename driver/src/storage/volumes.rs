@@ -23,7 +23,7 @@ use super::{
 };
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::file::Copied;
-use crate::kernel::{self, Detached, FileId, LoopInfo, MkfsSpec, extents, file, wanted};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopInfo, MkfsSpec, extents, file, wanted};
 use crate::record::{SCHEMA, now_ns};
 
 #[cfg(test)]
@@ -54,7 +54,8 @@ impl Pools {
                 wanted::copied();
             }
             None => phase("image", || {
-                lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)
+                let provisioning = new.settings.provisioning;
+                lengthen(&*self.kernel, &image, 0, new.capacity_bytes, provisioning)
             })?,
         }
         let format = format_of(&new, origin.as_ref().map(|o| o.format));
@@ -269,7 +270,8 @@ impl Pools {
         let more = capacity_bytes - record.capacity_bytes;
         let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
         let before = file::length(&image)?;
-        let longer = || lengthen(&image, before, capacity_bytes, record.settings.provisioning);
+        let (kernel, provisioning) = (&*self.kernel, record.settings.provisioning);
+        let longer = || lengthen(kernel, &image, before, capacity_bytes, provisioning);
         let grown = phase("image", longer)
             // The image first: opening the pool repairs a record with a smaller size, but a record
             // with a larger size would mean a damaged volume.
@@ -395,7 +397,7 @@ impl Pool {
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);
         let _room = self.reserve(SpaceRequest { promise: 0, take, thick })?;
-        phase("allocate", || file::allocate(image, len))?;
+        phase("allocate", || self.kernel.allocate(image, len))?;
         if shared > 0 {
             copy_image::keep_thick(image, len, Copied::Shared)?;
         }
@@ -443,12 +445,18 @@ impl Pool {
 }
 
 /// Makes an image longer.
-fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {
+fn lengthen(
+    kernel: &dyn Kernel,
+    image: &File,
+    from: u64,
+    to: u64,
+    provisioning: Provisioning,
+) -> kernel::Result<()> {
     match provisioning {
         // The image is longer already: an earlier expansion was interrupted before its record.
         Provisioning::Thin if from >= to => Ok(()),
         Provisioning::Thin => file::set_len(image, to),
-        Provisioning::Thick => file::allocate(image, to),
+        Provisioning::Thick => kernel.allocate(image, to),
     }
 }
 

@@ -8,6 +8,7 @@ use rstest::rstest;
 use super::*;
 
 mod copies;
+mod elsewhere;
 
 const A: &str = "/csi.v1.Controller/CreateVolume";
 const B: &str = "/csi.v1.Controller/DeleteVolume";

@@ -10,14 +10,54 @@ use super::Model;
 use super::fake_signature::Content;
 use super::mounting::{bind, mount, mountable, place, replay};
 use super::state::{Device, State};
-use crate::kernel::file::{self, name_of};
+use crate::kernel::file::{self, Pace, name_of};
 use crate::kernel::{
     BindFlags, Detached, Error, Ext4, Ext4Growth, FileId, Freeze, FsState, FsType, FsUsage, Kernel,
-    LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result,
-    check_mkfs_options, loop_path,
+    KnownLoops, LoopDevice, LoopInfo, LoopScope, LoopSpec, MkfsSpec, MountEntry, MountSpec,
+    MountTable, Probe, Result, Superblock, check_mkfs_options, extents, loop_path,
 };
 
 impl Kernel for Model {
+    /// The model knows all of its devices and mounts, always as they are.
+    fn known_loops(&self, _scope: LoopScope<'_>) -> Result<KnownLoops> {
+        Ok(self.loops()?.into())
+    }
+
+    fn known_mounts(&self) -> Result<MountTable> {
+        self.mounts()
+    }
+
+    fn forget(&self) {}
+
+    fn confirm(
+        &self,
+        _loops: &[&LoopInfo],
+        _mounts: &[&MountEntry],
+        _at: &[(&Path, Option<&MountEntry>)],
+    ) -> bool {
+        true
+    }
+
+    fn tunes_devices(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Nothing but this process uses the model's devices.
+    fn holders(&self, _device: &Path) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// No write of the model is ever retried.
+    fn retry_forever(&self, _xfs: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    /// The model's superblocks have no checksums, so [`Kernel::probe`] has to say what a device
+    /// holds.
+    fn superblock(&self, _device: &Path, _fs: FsType) -> Result<Option<Superblock>> {
+        Ok(None)
+    }
+
     fn boot_id(&self) -> Result<String> {
         Ok(self.script.lock().boot_id.clone())
     }
@@ -347,6 +387,38 @@ impl Kernel for Model {
     /// The model has no dirty data, and the machine's own filesystem has other users.
     fn sync_fs(&self, _on: &File) -> Result<()> {
         Ok(())
+    }
+
+    fn usage_of(&self, on: BorrowedFd<'_>) -> Result<FsUsage> {
+        let usage = file::usage(on)?;
+        let disk = self.script.lock().disk.clone();
+        Ok(disk.map_or(usage, |disk| disk(&name_of(on), usage)))
+    }
+
+    fn can_clone(&self, dir: BorrowedFd<'_>) -> Result<bool> {
+        let reflinks = self.script.lock().reflinks;
+        reflinks.map_or_else(|| file::can_clone(dir), Ok)
+    }
+
+    fn clone_file(&self, from: &File, to: &File) -> Result<()> {
+        let reflinks = self.script.lock().reflinks;
+        match reflinks {
+            None => file::clone(from, to),
+            Some(true) => file::copy_sparse(from, to, Pace::Fast, &|| false).map(drop),
+            Some(false) => Err(Error::errno("FICLONE", name_of(to), libc::EOPNOTSUPP)),
+        }
+    }
+
+    fn clone_in_steps(&self, from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<()> {
+        let reflinks = self.script.lock().reflinks;
+        match reflinks {
+            None => extents::clone::clone_in_steps(from, to, stop),
+            Some(_) => self.clone_file(from, to),
+        }
+    }
+
+    fn allocate(&self, file: &File, len: u64) -> Result<()> {
+        file::allocate(file, len)
     }
 
     fn usage(&self, at: &Path) -> Result<FsUsage> {

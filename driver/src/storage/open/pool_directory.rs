@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -142,7 +142,7 @@ pub(super) fn open_ground(
     ground: Ground,
     entry: &Entry,
     options: &PoolOptions,
-    kernel: &dyn Kernel,
+    kernel: &Arc<dyn Kernel>,
 ) -> Result<Pool> {
     let Ground { kind, fs_uuid: _, path, root, mut locks, places, notes } = ground;
     let shown = path.display();
@@ -199,12 +199,13 @@ pub(super) fn open_ground(
         }
         other => other.map(|()| None)?,
     };
-    let layout = Layout::open(root, &path, entry.id.is_none(), kernel)?;
+    let layout = Layout::open(root, &path, entry.id.is_none(), &**kernel)?;
     directory::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
+        kernel: kernel.clone(),
         id,
         kind,
-        reflinks: file::can_clone(layout.incoming())?,
+        reflinks: kernel.can_clone(layout.incoming())?,
         limits: Limits::new(options, spec.capacity_bytes),
         spec: spec.clone(),
         layout,

@@ -69,7 +69,7 @@ pub(super) fn attach(
     flock(spec, &lock, &path)?;
     let mut notes = Vec::new();
     whole(&image, spec, &path)?;
-    let bytes = match resize(&image, spec, new, bytes, &mut notes) {
+    let bytes = match resize(kernel, &image, spec, new, bytes, &mut notes) {
         Ok(bytes) => bytes,
         Err(e) => {
             if new {
@@ -147,6 +147,7 @@ fn xfs_bytes(start: &[u8; 16]) -> Option<u64> {
 /// because that would destroy the filesystem in it. A pool that exists already opens even without
 /// space to preallocate its image.
 fn resize(
+    kernel: &dyn Kernel,
     image: &File,
     spec: &PoolSpec,
     new: bool,
@@ -159,7 +160,7 @@ fn resize(
     }
     let bytes = bytes.max(len);
     let lacks = bytes.saturating_sub(file::allocated_bytes(image)?);
-    let free = file::usage(image.as_fd())?.available_bytes;
+    let free = kernel.usage_of(image.as_fd())?.available_bytes;
     if spec.preallocate && !new && lacks > free {
         notes.push(format!(
             "its image can't be preallocated: it lacks {lacks} bytes on the disk below, which has \
@@ -169,7 +170,7 @@ fn resize(
             file::set_len(image, bytes)?;
         }
     } else if spec.preallocate && lacks > 0 {
-        file::allocate(image, bytes)?;
+        kernel.allocate(image, bytes)?;
     } else if len < bytes {
         file::set_len(image, bytes)?;
     }
