@@ -226,9 +226,8 @@ impl Store {
     }
 
     /// Goes back to a backup, its version included. Watches end, and the changes since are unknown.
+    /// The serial stays, so that no UID is given twice.
     pub(super) fn restore(&mut self, backup: &Backup) {
-        // Numbers that were given away since are not given twice.
-        self.serial = self.serial.max(self.version);
         let Backup { objects, applied, version } = backup.clone();
         (self.objects, self.applied, self.version) = (objects, applied, version);
         self.watchers.clear();

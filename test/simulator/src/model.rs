@@ -13,6 +13,8 @@ mod garbage;
 mod namespaces;
 mod protection;
 mod scheduler;
+#[cfg(test)]
+mod tests;
 mod view;
 
 /// Starts all models.

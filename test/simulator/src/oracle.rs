@@ -151,11 +151,10 @@ impl Oracle {
         }
         for snapshot in cluster.api.all("volumesnapshots") {
             let status = &snapshot["status"];
-            // No process serves a content whose handle names no pool, so nothing is said of it.
+            // No process serves a content whose handle names no pool: it gets no event.
             let is_by_hand = !snapshot["spec"]["source"]["volumeSnapshotContentName"].is_null();
-            let says = is_by_hand
-                || !status["error"].is_null()
-                || !events(cluster, &snapshot).is_empty();
+            let says =
+                is_by_hand || !status["error"].is_null() || !events(cluster, &snapshot).is_empty();
             if status["readyToUse"] != true && !says {
                 trace::violation(format!(
                     "snapshot {} is neither ready nor explained: {}",

@@ -1,11 +1,6 @@
-//! Runs the simulator: the kept histories, and those of new seeds.
-//!
-//! `SIMULATOR_SECONDS` is the time for new seeds.
+//! Runs the simulator: the kept histories, one seed twice and, for `SIMULATOR_SECONDS`, new seeds.
 
 use std::process::Command;
-
-/// The time for new seeds, in seconds.
-const SECONDS: &str = "60";
 
 #[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
 fn simulate(args: &[&str]) {
@@ -26,6 +21,7 @@ fn one_seed_is_one_history() {
 
 #[test]
 fn nothing_goes_wrong_in_new_histories() {
-    let seconds = std::env::var("SIMULATOR_SECONDS").unwrap_or(SECONDS.to_owned());
-    simulate(&["--seconds", &seconds]);
+    if let Ok(seconds) = std::env::var("SIMULATOR_SECONDS") {
+        simulate(&["--seconds", &seconds]);
+    }
 }

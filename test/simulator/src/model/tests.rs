@@ -390,6 +390,31 @@ async fn a_pods_ephemeral_claim_comes_and_goes_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_pod_owns_goes_before_it_or_stays_if_its_deletion_says_so() {
+    for (policy, stays) in [("Foreground", false), ("Orphan", true)] {
+        let cluster = Cluster::new(json!({})).await;
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "later",
+            "resources": {"requests": {"storage": "1Gi"}}});
+        let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}});
+        let pod = cluster.pod_with("p", volume).await;
+        cluster.settle().await;
+        let mut claim = cluster.claim_now("p-v");
+        claim["metadata"]["finalizers"] = json!(["example.com/held"]);
+        cluster.api.put(claim);
+        let mut step = Step::delete("pods", &pod);
+        step.body["propagationPolicy"] = json!(policy);
+        write(&cluster.user, &step).await.expect("a deletion");
+        cluster.settle().await;
+        let claim = cluster.claim_now("p-v");
+        assert_eq!((is_deleting(&claim), cluster.api.get("pods/p").is_none()), (!stays, stays));
+        assert_eq!(items(&claim, "/metadata/ownerReferences").count(), usize::from(!stays));
+        cluster.api.take("persistentvolumeclaims/p-v");
+        cluster.settle().await;
+        assert!(cluster.api.get("pods/p").is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_namespace_takes_all_with_it_and_pods_first() {
     let cluster = Cluster::new(json!({})).await;
     let space = cluster.make("namespaces", json!({"metadata": {"name": "s"}})).await;
