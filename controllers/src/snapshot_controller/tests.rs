@@ -198,7 +198,7 @@ async fn missing_classes_are_created_and_existing_ones_stay() {
             .flat_map(|plural| world.api.all(plural))
             .collect();
         let metadata = made[0]["metadata"].as_object_mut().unwrap();
-        for of_the_server in ["uid", "resourceVersion", "creationTimestamp"] {
+        for of_the_server in ["uid", "resourceVersion", "creationTimestamp", "generation"] {
             metadata.remove(of_the_server).unwrap();
         }
         let mut expected: Value = serde_saphyr::from_str(text).unwrap();

@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::Answer;
+use super::failure::Failure;
 use super::kinds::Kind;
 use super::path::Target;
-use super::store::{Failure, Store};
-use super::{Answer, Asked};
+use super::request::Asked;
+use super::store::Store;
 
 impl Store {
     /// Applies a configuration to an object, or creates the object.
@@ -15,7 +17,7 @@ impl Store {
         let applied = (target.key(target.name.as_deref().unwrap_or_default()), manager.clone());
         let old = self.objects.get(&applied.0).cloned();
         let last = self.applied.get(&applied).cloned().unwrap_or_default();
-        let mut new = old.clone().unwrap_or_default();
+        let mut new = old.as_deref().cloned().unwrap_or_default();
         let conflict = merge(&mut new, &last, config, "");
         let is_forced = asked.query.get("force").is_some_and(|force| force == "true");
         if let Some(path) = conflict.filter(|_| !is_forced) {
@@ -29,7 +31,7 @@ impl Store {
         }
         new["metadata"]["managedFields"] = json!(managers);
         let answer = match old {
-            Some(old) => self.update(kind, target, old, new, true)?,
+            Some(old) => self.update(kind, target, &old, new, true)?,
             None => self.create(kind, target, new)?,
         };
         self.applied.insert(applied, config.clone());

@@ -13,10 +13,14 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 mod applies;
+mod ends;
+mod rules;
 mod server;
 mod writes;
 
 use applies::*;
+use ends::*;
+use rules::*;
 use server::*;
 use writes::*;
 
@@ -26,19 +30,44 @@ const JSON_PATCH: &str = "application/json-patch+json";
 const NODES: &str = "/api/v1/nodes";
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 
-/// Runs all cases. Objects are in this namespace; names of cluster-wide objects begin with it.
-pub async fn conforms(client: &Client, namespace: &str) {
-    let mut failed = Vec::new();
-    macro_rules! run {
-        ($($case:ident)+) => {$(
-            let site = Site::new(client, namespace, stringify!($case));
+/// Runs cases, each on its own, and fails if one of them does.
+macro_rules! run {
+    ($client:ident $namespace:ident $($case:ident)+) => {
+        let mut failed = Vec::new();
+        $(
+            let site = Site::new($client, $namespace, stringify!($case));
             let case = tokio::spawn(async move { $case(&site).await });
             if case.await.is_err() {
                 failed.push(stringify!($case));
             }
-        )+};
+        )+
+        assert_eq!(failed, [""; 0]);
+    };
+}
+
+/// Runs the cases of what a server of a cluster completes, checks and ends. The namespace
+/// exists.
+pub async fn conforms_in_cluster(client: &Client, namespace: &str) {
+    run! { client namespace
+        times_are_those_of_the_clock
+        custom_objects_count_their_changes
+        a_claim_is_completed
+        a_claim_needs_modes_and_a_size
+        a_claim_changes_only_in_size_and_class
+        a_claim_grows_if_its_class_allows_it_and_not_below_its_size
+        a_volume_is_completed_and_keeps_its_source
+        classes_and_attachments_stay_as_they_are
+        a_watch_ends_in_its_time
+        an_object_waits_for_what_it_owns_if_asked
+        an_ending_namespace_takes_nothing_new
+        a_pod_is_assigned_once_and_ends_in_its_time
     }
-    run! {
+}
+
+/// Runs the cases of every server. Objects are in this namespace; names of cluster-wide objects
+/// begin with it.
+pub async fn conforms(client: &Client, namespace: &str) {
+    run! { client namespace
         a_name_is_taken_once
         a_create_without_a_name_gets_one
         what_is_missing_is_not_found
@@ -66,7 +95,6 @@ pub async fn conforms(client: &Client, namespace: &str) {
         a_watch_follows_changes
         a_watch_sees_what_its_selector_selects
     }
-    assert_eq!(failed, [""; 0]);
 }
 
 /// The answer to a request.

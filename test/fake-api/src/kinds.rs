@@ -1,10 +1,13 @@
 //! The kinds that the server serves, and its answers about itself.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::path::{Key, Target, plural_of};
-use super::store::{Failure, Store};
+use super::failure::Failure;
+use super::path::{Target, plural_of};
+use super::store::Store;
 
 /// The built-in kinds by version: those in namespaces, then the others. A star marks a kind with a
 /// status subresource.
@@ -33,6 +36,19 @@ const KINDS: [(&str, &str, &str); 10] = [
     ("apiextensions.k8s.io/v1", "", "CustomResourceDefinition*"),
 ];
 
+/// The built-in kinds of objects with a generation.
+const WITH_GENERATION: [&str; 9] = [
+    "CSIDriver",
+    "CustomResourceDefinition",
+    "DaemonSet",
+    "Deployment",
+    "FlowSchema",
+    "NetworkPolicy",
+    "ReplicaSet",
+    "StatefulSet",
+    "ValidatingAdmissionPolicy",
+];
+
 /// The plural of the kind that defines others.
 pub(super) const DEFINITIONS: &str = "customresourcedefinitions";
 
@@ -41,7 +57,7 @@ pub(super) struct Kind {
     /// `v1`, `storage.k8s.io/v1`, …
     pub(super) version: String,
     pub(super) kind: String,
-    plural: String,
+    pub(super) plural: String,
     is_namespaced: bool,
     pub(super) has_status: bool,
     /// True for a kind of a CustomResourceDefinition.
@@ -52,6 +68,11 @@ impl Kind {
     /// True if a write of the status leaves the metadata unchanged.
     pub(super) fn protects_metadata(&self) -> bool {
         self.is_custom || self.plural == "volumeattachments"
+    }
+
+    /// True if objects count the changes of their content.
+    pub(super) fn has_generation(&self) -> bool {
+        self.is_custom || WITH_GENERATION.contains(&self.kind.as_str())
     }
 }
 
@@ -76,7 +97,17 @@ pub(super) fn snapshot_definitions() -> impl Iterator<Item = Value> {
 }
 
 impl Store {
-    pub(super) fn kinds(&self) -> Vec<Kind> {
+    /// The served kinds.
+    pub(super) fn kinds(&mut self) -> Arc<[Arc<Kind>]> {
+        if let Some(kinds) = &self.kinds {
+            return kinds.clone();
+        }
+        let kinds: Arc<[Arc<Kind>]> = self.find_kinds().into_iter().map(Arc::new).collect();
+        self.kinds = Some(kinds.clone());
+        kinds
+    }
+
+    fn find_kinds(&self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         for (version, namespaced, others) in KINDS {
             for (names, is_namespaced) in [(namespaced, true), (others, false)] {
@@ -90,15 +121,7 @@ impl Store {
                 }));
             }
         }
-        let first = Key {
-            version: "apiextensions.k8s.io/v1".to_owned(),
-            plural: DEFINITIONS.to_owned(),
-            namespace: None,
-            name: String::new(),
-        };
-        // There may be many other objects, and each request asks.
-        let definitions = self.objects.range(first..);
-        let definitions = definitions.take_while(|(key, _)| key.plural == DEFINITIONS);
+        let definitions = self.objects.iter().filter(|(key, _)| &*key.plural == DEFINITIONS);
         for spec in definitions.map(|(_, definition)| &definition["spec"]) {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let versions = spec["versions"].as_array().into_iter().flatten();
@@ -118,19 +141,23 @@ impl Store {
     }
 
     /// Returns the kind of a target if it is served.
-    pub(super) fn kind(&self, target: &Target) -> Option<Kind> {
-        let mut kinds = self.kinds().into_iter();
-        kinds.find(|kind| (&kind.version, &kind.plural) == (&target.version, &target.plural))
+    pub(super) fn kind(&mut self, target: &Target) -> Option<Arc<Kind>> {
+        let kinds = self.kinds();
+        let is_it =
+            |kind: &&Arc<Kind>| (&kind.version, &kind.plural) == (&target.version, &target.plural);
+        kinds.iter().find(is_it).cloned()
     }
 
     /// Answers a request for the kinds of a version.
-    pub(super) fn discovery(&self, path: &str) -> Answer {
+    pub(super) fn discovery(&mut self, path: &str) -> Answer {
         if path == "/version" {
             return Ok((200, version(36)));
         }
         let version = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/api/"));
-        let kinds = self.kinds().into_iter().filter(|kind| Some(&*kind.version) == version);
+        let kinds = self.kinds();
         let resources: Vec<Value> = kinds
+            .iter()
+            .filter(|kind| Some(&*kind.version) == version)
             .map(|kind| {
                 json!({"name": kind.plural, "kind": kind.kind, "namespaced": kind.is_namespaced,
                     "singularName": kind.kind.to_lowercase(),

@@ -5,131 +5,68 @@
 //! [`conformance`] has the cases that run both here and on a real API server. [`Fault`]s stand in
 //! for failures, and fixed answers ([`FakeApi::answer`]) for all the rest, such as logs.
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
-use http::{Request, Response};
 use kube::Client;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use connection::Observer;
+use failure::Failure;
+use faults::{Faults, Rule};
 use path::{Key, Target};
-use store::{Failure, Store};
+use request::Asked;
+use store::Store;
+
+pub use connection::{Connection, Write};
+pub use faults::{Fault, Seen};
+pub use store::Backup;
 
 mod apply;
 pub mod conformance;
+mod connection;
+mod failure;
+mod faults;
 mod kinds;
 mod path;
+pub mod quantity;
+mod request;
+mod rules;
 mod select;
 mod store;
 mod watch;
+mod writes;
 
 type Answer = Result<(u16, Value), Failure>;
 
-/// A request as the server received it.
-#[derive(Clone, Debug, Default)]
-struct Asked {
-    /// `GET`, `POST`, …; empty for a note.
-    method: String,
-    /// The path of the request, or the text of a note. The path of a watch ends with `?watch`.
-    path: String,
-    /// The path and the parameters after it, as sent.
-    uri: String,
-    /// The parameters after the path.
-    query: BTreeMap<String, String>,
-    /// The body, or null.
-    body: Value,
-    /// The content type of the body.
-    content: String,
-    /// True if the client accepts a list of metadata instead of objects.
-    metadata: bool,
-}
-
-impl Asked {
-    /// The path without its group and version, as `ns/kind/name`. A create has the name from its
-    /// body.
-    fn short(&self) -> String {
-        let Some(target) = Target::of(&self.path) else { return self.path.clone() };
-        let created = self.body["metadata"]["name"].as_str().filter(|_| self.method == "POST");
-        let name = target.name.or(created.map(str::to_owned));
-        let parts = [target.namespace, Some(target.plural), name, target.subresource];
-        parts.into_iter().flatten().collect::<Vec<_>>().join("/")
-    }
-
-    fn is_watch(&self) -> bool {
-        self.path.ends_with("?watch")
-    }
-
-    /// The list with its selectors: `pods fieldSelector=a=b`, or `metadata of pods`.
-    fn list(&self) -> Option<String> {
-        let target = Target::of(&self.path)?;
-        if self.method != "GET" || self.is_watch() || target.name.is_some() {
-            return None;
-        }
-        let selectors = ["labelSelector", "fieldSelector"];
-        let given = selectors.iter().filter_map(|selector| {
-            let value = self.query.get(*selector)?;
-            Some(format!(" {selector}={value}"))
-        });
-        let part = if self.metadata { "metadata of " } else { "" };
-        Some(format!("{part}{}{}", target.plural, given.collect::<String>()))
-    }
-
-    /// The request as `GET path` or `PATCH path <body>`, or the note.
-    fn line(self) -> String {
-        match self.method.as_str() {
-            "" => self.path,
-            "GET" => format!("GET {}", self.short()),
-            method => format!("{method} {} {}", self.short(), unbound(self.body)),
-        }
-    }
-
-    /// The write as `name`, `name/status` or `create ns/kind`.
-    fn write(&self) -> String {
-        if self.method == "POST" {
-            return format!("create {}", self.short());
-        }
-        let target = Target::of(&self.path);
-        let target = target.expect("the path of an object");
-        let name = target.name.unwrap_or_default();
-        let status = if target.subresource.is_some() { "/status" } else { "" };
-        format!("{name}{status}")
-    }
-}
-
-/// A failure of a request.
-#[derive(Clone, Copy, Debug)]
-pub enum Fault {
-    /// The request fails with this code, and changes nothing.
-    Refuse(u16),
-    /// The request gets no answer, and changes nothing.
-    Hang,
-    /// The request takes this long.
-    Delay(Duration),
-}
-
-struct Rule {
-    /// All methods if empty.
-    methods: &'static [&'static str],
-    /// The end of the path of a request, or the plural of its kind.
-    path: String,
-    /// The number of requests it applies to; all if `None`.
-    left: Option<usize>,
-    fault: Fault,
-}
+/// The number of requests to remember, unless a test sets another.
+const REMEMBERED: usize = 10_000;
 
 const WRITES: &[&str] = &["POST", "PUT", "PATCH", "DELETE"];
 
-#[derive(Default)]
 struct State {
     store: Store,
     /// Fixed answers by path.
     answers: BTreeMap<String, (u16, String)>,
-    asked: Vec<Asked>,
-    rules: Vec<Rule>,
+    /// The latest requests and notes.
+    asked: VecDeque<Asked>,
+    remembered: usize,
+    faults: Faults,
+    observer: Option<Observer>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            store: Store::default(),
+            answers: BTreeMap::new(),
+            asked: VecDeque::new(),
+            remembered: REMEMBERED,
+            faults: Faults::default(),
+            observer: None,
+        }
+    }
 }
 
 /// The API server. Clones share it.
@@ -144,6 +81,84 @@ impl FakeApi {
             api.put(definition);
         }
         api
+    }
+
+    /// Creates a server as a cluster has it. Objects need a namespace, creates are completed and
+    /// checked, and nothing but a garbage collector removes what an object owns.
+    pub fn cluster() -> FakeApi {
+        let api = FakeApi::with_snapshots();
+        api.0.lock().store.is_cluster = true;
+        for name in ["default", "kube-system"] {
+            api.put(json!({"kind": "Namespace", "metadata": {"name": name},
+                "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}));
+        }
+        api
+    }
+
+    /// Limits the requests that the server remembers for a test.
+    pub fn remember(&self, requests: usize) {
+        let mut state = self.0.lock();
+        state.remembered = requests;
+        while state.asked.len() > requests {
+            state.asked.pop_front();
+        }
+    }
+
+    /// Limits the changes that the server keeps from now on: a watch or a page from before them
+    /// fails.
+    pub fn keep(&self, changes: usize) {
+        let store = &mut self.0.lock().store;
+        store.kept = changes;
+        store.compact(changes);
+    }
+
+    /// Drops the changes so far, as a compaction does: a watch or a page from before them fails.
+    pub fn compact(&self) {
+        self.0.lock().store.compact(0);
+    }
+
+    /// The version of the server's last change.
+    pub fn version(&self) -> u64 {
+        self.0.lock().store.version
+    }
+
+    /// Ends all watches. Their clients start others.
+    pub fn end_watches(&self) {
+        self.0.lock().store.watchers.clear();
+    }
+
+    /// Backs the objects up.
+    pub fn backup(&self) -> Backup {
+        self.0.lock().store.backup()
+    }
+
+    /// Goes back to a backup, as a server that is restored from one does. Its version goes back
+    /// too, and watches end.
+    pub fn restore(&self, backup: &Backup) {
+        self.0.lock().store.restore(backup);
+    }
+
+    /// Makes the server unreachable: watches break off, and requests fail with a refused
+    /// connection.
+    pub fn go_away(&self) {
+        let mut state = self.0.lock();
+        state.faults.is_away = true;
+        state.store.watchers.drain(..).for_each(|watcher| watcher.break_off());
+    }
+
+    /// Makes the server reachable again.
+    pub fn come_back(&self) {
+        self.0.lock().faults.is_away = false;
+    }
+
+    /// Decides about each request before it takes effect. Faults that are set otherwise come first.
+    pub fn on_request(&self, decide: impl FnMut(&Seen) -> Option<Fault> + Send + 'static) {
+        self.0.lock().faults.decide = Some(Box::new(decide));
+    }
+
+    /// Sees each write that took effect.
+    pub fn on_write(&self, see: impl FnMut(&Write) + Send + 'static) {
+        self.0.lock().observer = Some(Box::new(see));
     }
 
     /// Puts an object in, status included, as if another client had written it, and returns it as
@@ -179,20 +194,24 @@ impl FakeApi {
         let state = self.0.lock();
         let mut objects = state.store.objects.iter();
         let found = objects.find(|(key, _)| key.path().ends_with(path));
-        found.map(|(_, object)| object.clone())
+        found.map(|(_, object)| Value::clone(object))
     }
 
     /// Returns all objects of a kind (by plural).
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let state = self.0.lock();
         let objects = state.store.objects.iter();
-        let of_kind = objects.filter(|(key, _)| key.plural == plural);
-        of_kind.map(|(_, object)| object.clone()).collect()
+        let of_kind = objects.filter(|(key, _)| &*key.plural == plural);
+        of_kind.map(|(_, object)| Value::clone(object)).collect()
     }
 
     /// Removes the objects with paths that end with `path`, even with finalizers.
     pub fn take(&self, path: &str) {
-        self.0.lock().store.remove(|key| key.path().ends_with(path));
+        let store = &mut self.0.lock().store;
+        let gone = store.objects.keys().filter(|key| key.path().ends_with(path)).cloned();
+        for key in gone.collect::<Vec<_>>() {
+            store.remove(&key);
+        }
     }
 
     /// Refuses the next write to a path with this suffix. A suffix that ends with `?watch` applies
@@ -217,7 +236,7 @@ impl FakeApi {
         fault: Fault,
     ) {
         let path = path.to_owned();
-        self.0.lock().rules.push(Rule { methods, path, left, fault });
+        self.0.lock().faults.rules.push(Rule { methods, path, left, fault });
     }
 
     /// Fixes the answer to all requests for a path.
@@ -238,7 +257,7 @@ impl FakeApi {
 
     /// Removes all faults.
     pub fn heal(&self) {
-        self.0.lock().rules.clear();
+        self.0.lock().faults.rules.clear();
     }
 
     /// Ends all watches, as a server that goes away.
@@ -253,17 +272,21 @@ impl FakeApi {
 
     /// Stops to serve a kind (by plural), like an older API server or one without the definition.
     pub fn lack(&self, plural: &'static str) {
-        self.0.lock().store.lacking.insert(plural);
+        let store = &mut self.0.lock().store;
+        store.lacking.insert(plural);
+        store.kinds = None;
     }
 
     /// Serves a kind again.
     pub fn serve(&self, plural: &'static str) {
-        self.0.lock().store.lacking.remove(plural);
+        let store = &mut self.0.lock().store;
+        store.lacking.remove(plural);
+        store.kinds = None;
     }
 
     /// Logs a note between the requests, such as a call to a driver.
     pub fn note(&self, path: String) {
-        self.0.lock().asked.push(Asked { path, ..Asked::default() });
+        self.0.lock().remember(Asked { path, ..Asked::default() });
     }
 
     /// All requests since the last look as they were sent: `GET PATH?QUERY`.
@@ -304,127 +327,25 @@ impl FakeApi {
 
     /// Creates a client of the server.
     pub fn client(&self) -> Client {
-        let api = self.clone();
-        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let api = api.clone();
-            async move { Ok::<_, Infallible>(api.respond(request).await) }
-        });
-        Client::new(service, "default")
-    }
-
-    async fn respond(&self, request: Request<kube::client::Body>) -> Response<Body> {
-        let (head, body) = request.into_parts();
-        let bytes = body.collect_bytes().await.expect("a body");
-        let query = head.uri.query().unwrap_or_default();
-        let query: BTreeMap<String, String> =
-            form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        let is_watch = query.get("watch").is_some_and(|watch| watch == "true");
-        let suffix = if is_watch { "?watch" } else { "" };
-        let header = |name| {
-            let value = head.headers.get(name);
-            value.map_or("", |value| value.to_str().expect("a text"))
-        };
-        let asked = Asked {
-            method: head.method.to_string(),
-            path: format!("{}{suffix}", head.uri.path()),
-            uri: head.uri.to_string(),
-            query,
-            body: serde_json::from_slice(&bytes).unwrap_or_default(),
-            content: header("content-type").to_owned(),
-            metadata: header("accept").contains("as=PartialObjectMetadataList"),
-        };
-        let fault = {
-            let mut state = self.0.lock();
-            state.asked.push(asked.clone());
-            state.fault(&asked)
-        };
-        match fault {
-            Some(Fault::Hang) => std::future::pending().await,
-            Some(Fault::Refuse(code)) => return response(Err(Failure::scripted(code, &asked))),
-            Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
-            None => {}
-        }
-        let mut state = self.0.lock();
-        if let Some((code, text)) = state.answers.get(&asked.path) {
-            return fixed(*code, text.clone());
-        }
-        match header("impersonate-user") {
-            "" => {}
-            // A user without a role.
-            user => return response(Err(Failure::forbidden(&asked, user))),
-        }
-        let Some(target) = Target::of(&asked.path) else {
-            return response(state.store.discovery(&asked.path));
-        };
-        let Some(kind) = state.store.kind(&target) else {
-            return response(Err(Failure::no_resource()));
-        };
-        if is_watch {
-            return Response::new(state.store.watch(target, asked.query));
-        }
-        let answer = state.store.answer(&kind, &target, &asked);
-        response(answer.map(|(code, object)| match asked.metadata {
-            true => (code, metadata_of(&object)),
-            false => (code, object),
-        }))
+        self.connect("").client()
     }
 }
 
 impl State {
-    fn taken(&mut self, which: impl Fn(&Asked) -> bool) -> Vec<Asked> {
-        self.asked.extract_if(.., |asked| which(asked)).collect()
-    }
-
-    fn fault(&mut self, asked: &Asked) -> Option<Fault> {
-        let plural = Target::of(&asked.path).map(|target| target.plural);
-        let at = self.rules.iter().position(|rule| {
-            (rule.methods.is_empty() || rule.methods.contains(&asked.method.as_str()))
-                && rule.left != Some(0)
-                && (asked.path.ends_with(&rule.path) || plural.as_ref() == Some(&rule.path))
-        })?;
-        let rule = &mut self.rules[at];
-        rule.left = rule.left.map(|left| left - 1);
-        Some(rule.fault)
-    }
-}
-
-fn response(answer: Answer) -> Response<Body> {
-    let (code, body) = answer.unwrap_or_else(|failure| (failure.code, failure.status()));
-    fixed(code, body.to_string())
-}
-
-fn fixed(code: u16, body: String) -> Response<Body> {
-    let response = Response::builder().status(code).header("content-type", "application/json");
-    response.body(body.into()).expect("a response")
-}
-
-/// The list of the objects' metadata.
-fn metadata_of(list: &Value) -> Value {
-    let items = list["items"].as_array().into_iter().flatten();
-    let item = |object: &Value| {
-        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-            "metadata": object["metadata"]})
-    };
-    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-        "metadata": list["metadata"], "items": items.map(item).collect::<Vec<_>>()})
-}
-
-/// Removes UID and version from a body.
-fn unbound(mut body: Value) -> Value {
-    if let Some(Value::Object(metadata)) = body.get_mut("metadata") {
-        metadata.remove("uid");
-        metadata.remove("resourceVersion");
-        if metadata.is_empty()
-            && let Some(body) = body.as_object_mut()
-        {
-            body.remove("metadata");
+    /// Remembers a request, in place of the oldest one if there are many.
+    fn remember(&mut self, asked: Asked) {
+        self.asked.push_back(asked);
+        while self.asked.len() > self.remembered {
+            self.asked.pop_front();
         }
     }
-    body
+
+    fn taken(&mut self, which: impl Fn(&Asked) -> bool) -> Vec<Asked> {
+        let (taken, left) = self.asked.drain(..).partition(|asked| which(asked));
+        self.asked = left;
+        Vec::from(taken)
+    }
 }
 
-#[tokio::test(start_paused = true)]
-async fn it_is_as_the_real_one() {
-    let api = FakeApi::default();
-    conformance::conforms(&api.client(), "conformance").await;
-}
+#[cfg(test)]
+mod tests;

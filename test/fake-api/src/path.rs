@@ -1,25 +1,27 @@
 //! Paths of requests and objects.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-/// The identity of an object. Lists are in this order.
+/// The identity of an object. Lists are in this order. Clones share the texts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// `v1`, `storage.k8s.io/v1`, …
-    pub(super) version: String,
-    pub(super) plural: String,
-    pub(super) namespace: Option<String>,
-    pub(super) name: String,
+    pub(super) version: Arc<str>,
+    pub(super) plural: Arc<str>,
+    pub(super) namespace: Option<Arc<str>>,
+    pub(super) name: Arc<str>,
 }
 
 impl Key {
     /// Returns the key from an object's kind and name.
     pub(super) fn of(object: &Value) -> Key {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let text = |value: &Value| value.as_str().map(Arc::from);
         let kind = object["kind"].as_str().expect("a kind");
         Key {
             version: text(&object["apiVersion"]).expect("a version"),
-            plural: plural_of(kind),
+            plural: plural_of(kind).into(),
             namespace: text(&object["metadata"]["namespace"]),
             name: text(&object["metadata"]["name"]).expect("a name"),
         }
@@ -32,6 +34,11 @@ impl Key {
             None => format!("{root}/{version}/{plural}/{name}"),
             Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{plural}/{name}"),
         }
+    }
+
+    /// The place of the object in a list of its kind: `namespace/name`.
+    pub(super) fn place(&self) -> String {
+        format!("{}/{}", self.namespace.as_deref().unwrap_or_default(), self.name)
     }
 }
 
@@ -63,6 +70,7 @@ impl Target {
         let depth = if parts[0] == "api" { 2 } else { 3 };
         let (group, rest) = parts.split_at_checked(depth)?;
         let (namespace, rest) = match rest {
+            ["namespaces", _, "status" | "finalize"] => (None, rest),
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
             rest => (None, rest),
         };
@@ -78,18 +86,19 @@ impl Target {
 
     /// True if this list contains the object.
     pub(super) fn contains(&self, key: &Key) -> bool {
-        self.version == key.version
-            && self.plural == key.plural
-            && (self.namespace.is_none() || self.namespace == key.namespace)
+        *self.version == *key.version
+            && *self.plural == *key.plural
+            && (self.namespace.is_none() || self.namespace.as_deref() == key.namespace.as_deref())
+            && self.name.as_deref().is_none_or(|name| name == &*key.name)
     }
 
     /// Returns the key of the object with this name in the target's collection.
     pub(super) fn key(&self, name: &str) -> Key {
         Key {
-            version: self.version.clone(),
-            plural: self.plural.clone(),
-            namespace: self.namespace.clone(),
-            name: name.to_owned(),
+            version: self.version.as_str().into(),
+            plural: self.plural.as_str().into(),
+            namespace: self.namespace.as_deref().map(Arc::from),
+            name: name.into(),
         }
     }
 }

@@ -1,0 +1,255 @@
+//! A whole cluster in one process: the real controllers and the real driver over a modelled world,
+//! in virtual time. A seed is a history, and two runs of a seed are the same.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use tracing_subscriber::filter::LevelFilter;
+
+mod cluster;
+mod dice;
+mod door;
+mod history;
+mod kubelet;
+mod model;
+mod oracle;
+mod process;
+mod run;
+mod shim;
+mod shrink;
+mod trace;
+mod users;
+
+use history::History;
+use process::in_process;
+use run::Outcome;
+
+/// Simulates clusters: the real controllers and driver over a modelled world, in virtual time.
+///
+/// Exits with 1 if something happened that must not happen, and prints the history and how to run
+/// it again.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Run the history of this seed
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// The number of things that users do in a history
+    #[arg(long, default_value_t = 60)]
+    steps: u64,
+
+    /// Run the histories of new seeds for this many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
+
+    /// Run the history of this file
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+
+    /// Run all kept histories
+    #[arg(long)]
+    kept: bool,
+
+    /// Run each history twice, and compare what happened
+    #[arg(long)]
+    twice: bool,
+
+    /// Print all that happens
+    #[arg(long)]
+    trace: bool,
+
+    /// The level of the product's log in the trace
+    #[arg(long, default_value = "info")]
+    log: LevelFilter,
+
+    /// Leave a failed history as long as it is
+    #[arg(long)]
+    whole: bool,
+
+    /// Save the failed history to this file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Run the history of the standard input in this process
+    #[arg(long, hide = true)]
+    alone: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.alone {
+        return alone(&args);
+    }
+    match all(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("simulator: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the history of the standard input, and prints its outcome.
+fn alone(args: &Args) -> ExitCode {
+    let ran = std::io::read_to_string(std::io::stdin())
+        .and_then(|text| Ok(serde_json::from_str(&text)?))
+        .and_then(|history| run::run(&history, args.trace, args.log));
+    match ran {
+        Ok(outcome) => outcome.print(),
+        Err(error) => {
+            eprintln!("simulator: {error}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// What several histories came to.
+#[derive(Default)]
+struct Sum {
+    histories: u64,
+    steps: u64,
+    virtual_seconds: u64,
+}
+
+/// Runs the chosen histories until one fails. True if none does.
+fn all(args: &Args) -> std::io::Result<bool> {
+    let (mut sum, started) = (Sum::default(), Instant::now());
+    let mut good = true;
+    if args.kept {
+        for file in kept()? {
+            good &= one(args, &read(&file)?, &mut sum, Some(&file))?;
+        }
+    }
+    if let Some(file) = &args.replay {
+        good &= one(args, &read(file)?, &mut sum, Some(file))?;
+    }
+    if let Some(seconds) = args.seconds {
+        let first = args.seed.unwrap_or_else(new_seed);
+        println!("seeds from {first}, {} steps each", args.steps);
+        let mut seed = first;
+        while good && started.elapsed() < Duration::from_secs(seconds) {
+            good = one(args, &History::of(seed, args.steps), &mut sum, None)?;
+            seed += 1;
+        }
+    } else if let Some(seed) = args.seed {
+        good &= one(args, &History::of(seed, args.steps), &mut sum, None)?;
+    }
+    println!(
+        "{} histories, {} steps, {} virtual hours in {} s",
+        sum.histories,
+        sum.steps,
+        sum.virtual_seconds / 3600,
+        started.elapsed().as_secs()
+    );
+    Ok(good)
+}
+
+/// A seed that differs from run to run.
+fn new_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |now| now.as_secs() % 100_000_000 * 1000)
+}
+
+/// The files of the kept histories.
+fn kept() -> std::io::Result<Vec<PathBuf>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("histories");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        files.push(entry?.path());
+    }
+    files.retain(|file| file.extension().is_some_and(|end| end == "json"));
+    files.sort();
+    Ok(files)
+}
+
+fn read(file: &Path) -> std::io::Result<History> {
+    Ok(serde_json::from_str(&std::fs::read_to_string(file)?)?)
+}
+
+/// Runs a history, and reports it if it fails. True if it does not.
+fn one(
+    args: &Args,
+    history: &History,
+    sum: &mut Sum,
+    file: Option<&Path>,
+) -> std::io::Result<bool> {
+    let mut outcome = in_process(history, args.trace, args.log)?;
+    sum.histories += 1;
+    sum.steps += history.steps.len() as u64;
+    sum.virtual_seconds += outcome.seconds;
+    if args.twice {
+        let again = in_process(history, false, args.log)?;
+        if again.digest != outcome.digest {
+            let differ = format!("two runs differ: {} and {}", outcome.digest, again.digest);
+            outcome.violations.push(differ);
+        }
+    }
+    if args.seed.is_some() && args.seconds.is_none() {
+        println!(
+            "seed {}: {}, {} requests in {} virtual minutes",
+            history.seed,
+            outcome.digest,
+            outcome.requests,
+            outcome.seconds / 60
+        );
+    }
+    if outcome.violations.is_empty() {
+        return Ok(true);
+    }
+    let whole = args.whole || file.is_some() || args.twice;
+    let (short, outcome) = match whole {
+        true => (history.clone(), outcome),
+        false => shrink::shrink(history, outcome)?,
+    };
+    report(args, &short, &outcome, file)?;
+    Ok(false)
+}
+
+/// Prints a failed history as sentences, and how to run it again.
+fn report(
+    args: &Args,
+    history: &History,
+    outcome: &Outcome,
+    file: Option<&Path>,
+) -> std::io::Result<()> {
+    println!("\nFAILED: seed {}", history.seed);
+    let mut at = 0;
+    for step in &history.steps {
+        at += step.wait;
+        println!("  {:>7}.{:03} s  {}", at / 1000, at % 1000, step.action);
+    }
+    for violation in &outcome.violations {
+        println!("✗ {violation}");
+    }
+    if !args.trace {
+        println!("The last that happened:");
+        outcome.last.iter().for_each(|line| println!("  {line}"));
+    }
+    let saved = match (&args.save, file) {
+        (Some(file), _) => Some(file.clone()),
+        (None, Some(file)) => Some(file.to_owned()),
+        (None, None) => {
+            let name = format!("hostloop-simulator-{}.json", history.seed);
+            Some(std::env::temp_dir().join(name))
+        }
+    };
+    if let Some(saved) = saved {
+        if Some(saved.as_path()) != file {
+            let about = outcome.violations.first().cloned().unwrap_or_default();
+            let history = History { about, ..history.clone() };
+            let mut text = serde_json::to_string_pretty(&history)?;
+            text.push('\n');
+            std::fs::write(&saved, text)?;
+        }
+        println!("To run it again: simulator --replay {} --trace", saved.display());
+    }
+    println!(
+        "The whole history: simulator --seed {} --steps {} --whole --trace",
+        history.seed, args.steps
+    );
+    Ok(())
+}

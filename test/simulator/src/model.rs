@@ -1,0 +1,34 @@
+//! Models of Kubernetes' own controllers. Each is an async function over a client of its own. It
+//! runs until it is dropped, and waits only in virtual time.
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use crate::door::Doors;
+
+mod attach_detach;
+mod binder;
+mod ephemeral;
+mod garbage;
+mod namespaces;
+mod protection;
+mod scheduler;
+#[cfg(test)]
+mod tests;
+mod view;
+
+/// Starts all models.
+pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {
+    tasks.spawn(view::run(doors.client("binder"), binder::Binder));
+    tasks.spawn(view::run(doors.client("protection"), protection::Protection));
+    tasks.spawn(view::run(doors.client("scheduler"), scheduler::Scheduler::default()));
+    tasks.spawn(view::run(doors.client("ephemeral"), ephemeral::Ephemeral));
+    tasks.spawn(view::run(doors.client("garbage"), garbage::Garbage));
+    tasks.spawn(view::run(doors.client("namespaces"), namespaces::Namespaces));
+    tasks.spawn(view::run(doors.client("attach"), attach_detach::AttachDetach::default()));
+}
+
+/// True if a pod uses a claim.
+pub(crate) fn uses(pod: &Value, claim: &str) -> bool {
+    view::claims_of(pod).iter().any(|(name, _)| name == claim)
+}

@@ -1,0 +1,66 @@
+//! The protections of claims and volumes: a finalizer keeps a claim while a pod uses it, and a
+//! volume while it is bound.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::view::{
+    Model, Step, View, claims_of, has_finalizer, is_deleting, is_for_pod, items, name, namespace,
+    text, without_finalizer,
+};
+
+const CLAIMS: &str = "persistentvolumeclaims";
+const VOLUMES: &str = "persistentvolumes";
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+
+/// Both protections.
+pub(crate) struct Protection;
+
+impl Model for Protection {
+    const KINDS: &[&str] = &[CLAIMS, VOLUMES, "pods"];
+    const PERIOD: Duration = Duration::from_secs(600);
+
+    fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
+        let claims = view.all(CLAIMS).filter_map(|claim| {
+            protect(CLAIMS, claim, CLAIM_FINALIZER, || is_claim_used(view, claim))
+        });
+        let volumes = view.all(VOLUMES).filter_map(|volume| {
+            let is_bound = || text(volume, "/status/phase") == "Bound";
+            protect(VOLUMES, volume, VOLUME_FINALIZER, is_bound)
+        });
+        claims.chain(volumes).collect()
+    }
+}
+
+/// Adds the finalizer to an object that lives, and takes it from one that is deleted and not used.
+fn protect(
+    plural: &str,
+    object: &Value,
+    finalizer: &str,
+    is_used: impl Fn() -> bool,
+) -> Option<Step> {
+    let finalizers = match (is_deleting(object), has_finalizer(object, finalizer)) {
+        (true, true) if !is_used() => without_finalizer(object, finalizer),
+        (false, false) => {
+            let others = items(object, "/metadata/finalizers").cloned();
+            others.chain([json!(finalizer)]).collect()
+        }
+        _ => return None,
+    };
+    Some(Step::merge(plural, object, json!({"metadata": {"finalizers": finalizers}})))
+}
+
+/// True if a pod on a node uses a claim, even one that has ended.
+fn is_claim_used(view: &View, claim: &Value) -> bool {
+    view.all("pods").any(|pod| {
+        let uses = |(used, is_ephemeral): &(String, bool)| {
+            used == name(claim) && (!is_ephemeral || is_for_pod(claim, pod))
+        };
+        namespace(pod) == namespace(claim)
+            && !text(pod, "/spec/nodeName").is_empty()
+            && claims_of(pod).iter().any(uses)
+    })
+}

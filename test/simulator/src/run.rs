@@ -1,0 +1,204 @@
+//! Runs one history in this process, which ends with it.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::cluster::Cluster;
+use crate::dice::Dice;
+use crate::history::History;
+use crate::oracle::{self, Oracle};
+use crate::users::{self, send};
+use crate::{shim, trace};
+
+/// What begins the line with the outcome of a history.
+pub(crate) const OUTCOME: &str = "OUTCOME ";
+/// How long everything has to settle.
+const QUIET: Duration = Duration::from_secs(30 * 60);
+/// The real time in which virtual time must move.
+const STILL: u32 = 60;
+/// More requests of all actors in a minute, on average, do not count as rest.
+const AT_REST: u64 = 150;
+
+/// What came of a history.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// A digest of all that happened.
+    pub(crate) digest: String,
+    /// What must not have happened.
+    pub(crate) violations: Vec<String>,
+    /// The last lines before the end.
+    pub(crate) last: Vec<String>,
+    /// The virtual time, in seconds.
+    pub(crate) seconds: u64,
+    pub(crate) requests: u64,
+}
+
+impl Outcome {
+    /// Prints it for the process that started this one.
+    pub(crate) fn print(&self) {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        // The reader may have ended.
+        let _ = writeln!(std::io::stdout(), "{OUTCOME}{text}");
+    }
+}
+
+/// A directory that each run of a seed has under the same name, because a path may decide an order.
+struct Scratch {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// The path of the directory of a seed.
+fn scratch(seed: u64) -> PathBuf {
+    let parent = match Path::new("/dev/shm").is_dir() {
+        true => PathBuf::from("/dev/shm"),
+        false => std::env::temp_dir(),
+    };
+    parent.join(format!("hostloop-simulator-{seed}"))
+}
+
+/// Removes what a process left that was killed.
+pub(crate) fn clean(seed: u64) {
+    let path = scratch(seed);
+    let _ = std::fs::remove_dir_all(&path);
+    let _ = std::fs::remove_file(path.with_extension("lock"));
+}
+
+impl Scratch {
+    fn of(seed: u64) -> std::io::Result<Scratch> {
+        let path = scratch(seed);
+        let lock = path.with_extension("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(lock)?;
+        lock.lock()?;
+        // What a killed run left.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path)?;
+        Ok(Scratch { path, _lock: lock })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = std::fs::remove_file(self.path.with_extension("lock"));
+    }
+}
+
+/// Runs a history. `log` says how much of the product's log is in the trace.
+pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::Result<Outcome> {
+    let scratch = Scratch::of(history.seed)?;
+    let seed = history.seed;
+    std::thread::spawn(move || watch(seed));
+    shim::arm(history.seed);
+    trace::begin(shown, &scratch.path.display().to_string());
+    std::panic::set_hook(Box::new(|panic| trace::violation(format!("a panic: {panic}"))));
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(log)
+        .without_time()
+        .with_ansi(false)
+        .with_writer(|| trace::Log);
+    subscriber.init();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    let requests = runtime.block_on(live(history, &scratch.path));
+    let seconds = shim::now().as_secs();
+    drop(runtime);
+    let violations = trace::violations();
+    let (digest, last) = trace::end();
+    let digest = format!("{digest:016x}");
+    Ok(Outcome { digest, violations, last, seconds, requests })
+}
+
+/// Ends a process in which virtual time stands still: something runs without end, or waits for what
+/// no timer ends.
+fn watch(seed: u64) {
+    let (mut before, mut still) = (Duration::ZERO, 0);
+    loop {
+        shim::sleep_really(Duration::from_secs(1));
+        let now = shim::now();
+        still = if now == before { still + 1 } else { 0 };
+        before = now;
+        if still == STILL {
+            trace::violation(format!(
+                "virtual time stands still at {now:?}: a loop without a wait"
+            ));
+            let violations = trace::violations();
+            let (digest, last) = trace::end();
+            let digest = format!("{digest:016x}");
+            let outcome = Outcome { digest, violations, last, seconds: now.as_secs(), requests: 0 };
+            outcome.print();
+            clean(seed);
+            std::process::exit(0);
+        }
+    }
+}
+
+async fn live(history: &History, dir: &Path) -> u64 {
+    shim::follow();
+    let mut cluster = Cluster::start(history.seed, dir);
+    let mut oracle = Oracle::default();
+    let client = cluster.doors.client("user");
+    // The processes find their caches and capacities.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for step in &history.steps {
+        tokio::time::sleep(step.wait()).await;
+        trace::line("user", step.action.to_string());
+        if let Err(refused) = users::act(&client, &step.action).await {
+            trace::line("user", format!("refused: {} {}", refused.code, refused.message));
+        }
+        oracle.safety(&cluster);
+        cluster.check_running();
+    }
+    trace::line("user", "quiet");
+    quiet(&mut cluster, &mut oracle).await;
+    oracle.liveness(&cluster, false);
+    for (path, patch) in oracle::advice(&cluster) {
+        trace::line("user", format!("follows advice: {path} {patch}"));
+        if let Err(refused) = send(&client, Method::PATCH, &path, &patch).await {
+            trace::line("user", format!("refused: {} {}", refused.code, refused.message));
+        }
+    }
+    quiet(&mut cluster, &mut oracle).await;
+    oracle.liveness(&cluster, true);
+    let mut number = 0;
+    for part in 0..2 {
+        let mut paths = oracle::everything(&cluster)[part].clone();
+        while !paths.is_empty() {
+            let mut dice = Dice::of(history.seed, "deletes", number);
+            number += 1;
+            let at = usize::try_from(dice.below(paths.len() as u64)).unwrap_or_default();
+            let path = paths.swap_remove(at);
+            trace::line("user", format!("deletes {path}"));
+            if let Err(refused) = send(&client, Method::DELETE, &path, &json!({})).await {
+                trace::line("user", format!("refused: {} {}", refused.code, refused.message));
+            }
+            tokio::time::sleep(dice.millis(0, 3000)).await;
+            oracle.safety(&cluster);
+        }
+        quiet(&mut cluster, &mut oracle).await;
+    }
+    oracle.emptiness(&cluster);
+    let before = cluster.doors.requests();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let minute = (cluster.doors.requests() - before) / 10;
+    if minute > AT_REST {
+        trace::violation(format!("not at rest: {minute} requests in a minute"));
+    }
+    cluster.doors.requests()
+}
+
+/// Lets the cluster settle.
+async fn quiet(cluster: &mut Cluster, oracle: &mut Oracle) {
+    for _ in 0..QUIET.as_secs() / 60 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        oracle.safety(cluster);
+        cluster.check_running();
+    }
+}

@@ -1,0 +1,27 @@
+//! Runs the simulator: the kept histories, one seed twice and, for `SIMULATOR_SECONDS`, new seeds.
+
+use std::process::Command;
+
+#[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
+fn simulate(args: &[&str]) {
+    let mut simulator = Command::new(env!("CARGO_BIN_EXE_simulator"));
+    let ended = simulator.env_clear().args(args).status().expect("the simulator runs");
+    assert!(ended.success(), "simulator {}: {ended}", args.join(" "));
+}
+
+#[test]
+fn kept_histories_have_the_same_end() {
+    simulate(&["--kept"]);
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    simulate(&["--seed", "1", "--steps", "20", "--twice"]);
+}
+
+#[test]
+fn nothing_goes_wrong_in_new_histories() {
+    if let Ok(seconds) = std::env::var("SIMULATOR_SECONDS") {
+        simulate(&["--seconds", &seconds]);
+    }
+}
