@@ -26,9 +26,6 @@ pub(crate) use copy::{is_too_new, next_data};
 /// Maximum number of bytes to allocate at a time.
 const ALLOCATE_STEP: u64 = 1 << 30;
 
-/// Maximum number of bytes to unshare at a time.
-const UNSHARE_STEP: u64 = 16 << 20;
-
 /// Path of an open file for error messages, if the kernel still knows one.
 pub(crate) fn name_of(fd: impl AsFd) -> PathBuf {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
@@ -79,13 +76,15 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
     // In steps: each one locks the file, which may be in use through a loop device.
     let mut steps = Steps::begin();
-    for at in (0..len).step_by(UNSHARE_STEP as usize) {
+    let mut at = 0;
+    while at < len {
         wanted::check(file)?;
-        let step = (len - at).min(UNSHARE_STEP);
+        let step = (len - at).min(copy::longest_step());
         retry(|| rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, at, step))
             .map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
         // The filesystem has copied them into the page cache.
         linux::write_back(file, at..at + step)?;
+        at += step;
         steps.give_way();
     }
     Ok(())

@@ -17,10 +17,9 @@ use super::wanted;
 const MOMENT: Duration = Duration::from_millis(10);
 /// How long the foreground is quiet before steps are long again.
 const CALM: Duration = Duration::from_millis(250);
-/// The longest pause is nine times the last step, within these limits. So long work that never finds
+/// The longest pause is nine times the last step, within this limit. So long work that never finds
 /// the foreground quiet has a tenth of the time.
 const SHARE: u32 = 9;
-const LEAST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_millis(500);
 /// How often long work looks during a pause.
 const LOOK: Duration = Duration::from_millis(2);
@@ -124,6 +123,10 @@ impl Steps {
     pub(crate) fn give_way(&mut self) {
         let ended = Instant::now();
         let step = ended - self.began;
+        if step < LOOK / SHARE {
+            // A pause would be longer than its share: short steps add up.
+            return;
+        }
         while pauses(quiet(), step, ended.elapsed(), wanted::is_awaited()) {
             std::thread::sleep(LOOK);
         }
@@ -134,7 +137,7 @@ impl Steps {
 
 /// True if long work pauses on. `step` is the time of its last step, and `paused` the time since.
 fn pauses(quiet: Quiet, step: Duration, paused: Duration, awaited: bool) -> bool {
-    let longest = step.saturating_mul(SHARE).clamp(LEAST, MOST);
+    let longest = step.saturating_mul(SHARE).min(MOST);
     !awaited && quiet < Quiet::For(MOMENT) && paused < longest
 }
 

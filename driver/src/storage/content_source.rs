@@ -111,6 +111,14 @@ impl Origin {
     }
 }
 
+/// Copies of images at one point in time.
+pub(super) struct CopiedImages {
+    /// When they were made, in nanoseconds since 1970.
+    pub(super) taken_ns: u64,
+    /// False if bytes were copied while a filesystem was frozen: they did not wait for the disk.
+    pub(super) is_written_back: bool,
+}
+
 /// A copy to make.
 pub(super) struct CopyJob<'a> {
     /// The source.
@@ -181,9 +189,8 @@ impl Pools {
         Origin::new(image, volume.id.pool(), volume.format, Some(volume))
     }
 
-    /// Copies images at one point in time, and returns that time. Filesystems in use are frozen
-    /// meanwhile.
-    pub(super) fn copy_images(&self, jobs: &[CopyJob<'_>]) -> Result<u64> {
+    /// Copies images at one point in time. Filesystems in use are frozen meanwhile.
+    pub(super) fn copy_images(&self, jobs: &[CopyJob<'_>]) -> Result<CopiedImages> {
         let targets: Vec<Target> = jobs.iter().filter_map(|job| job.origin.target()).collect();
         let max_freeze = self.options.max_freeze;
         let check = || {
@@ -198,14 +205,15 @@ impl Pools {
                 let copy = || still.copy(job.origin.id, &job.origin.image, job.to, &job.want);
                 series.measured(job.route(), copy, || still.stop())
             });
-            Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
+            Ok((copied.collect::<Result<Vec<_>>>()?, still.pace(), taken_ns))
         };
-        let (copied, taken_ns) =
+        let (copied, pace, taken_ns) =
             freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), copy)?;
+        let has_bytes = copied.iter().any(|copied| matches!(copied, Copied::Bytes(_)));
         for (job, copied) in jobs.iter().zip(copied) {
             self.finish_copy(job, copied)?;
         }
-        Ok(taken_ns)
+        Ok(CopiedImages { taken_ns, is_written_back: !(has_bytes && pace == Pace::Fast) })
     }
 
     /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.

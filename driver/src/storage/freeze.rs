@@ -85,8 +85,12 @@ impl Still {
     ) -> Result<Copied> {
         let live = self.live.iter().find(|(live, _)| *live == image);
         let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
-        let pace = if self.frozen { Pace::Fast } else { Pace::Gentle };
-        copy_image::copy(&*self.kernel, from, to, want, source, pace, &|| self.stop())
+        copy_image::copy(&*self.kernel, from, to, want, source, self.pace(), &|| self.stop())
+    }
+
+    /// How copies treat the disk.
+    pub fn pace(&self) -> Pace {
+        if self.frozen { Pace::Fast } else { Pace::Gentle }
     }
 }
 

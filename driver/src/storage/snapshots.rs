@@ -174,7 +174,7 @@ impl Pools {
         let shots = shots.map(|(pool, id)| self.prepare(pool, id, parameters));
         let mut shots = shots.collect::<Result<Vec<_>>>()?;
         let jobs: Vec<CopyJob<'_>> = shots.iter().map(Shot::job).collect();
-        let taken_ns = self.copy_images(&jobs)?;
+        let copied = self.copy_images(&jobs)?;
         // With reflinks, the next snapshot of a volume counts on this one, and begins after it.
         if pools.iter().all(|pool| !pool.reflinks) {
             wanted::copied();
@@ -182,13 +182,13 @@ impl Pools {
         for shot in &mut shots {
             shot.settle(self, parameters)?;
             phase("sync", || {
-                if !shot.pool.reflinks {
+                if !copied.is_written_back {
                     file::write_back_in_steps(&shot.image)?;
                 }
                 file::sync(&shot.image, &shot.incoming.image_path())
             })?;
         }
-        Ok((shots, taken_ns))
+        Ok((shots, copied.taken_ns))
     }
 
     /// All preparation before the volume is frozen.

@@ -50,9 +50,10 @@ impl Pools {
             Some(origin) => {
                 let settings = &new.settings;
                 let want = origin.copy_request(pool, new.capacity_bytes, settings.provisioning);
-                self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
+                let copied =
+                    self.copy_images(&[CopyJob { origin, to: &image, pool: pool.id, want }])?;
                 wanted::copied();
-                if !want.reflinks {
+                if !copied.is_written_back {
                     // A copy of a frozen filesystem has not waited for the disk.
                     phase("sync", || file::write_back_in_steps(&image))?;
                 }

@@ -260,11 +260,6 @@ impl FakeApi {
         self.0.lock().faults.rules.clear();
     }
 
-    /// Ends all watches, as a server that goes away.
-    pub fn end_watches(&self) {
-        self.0.lock().store.watchers.clear();
-    }
-
     /// Drops a status field of a kind (by plural), like a CRD without that field.
     pub fn undefine(&self, plural: &'static str, field: &'static str) {
         self.0.lock().store.undefined.push((plural, field));

@@ -197,7 +197,8 @@ impl<'a> WriteBack<'a> {
     }
 }
 
-fn longest_step() -> u64 {
+/// The maximum number of bytes in a step of work that gives way to calls.
+pub(super) fn longest_step() -> u64 {
     if foreground::is_busy() { SHORT_STEP } else { COPY_STEP }
 }
 

@@ -12,8 +12,8 @@ const fn ms(ms: u64) -> Duration {
 #[case::a_call_runs(Quiet::Not, ms(5), ms(0), true)]
 #[case::a_call_just_ended(Quiet::For(ms(9)), ms(5), ms(20), true)]
 #[case::the_moment_is_over(Quiet::For(ms(10)), ms(5), ms(20), false)]
-#[case::calls_never_end(Quiet::Not, ms(5), ms(49), true)]
-#[case::calls_never_end_but_it_has_its_share(Quiet::Not, ms(5), ms(50), false)]
+#[case::calls_never_end(Quiet::Not, ms(1), ms(8), true)]
+#[case::calls_never_end_but_it_has_its_share(Quiet::Not, ms(1), ms(9), false)]
 #[case::a_slow_step_costs_a_long_pause(Quiet::Not, ms(20), ms(179), true)]
 #[case::of_nine_times_the_step(Quiet::Not, ms(20), ms(180), false)]
 #[case::a_disk_that_hangs(Quiet::Not, ms(60_000), ms(499), true)]
@@ -30,6 +30,12 @@ fn when_long_work_pauses(
     assert!(!pauses(quiet, step, paused, true));
 }
 
+/// Does long work for this time, and gives way.
+fn step(took: Duration) {
+    let mut steps = Steps { began: Instant::now().checked_sub(took).unwrap() };
+    steps.give_way();
+}
+
 /// True if work behind these pools pauses once.
 fn has_paused(pools: &[Arc<Foreground>], awaited: bool) -> bool {
     let wanted = Arc::new(Wanted::default());
@@ -37,7 +43,7 @@ fn has_paused(pools: &[Arc<Foreground>], awaited: bool) -> bool {
         wanted.hurry();
     }
     let before = paused();
-    wanted.run(|| behind(pools.to_vec(), || Steps::begin().give_way()));
+    wanted.run(|| behind(pools.to_vec(), || step(ms(5))));
     paused() - before >= LOOK
 }
 
@@ -68,9 +74,23 @@ fn a_panic_leaves_the_thread_without_pools() {
     assert!(!is_busy());
 }
 
-/// Calls that never end keep no copy from its end, and its pauses do not count as slow files.
+/// Calls that never end keep no copy from its end.
+#[rstest]
+#[case::steps_that_cost_less_than_a_look(Duration::from_micros(50), ms(0))]
+#[case::quick_steps(ms(1), ms(9))]
+#[case::slow_steps(ms(10), ms(90))]
+fn calls_that_never_end_leave_a_copy_its_share(#[case] took: Duration, #[case] expected: Duration) {
+    let pool = Arc::new(Foreground::default());
+    let _call = pool.enter();
+    let before = paused();
+    behind(vec![pool], || step(took));
+    // The clock of a busy machine is late, but a pause does not end early.
+    assert!(paused() - before >= expected);
+    assert_eq!(expected.is_zero(), paused() == before);
+}
+
 #[test]
-fn calls_that_never_end_leave_a_copy_its_share() {
+fn the_copy_of_a_frozen_filesystem_never_pauses() {
     use crate::kernel::file::{Pace, copy_sparse};
 
     let [from, to] = [(); 2].map(|()| tempfile::tempfile().unwrap());
@@ -78,9 +98,6 @@ fn calls_that_never_end_leave_a_copy_its_share() {
     let pool = Arc::new(Foreground::default());
     let _call = pool.enter();
     let before = paused();
-    let copy = |pace| behind(vec![pool.clone()], || copy_sparse(&from, &to, pace, &|| false));
-    assert_eq!(copy(Pace::Fast).unwrap(), 3 << 20);
+    behind(vec![pool], || copy_sparse(&from, &to, Pace::Fast, &|| false)).unwrap();
     assert_eq!(paused(), before);
-    assert_eq!(copy(Pace::Gentle).unwrap(), 3 << 20);
-    assert!(paused() - before >= LEAST * 6);
 }
