@@ -1,7 +1,6 @@
 //! Runs one history in this process, which ends with it.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,8 +43,7 @@ impl Outcome {
     /// Prints it for the process that started this one.
     pub(crate) fn print(&self) {
         let text = serde_json::to_string(self).unwrap_or_default();
-        // The reader may have ended.
-        let _ = writeln!(std::io::stdout(), "{OUTCOME}{text}");
+        trace::print(&format!("{OUTCOME}{text}"));
     }
 }
 

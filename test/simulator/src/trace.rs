@@ -53,8 +53,7 @@ pub(crate) fn line(actor: &str, text: impl AsRef<str>) {
         lines.digest = dice::mix(lines.digest ^ u64::from(byte)).wrapping_add(1);
     }
     if lines.shown {
-        // The reader may have ended.
-        let _ = writeln!(std::io::stdout(), "{line}");
+        print(&line);
     }
     if actor != LOG {
         if lines.last.len() == KEPT {
@@ -98,4 +97,11 @@ impl Write for Log {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// Prints a line.
+#[expect(clippy::disallowed_methods, reason = "the simulator's own words")]
+pub(crate) fn print(line: &str) {
+    // The reader may have ended.
+    let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -39,14 +39,6 @@ impl View {
             kind.remove(&key(object));
         }
     }
-
-    /// A view of these objects, for tests of decisions.
-    #[cfg(test)]
-    pub(crate) fn of(objects: impl IntoIterator<Item = (&'static str, Value)>) -> View {
-        let mut view = View::default();
-        objects.into_iter().for_each(|(plural, object)| view.put(plural, object));
-        view
-    }
 }
 
 fn key(object: &Value) -> String {
@@ -176,24 +168,6 @@ impl Step {
 
     fn is_event(&self) -> bool {
         self.body["kind"] == "Event"
-    }
-
-    /// The step as `PATCH persistentvolumes/a {…}`, for tests.
-    #[cfg(test)]
-    pub(crate) fn line(&self) -> String {
-        let (_, place) = self.path.split_once("v1/").expect("a path");
-        if self.is_event() {
-            let field = |key: &str| text(&self.body, key).to_owned();
-            return format!("{} {}", field("/reason"), field("/involvedObject/name"));
-        }
-        let mut body = self.body.clone();
-        if let Some(metadata) = body["metadata"].as_object_mut() {
-            metadata.remove("resourceVersion");
-            if metadata.is_empty() {
-                body.as_object_mut().expect("an object").remove("metadata");
-            }
-        }
-        format!("{} {} {body}", self.method, place.trim_start_matches("namespaces/"))
     }
 }
 
