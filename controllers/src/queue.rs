@@ -8,8 +8,8 @@
 //!   its failures, because what it waited for is there.
 //! - Namespaces take turns ([`Turns`]), and none takes all workers ([`may_take`]). So a key of one
 //!   namespace waits neither for all keys of another one, nor for its slow work.
-//! - Of several keys of a namespace, one is taken only while the process has little else to do
-//!   ([`CALM`]). So a key of another namespace does not share the CPU with all of them.
+//! - A namespace gets further workers only while the process has little else to do ([`CALM`]). So
+//!   the work of one namespace does not share the CPU with all the work that another one may have.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -34,9 +34,9 @@ const SHARE: usize = 3;
 /// CPU is then idle for part of the time, while work waits for answers, and more work does not delay
 /// what is under way.
 const CALM: Duration = Duration::from_micros(100);
-/// How long the keys of a namespace wait for that before one of them is taken all the same: the
-/// process may be busy with something else for long.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a namespace waits for that before it gets one more worker: the process may be busy with
+/// something else for long.
+const PATIENCE: Duration = Duration::from_millis(5);
 /// The number of steps of a long task without a pause.
 const AT_ONCE: usize = 64;
 
@@ -136,7 +136,7 @@ struct State<K> {
     closed: bool,
 }
 
-/// Whether one of several keys of a namespace may be taken.
+/// Whether a namespace may take more than one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     Unknown,
@@ -439,13 +439,13 @@ impl<K: Key> State<K> {
     }
 
     /// The next key of a namespace that may take one of this many workers, and since when it is
-    /// ready. `more`: a namespace with several keys may take one, and more than one worker.
+    /// ready. `more`: a namespace may take more than one.
     fn take(&mut self, workers: usize, more: bool) -> Option<(K, Instant)> {
         let free = workers.saturating_sub(self.held.values().sum());
         let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
-        let may = |namespace: &str, _: u64, keys: usize| {
+        let may = |namespace: &str, _| {
             let held = held(namespace);
-            (more || keys + held == 1) && may_take(held, free)
+            (more || held == 0) && may_take(held, free)
         };
         let key = self.ready.take_if(may)?;
         *self.held.entry(key.namespace().into()).or_default() += 1;

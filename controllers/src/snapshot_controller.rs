@@ -309,10 +309,12 @@ impl Controller {
 
     async fn queue_all<K: Kind>(&self) {
         let (snapshots, contents, _) = K::watches(&self.watches);
-        self.queue.add_each(snapshots.each().map(|snapshot| key_of::<K>(&snapshot))).await;
+        let known = snapshots.all().into_iter();
+        self.queue.add_each(known.map(|snapshot| key_of::<K>(&snapshot))).await;
         let large = snapshots.left_out().into_iter();
         self.queue.add_each(large.map(|(namespace, name)| K::key(namespace, name))).await;
-        let keys = contents.each().map(|content| ObjectKey::of_content(&*content));
+        let contents = contents.all();
+        let keys = contents.into_iter().map(|content| ObjectKey::of_content(&*content));
         self.queue.add_each(keys.map(K::content_key)).await;
     }
 
@@ -365,7 +367,7 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a claim to be bound.
     async fn claim(&self, namespace: &str, name: &str) -> Outcome {
-        let snapshots = self.watches.unready_of_claim.each(&gather::at(namespace, name));
+        let snapshots = self.watches.unready_of_claim.get(&gather::at(namespace, name));
         self.queue_unready::<Snapshots>(snapshots).await;
         let Some(claim) = self.watches.claims.get_in(namespace, name) else {
             return Outcome::Done;
@@ -403,18 +405,17 @@ impl Controller {
 
     /// Queues the snapshots and groups that waited for a class.
     async fn classes(&self) -> Outcome {
-        self.queue_unready::<Snapshots>(self.watches.snapshots.each()).await;
-        self.queue_unready::<Groups>(self.watches.groups.each()).await;
+        self.queue_unready::<Snapshots>(self.watches.snapshots.all()).await;
+        self.queue_unready::<Groups>(self.watches.groups.all()).await;
         Outcome::Done
     }
 
-    async fn queue_unready<K: Kind>(&self, snapshots: impl Iterator<Item = Arc<K::Snapshot>>) {
-        for (number, one) in snapshots.enumerate() {
-            if !K::view(&one).is_ready() {
-                self.queue.add(key_of::<K>(&one));
-            }
-            rest(number).await;
-        }
+    async fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
+        let unready = snapshots.into_iter().filter_map(|one| {
+            let is_ready = K::view(&one).is_ready();
+            (!is_ready).then(|| key_of::<K>(&one))
+        });
+        self.queue.add_each(unready).await;
     }
 
     /// Fails unless this process leads. Called right before each write.

@@ -98,7 +98,7 @@ impl FreedSignal {
     fn next_for_room(&self, last: u64) -> Option<Wake> {
         let mut waiting = self.0.waiting.lock();
         let for_room = waiting.by_freed.get_mut(&Freed::Room)?;
-        for_room.take_if(|_, number, _| number <= last)
+        for_room.take_if(|_, number| number <= last)
     }
 
     fn wait(&self, freed: Freed, namespace: &str, wake: Wake) -> Wait {

@@ -76,13 +76,12 @@ impl<T> Turns<T> {
         turn
     }
 
-    /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace,
-    /// the item's number, and the number of items. The others keep their turns.
-    pub fn take_if(&mut self, may: impl Fn(&str, u64, usize) -> bool) -> Option<T> {
+    /// Takes the first item of the next namespace for which `may` returns true; it gets the namespace
+    /// and the item's number. The others keep their turns.
+    pub fn take_if(&mut self, may: impl Fn(&str, u64) -> bool) -> Option<T> {
         let is_next = |namespace: &Arc<str>| {
-            let items = &self.lines[namespace].items;
-            let first = items.first_key_value();
-            first.is_some_and(|(number, _)| may(namespace, *number, items.len()))
+            let first = self.lines[namespace].items.first_key_value();
+            first.is_some_and(|(number, _)| may(namespace, *number))
         };
         let namespace = self.order.values().find(|namespace| is_next(namespace))?.clone();
         let line = self.lines.get_mut(&namespace)?;
@@ -161,7 +160,7 @@ impl<T> Iterator for Turns<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        self.take_if(|_, _, _| true)
+        self.take_if(|_, _| true)
     }
 }
 

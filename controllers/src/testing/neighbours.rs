@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hostloop_memory_driver::Handlers;
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::api::names::PROVISIONER;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, Scope};
-use crate::cache::{Caches, Change};
+use crate::cache::Caches;
 use crate::controller::Context;
 use crate::csi::Driver;
 use crate::csi::driver::{ControllerCapability, Service};
@@ -334,15 +333,6 @@ fn bench_groups() {
             for run in 0..RUNS {
                 alone.push(cluster.one(Made::Snapshot, &format!("alone-{run}")).await.0);
             }
-            // Counting them from time to time would delay tasks itself.
-            let made = Arc::new(AtomicUsize::new(0));
-            let count = made.clone();
-            caches.group_contents().on_change(move |change| {
-                if let Change::Applied { old: None, .. } = change {
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-            let left = || groups - made.load(Ordering::SeqCst);
             let worst = Arc::new(Mutex::new(Duration::ZERO));
             let watching = tokio::spawn(watch_delays(worst.clone()));
             let begun = Instant::now();
@@ -354,16 +344,16 @@ fn bench_groups() {
             for run in 0..RUNS {
                 beside.push(cluster.one(Made::Snapshot, &format!("beside-{run}")).await.0);
             }
-            let left_then = left();
-            while left() > 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+            let left = groups - caches.group_contents().all().len();
+            while caches.group_contents().all().len() < groups {
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
             watching.abort();
             let (alone, beside) = (median(alone), median(beside));
             println!(
                 "{groups} groups beside {claims} claims: done after {:.1?}, a task was late by \
                  {:.1?} at worst; a snapshot of another namespace took {beside:.1?}, alone \
-                 {alone:.1?}: {:.2} times; {left_then} groups were left then",
+                 {alone:.1?}: {:.2} times; {left} groups were left then",
                 begun.elapsed(),
                 *worst.lock(),
                 beside.as_secs_f64() / alone.as_secs_f64(),

@@ -23,8 +23,7 @@ use crate::api::pvc;
 use crate::cache::{Change, Store};
 use crate::queue::rest;
 
-/// How long the index of a namespace is kept after its last use. One that was dropped is tried again
-/// after this time.
+/// How long the index of a namespace is kept after its last use.
 const KEPT: Duration = Duration::from_secs(900);
 /// The labels of a claim that are indexed. A claim with more is a candidate of every selector.
 const MAX_LABELS: usize = 16;
@@ -64,7 +63,6 @@ struct Namespace {
     reported: HashSet<Arc<str>>,
     /// Set once all are read.
     read: Arc<OnceCell<()>>,
-    /// The last use of the entries, or when they were dropped.
     used: Instant,
 }
 
@@ -139,7 +137,6 @@ impl Indexes {
             tracing::info!(namespace, entries = known.len(), "too many claims for an index");
             self.entries -= known.len();
             known.entries = None;
-            known.used = Instant::now();
         }
     }
 
@@ -226,15 +223,13 @@ impl ClaimLabels {
     fn reading(&self, namespace: &str) -> Arc<OnceCell<()>> {
         let mut indexes = self.indexes.lock();
         let unused = |name: &String, known: &mut Namespace| {
-            (name != namespace || known.entries.is_none()) && known.used.elapsed() >= KEPT
+            name != namespace && known.used.elapsed() >= KEPT
         };
         let forgotten: usize =
             indexes.namespaces.extract_if(unused).map(|(_, known)| known.len()).sum();
         indexes.entries -= forgotten;
         let known = indexes.namespaces.entry(namespace.to_owned()).or_insert_with(Namespace::new);
-        if known.entries.is_some() {
-            known.used = Instant::now();
-        }
+        known.used = Instant::now();
         known.read.clone()
     }
 
