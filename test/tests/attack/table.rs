@@ -227,7 +227,7 @@ const DENIED: &str = "denied request";
 /// A time that is in the year 10000 in UTC.
 const LATE: &str = "9999-12-31T23:59:59-01:00";
 
-/// A time on the last day of the year 9999. Clients whose times have an offset don't read it.
+/// A time on the last day of the year 9999: too late for clients that allow for offsets.
 const LAST_DAY: &str = "9999-12-31T12:00:00Z";
 
 /// A time that is in the year -1 in UTC.
