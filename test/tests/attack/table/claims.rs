@@ -37,12 +37,19 @@ fn of_claims() -> Vec<Attack> {
     let patch = rows("patch", C);
     let cloned = finalizers(&[KEEP, PROTECTION, CLONE]);
     let added = finalizers(&[KEEP, PROTECTION, "x.example/y"]);
+    let mut since = managed("v1", json!({"f:spec": {"f:volumeMode": {}}}), LAST_DAY);
+    since["metadata"]["finalizers"] = cloned["metadata"]["finalizers"].clone();
     let no_node = annotation(SELECTED, Value::Null);
     let other_node = annotation(SELECTED, json!("$OTHER"));
     let given = annotation(PROVISIONER, json!("x"));
     let taken = annotation(PROVISIONER, json!("hostloop.csi.dev"));
     vec![
         patch("keep it while it is cloned", cloned, own),
+        patch(
+            "say that a field has a manager since the last day of the year 9999",
+            since,
+            [No(MANAGER_TIME), No(DENIED), No(DENIED), No(DENIED)],
+        ),
         patch("add another finalizer", added, never(REMOVED)),
         patch("remove a finalizer", finalizers(&[PROTECTION]), never(REMOVED)),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
@@ -93,8 +100,6 @@ fn of_statuses() -> Vec<Attack> {
         condition[field] = json!(time);
         status(json!({"conditions": [condition]}))
     };
-    let mut since = managed("v1", json!({"f:spec": {"f:volumeMode": {}}}), LAST_DAY);
-    since["status"] = resizing.clone();
     let resources = |field: &str, value: &str| {
         let all: Value = (0..1000).map(|n| (format!("example.com/{n}"), json!(value))).collect();
         status(json!({field: all}))
@@ -124,11 +129,6 @@ fn of_statuses() -> Vec<Attack> {
             never(TIME),
         ),
         patch("set a condition of the year -1", at("lastTransitionTime", EARLY), never(TIME)),
-        patch(
-            "say that a field has a manager since the last day of the year 9999",
-            since,
-            denied(MANAGER_TIME),
-        ),
         patch("say that it has a thousand resources", resources("capacity", "1"), never(STORAGE)),
         patch(
             "say that it is to have a thousand resources",

@@ -9,7 +9,8 @@ pub(super) fn attachments() -> Vec<Attack> {
     const DRIVER: &str = "the attachment is not of driver hostloop.csi.dev";
     const FINALIZER: &str = "no finalizer of an attachment but the attacher's";
     const ANNOTATION: &str = "no annotation of an attachment but that of its ID";
-    const NAME: &str = "a name of up to 300 characters";
+    // The API server itself answers first.
+    const PREFIX: &str = "metadata.generateName: Invalid value";
     const METADATA: &str = "about an attachment, and little metadata";
     // The API server itself answers first.
     const LONG: [Outcome; 4] = {
@@ -43,7 +44,7 @@ pub(super) fn attachments() -> Vec<Attack> {
         patch(
             "set a prefix of its name of 200 kB",
             name_prefix(),
-            [No(NAME), No(DENIED), Nothing, No(DENIED)],
+            [No(PREFIX), No(PREFIX), Nothing, No(PREFIX)],
         ),
         patch_status("say that it is attached", attached, own),
         patch_status("say in 1 kB why it is not", failed("x".repeat(1024)), own),
@@ -140,7 +141,8 @@ pub(super) fn events() -> Vec<Attack> {
     let never = |why| [No(why), No(SOURCE), Nothing, No(SOURCE)];
     let about = |kind: &str, name: &str| json!({"involvedObject": {"kind": kind, "name": name}});
     let series = json!({"series": {"count": 2, "lastObservedTime": "9999-12-31T12:00:00.000000Z"}});
-    let since = managed("v1", json!({"f:reason": {}}), LATE);
+    // Fields that the object has go to the manager of the request.
+    let since = managed("v1", json!({"f:series": {}}), LATE);
     let (create, patch) = (rows("create", E), rows("patch", E));
     vec![
         create("about a claim", json!({}), own),
@@ -175,8 +177,8 @@ pub(super) fn events() -> Vec<Attack> {
             never(TIME),
         ),
         patch(
-            "say that it happened in the year -1",
-            json!({"eventTime": "0000-01-01T00:00:00.000000+01:00"}),
+            "say that it last happened in the year -1",
+            json!({"lastTimestamp": EARLY}),
             never(TIME),
         ),
         patch("change what it says", json!({"message": "x"}), never(COUNT)),
