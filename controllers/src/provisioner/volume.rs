@@ -1,6 +1,6 @@
 //! Checks the driver's answer to CreateVolume, and builds the PersistentVolume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hostloop_proto::csi::{CreateVolumeResponse, Volume};
 use k8s_openapi::api::core::v1::{
@@ -76,7 +76,7 @@ pub(crate) fn object(
     let size = Quantity(quantity::written(volume.capacity_bytes));
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
     let spec = PersistentVolumeSpec {
-        access_modes: claim_spec.access_modes.clone(),
+        access_modes: claim_spec.access_modes.map(distinct),
         mount_options: class.mount_options.clone(),
         capacity: Some(BTreeMap::from([("storage".to_owned(), size)])),
         claim_ref: Some(claim_ref),
@@ -99,6 +99,14 @@ pub(crate) fn object(
         ..ObjectMeta::default()
     };
     PersistentVolume { metadata, spec: Some(spec), status: None }
+}
+
+/// The access modes without repeats. The API server takes any number of repeats in a claim, and a
+/// node may name only as many modes in a volume as there are.
+fn distinct(mut modes: Vec<String>) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    modes.retain(|mode| known.insert(mode.clone()));
+    modes
 }
 
 /// Always names the deletion secret, even if there is none: the class may change before deletion.

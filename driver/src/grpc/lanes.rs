@@ -3,8 +3,8 @@
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
 //! number of threads for each kind of [`Work`]. Calls that hang hold no more than that, however
-//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies and
-//! allocations also give way to the other calls of their pools: see [foreground].
+//! often a client retries, and copies of gigabytes hold up nothing but other copies. Copies also
+//! give way to calls that change something in their pools, but not to deletions: see [foreground].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -184,8 +184,9 @@ impl Lanes {
         entry.or_insert_with(|| Permits::new(threads, work.calls())).clone()
     }
 
-    /// Runs a call that has its thread. Long work gives way to calls that change something in its
-    /// pools; questions and streams write nothing.
+    /// Runs a call that has its thread. Copies give way to calls that change something in their
+    /// pools. Questions and streams write nothing, and no pod waits for a deletion: it may free the
+    /// blocks of a huge image, and many of them would hold up other users' copies.
     pub(crate) fn run<T>(&self, lane: &Lane, work: Work, call: impl FnOnce() -> T) -> T {
         let pools = {
             let mut foregrounds = self.foregrounds.lock();
@@ -194,11 +195,11 @@ impl Lanes {
         };
         match work {
             Work::Allocate | Work::Copy => foreground::behind(pools, call),
-            Work::Change | Work::Leave | Work::Delete => {
+            Work::Change | Work::Leave => {
                 let _running: Vec<_> = pools.iter().map(Foreground::enter).collect();
                 call()
             }
-            Work::Stream | Work::Question(_) => call(),
+            Work::Delete | Work::Stream | Work::Question(_) => call(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Calls of pods and users go before long work on the same pools.
 //!
-//! Long work copies or allocates in steps. Between two of them it pauses while calls run in the
+//! Long work copies in steps, or makes a file's blocks its own. Between two of them it pauses while calls run in the
 //! foreground of its pools, and for a moment after them, because they come in series. It always gets a
 //! share of the time, so calls that never end hold it up, but do not stop it. While calls come, its
 //! steps are short.

@@ -5,17 +5,19 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::ListParams;
+use kube::api::{GetParams, ListParams, ObjectList, Request};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 mod error;
 mod objects;
+mod readable;
 
 pub use error::ApiError;
 pub(super) use error::{Call, error_chain, resource};
 pub(super) use objects::Objects;
+pub(super) use readable::Readable;
 
 /// The deadline of a request.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
@@ -49,22 +51,36 @@ pub(super) async fn list_all<K: Kind>(api: &Api<K>) -> Result<Vec<K>, ApiError> 
 
 /// Reads an object; `None` if it does not exist.
 pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
-    timely(Call::of("get", api, name), api.get_opt(name)).await
+    let sent = async {
+        let request = Request::new(api.resource_url()).get(name, &GetParams::default());
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        match api.clone().into_client().request(request).await {
+            Ok(Readable(object)) => Ok(Some(object)),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    timely(Call::of("get", api, name), sent).await
 }
 
 /// Lists objects to the last page. The parameters have the size of a page.
 async fn pages<K>(api: &Api<K>, mut params: ListParams, call: &Call) -> Result<Vec<K>, ApiError>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned + Debug,
 {
     let mut found = Vec::new();
     loop {
-        let page = match timely(call.clone(), api.list(&params)).await {
+        let sent = async {
+            let request = Request::new(api.resource_url()).list(&params);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            api.clone().into_client().request::<ObjectList<Readable<K>>>(request).await
+        };
+        let page = match timely(call.clone(), sent).await {
             // A list of no objects is a list.
             Err(ApiError::NotFound { .. }) => return Err(call.not_served()),
             page => page?,
         };
-        found.extend(page.items);
+        found.extend(page.items.into_iter().map(|Readable(object)| object));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(found),

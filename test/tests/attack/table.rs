@@ -198,10 +198,10 @@ fn long() -> String {
     "x".repeat(200_000)
 }
 
-/// What a list of finalizers has after the others, many times.
+/// What a list of finalizers has after the others, eight times: the policy for all metadata takes it.
 fn repeated(others: &[&str], finalizer: &str) -> Value {
     let mut all = others.to_vec();
-    all.extend([finalizer; 1000]);
+    all.extend([finalizer; 8]);
     finalizers(&all)
 }
 
@@ -226,6 +226,24 @@ const DENIED: &str = "denied request";
 
 /// A time that is in the year 10000 in UTC.
 const LATE: &str = "9999-12-31T23:59:59-01:00";
+
+/// A time on the last day of the year 9999: too late for clients that allow for offsets.
+const LAST_DAY: &str = "9999-12-31T12:00:00Z";
+
+/// A time that is in the year -1 in UTC.
+const EARLY: &str = "0000-01-01T00:00:00+01:00";
+
+/// Part of the API server's message about such times.
+const TIME: &str = "only times of the years 0 to 8999";
+
+/// Part of the API server's message about such times of field managers.
+const MANAGER_TIME: &str = "field managers with times of the years 0 to 8999";
+
+/// A field manager that owns this field since then.
+fn managed(api_version: &str, fields: Value, time: &str) -> Value {
+    json!({"metadata": {"managedFields": [{"manager": "x", "operation": "Update",
+        "apiVersion": api_version, "fieldsType": "FieldsV1", "fieldsV1": fields, "time": time}]}})
+}
 
 /// The prefix of a name that the API server makes: it has no use in an object with a name.
 fn name_prefix() -> Value {

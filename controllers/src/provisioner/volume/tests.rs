@@ -99,6 +99,21 @@ async fn read_only_volumes() {
     }
 }
 
+/// The admission policy refuses more modes than there are.
+#[tokio::test]
+async fn access_modes_without_repeats() {
+    let modes = json!([
+        "ReadWriteOnce",
+        "ReadOnlyMany",
+        "ReadWriteOnce",
+        "ReadWriteOnce",
+        "ReadOnlyMany",
+        "ReadWriteOnce"
+    ]);
+    let object = written(&plan(&[("/spec/accessModes", modes)], &[]), &settings());
+    assert_eq!(object["spec"]["accessModes"], json!(["ReadWriteOnce", "ReadOnlyMany"]));
+}
+
 #[tokio::test]
 async fn the_volume_of_an_object() {
     let object = object(&plan(&[], &[]), &made(), "d", "i", &settings());

@@ -80,7 +80,8 @@ fn long_work_gives_way_to_calls_of_its_pools() {
     let table = [
         (&a, Work::Change, [true, false, true, false]),
         (&a, Work::Leave, [true, false, true, false]),
-        (&b, Work::Delete, [false, true, true, false]),
+        (&b, Work::Leave, [false, true, true, false]),
+        (&b, Work::Delete, [false; 4]),
         (&both, Work::Change, [true, true, true, false]),
         (&none, Work::Change, [false; 4]),
         (&a, Work::Copy, [false; 4]),

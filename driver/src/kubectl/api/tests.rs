@@ -25,6 +25,17 @@ async fn lists_are_read_to_the_last_page() {
     assert_eq!(api.requests().len(), 2);
 }
 
+/// A user of one namespace can write such a time, and an administrator lists all namespaces.
+#[tokio::test]
+async fn a_time_that_cannot_be_read_hides_no_object() {
+    let api = FakeApi::default();
+    let late = json!({"metadata": {"managedFields": [{"time": "10000-01-01T00:59:59Z"}]}});
+    api.set(&format!("{CLAIMS}/late"), late);
+    api.set(&format!("{CLAIMS}/other"), json!({}));
+    assert_eq!(list_all(&claims(&api)).await.unwrap().len(), 2);
+    assert!(get(&claims(&api), "late").await.unwrap().is_some());
+}
+
 #[tokio::test]
 async fn refused_requests_name_the_right() {
     let api = FakeApi::default();

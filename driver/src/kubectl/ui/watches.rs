@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Out;
 use super::kinds::{Kind, Names, Scope};
-use crate::kubectl::api::{ApiError, Call, resource};
+use crate::kubectl::api::{ApiError, Call, Readable, resource};
 use crate::kubectl::cluster::Cluster;
 use crate::kubectl::volume_objects::title;
 
@@ -87,7 +87,7 @@ impl Watch {
         let gvk = GroupVersionKind::gvk(group, version, kind);
         let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
         let client = cluster.client.clone();
-        let api: Api<DynamicObject> = match namespace {
+        let api: Api<Readable<DynamicObject>> = match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         };
@@ -131,10 +131,14 @@ impl Watch {
         }
     }
 
-    fn take(&mut self, event: watcher::Event<DynamicObject>, listed: &mut BTreeSet<String>) {
+    fn take(
+        &mut self,
+        event: watcher::Event<Readable<DynamicObject>>,
+        listed: &mut BTreeSet<String>,
+    ) {
         match event {
             watcher::Event::Init => listed.clear(),
-            watcher::Event::InitApply(object) => {
+            watcher::Event::InitApply(Readable(object)) => {
                 listed.insert(title(&object.metadata));
                 self.set(&object);
             }
@@ -144,8 +148,8 @@ impl Watch {
                     self.delete(&key);
                 }
             }
-            watcher::Event::Apply(object) => self.set(&object),
-            watcher::Event::Delete(object) => self.delete(&title(&object.metadata)),
+            watcher::Event::Apply(Readable(object)) => self.set(&object),
+            watcher::Event::Delete(Readable(object)) => self.delete(&title(&object.metadata)),
         }
     }
 
@@ -210,12 +214,12 @@ mod tests {
         );
         let mut listed = BTreeSet::new();
         let list = |objects: Vec<DynamicObject>| {
-            let applies = objects.into_iter().map(watcher::Event::InitApply);
+            let applies = objects.into_iter().map(Readable).map(watcher::Event::InitApply);
             [watcher::Event::Init].into_iter().chain(applies).chain([watcher::Event::InitDone])
         };
         let first = list(vec![object("a", 1), object("b", 1), object("c", 1)]);
         let second = list(vec![object("a", 1), object("b", 2)]);
-        let change = watcher::Event::Delete(object("a", 3));
+        let change = watcher::Event::Delete(Readable(object("a", 3)));
         for event in first.chain(second).chain([change]) {
             watch.take(event, &mut listed);
         }

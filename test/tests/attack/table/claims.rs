@@ -12,7 +12,6 @@ const LABEL: &str = "no label of a claim but its own name's";
 const CLASS: &str = "an attributes class that a claim";
 const MESSAGE: &str = "up to 4096 characters into the conditions of a claim";
 const STORAGE: &str = "how much storage it has";
-const TIME: &str = "no time after the year 9999";
 const NAME: &str = "a name of up to 300 characters";
 const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -38,12 +37,19 @@ fn of_claims() -> Vec<Attack> {
     let patch = rows("patch", C);
     let cloned = finalizers(&[KEEP, PROTECTION, CLONE]);
     let added = finalizers(&[KEEP, PROTECTION, "x.example/y"]);
+    let mut since = managed("v1", json!({"f:spec": {"f:volumeMode": {}}}), LAST_DAY);
+    since["metadata"]["finalizers"] = cloned["metadata"]["finalizers"].clone();
     let no_node = annotation(SELECTED, Value::Null);
     let other_node = annotation(SELECTED, json!("$OTHER"));
     let given = annotation(PROVISIONER, json!("x"));
     let taken = annotation(PROVISIONER, json!("hostloop.csi.dev"));
     vec![
         patch("keep it while it is cloned", cloned, own),
+        patch(
+            "say that a field has a manager since the last day of the year 9999",
+            since,
+            [No(MANAGER_TIME), No(DENIED), No(DENIED), No(DENIED)],
+        ),
         patch("add another finalizer", added, never(REMOVED)),
         patch("remove a finalizer", finalizers(&[PROTECTION]), never(REMOVED)),
         patch("remove all finalizers", no_finalizers(), never(REMOVED)),
@@ -89,10 +95,10 @@ fn of_statuses() -> Vec<Attack> {
         long_text[field] = json!(long());
         status(json!({"conditions": [long_text]}))
     };
-    let late = |field: &str| {
-        let mut late = json!({"type": "Resizing", "status": "True"});
-        late[field] = json!(LATE);
-        status(json!({"conditions": [late]}))
+    let at = |field: &str, time: &str| {
+        let mut condition = json!({"type": "Resizing", "status": "True"});
+        condition[field] = json!(time);
+        status(json!({"conditions": [condition]}))
     };
     let resources = |field: &str, value: &str| {
         let all: Value = (0..1000).map(|n| (format!("example.com/{n}"), json!(value))).collect();
@@ -111,12 +117,18 @@ fn of_statuses() -> Vec<Attack> {
         patch("set a hundred conditions", many, never(MESSAGE)),
         patch("set a condition with a type of 200 kB", text("type"), never(MESSAGE)),
         patch("set a condition with a status of 200 kB", text("status"), never(MESSAGE)),
-        patch("set a condition of the year 10000", late("lastTransitionTime"), never(TIME)),
+        patch("set a condition of the year 10000", at("lastTransitionTime", LATE), never(TIME)),
         patch(
             "set a condition that was tried in the year 10000",
-            late("lastProbeTime"),
+            at("lastProbeTime", LATE),
             never(TIME),
         ),
+        patch(
+            "set a condition of the last day of the year 9999",
+            at("lastTransitionTime", LAST_DAY),
+            never(TIME),
+        ),
+        patch("set a condition of the year -1", at("lastTransitionTime", EARLY), never(TIME)),
         patch("say that it has a thousand resources", resources("capacity", "1"), never(STORAGE)),
         patch(
             "say that it is to have a thousand resources",

@@ -9,8 +9,8 @@ pub(super) fn attachments() -> Vec<Attack> {
     const DRIVER: &str = "the attachment is not of driver hostloop.csi.dev";
     const FINALIZER: &str = "no finalizer of an attachment but the attacher's";
     const ANNOTATION: &str = "no annotation of an attachment but that of its ID";
-    const NAME: &str = "a name of up to 300 characters";
-    const TIME: &str = "no time after the year 9999";
+    // The API server itself answers first.
+    const PREFIX: &str = "metadata.generateName: Invalid value";
     const METADATA: &str = "about an attachment, and little metadata";
     // The API server itself answers first.
     const LONG: [Outcome; 4] = {
@@ -27,7 +27,9 @@ pub(super) fn attachments() -> Vec<Attack> {
     let long_id = annotation("csi.alpha.kubernetes.io/node-id", json!(long()));
     let attached = status(json!({"attached": true}));
     let failed = |message: String| status(json!({"attachError": {"message": message}}));
-    let late = status(json!({"attachError": {"message": "x", "time": LATE}}));
+    let failed_at = |time| status(json!({"attachError": {"message": "x", "time": time}}));
+    let mut since = managed("storage.k8s.io/v1", json!({"f:spec": {"f:attacher": {}}}), LATE);
+    since["metadata"]["annotations"] = node_id["metadata"]["annotations"].clone();
     let metadata = status(json!({"attachmentMetadata": {"x": long()}}));
     let patch_status = rows("patch", "volumeattachments/status");
     let mut attacks = vec![
@@ -42,12 +44,23 @@ pub(super) fn attachments() -> Vec<Attack> {
         patch(
             "set a prefix of its name of 200 kB",
             name_prefix(),
-            [No(NAME), No(DENIED), Nothing, No(DENIED)],
+            [No(PREFIX), No(PREFIX), Nothing, No(PREFIX)],
         ),
         patch_status("say that it is attached", attached, own),
         patch_status("say in 1 kB why it is not", failed("x".repeat(1024)), own),
         patch_status("say in 200 kB why it is not", failed(long()), LONG),
-        patch_status("say that it failed in the year 10000", late, never(TIME)),
+        patch_status("say that it failed in the year 10000", failed_at(LATE), never(TIME)),
+        patch_status(
+            "say that it failed on the last day of the year 9999",
+            failed_at(LAST_DAY),
+            never(TIME),
+        ),
+        patch_status("say that it failed in the year -1", failed_at(EARLY), never(TIME)),
+        patch(
+            "say that a field has a manager since the year 10000",
+            since,
+            [No(MANAGER_TIME), No(DENIED), Nothing, No(DENIED)],
+        ),
         patch_status("hand kubelet 200 kB with it", metadata, never(METADATA)),
     ];
     let forbidden = [No(ROLE), No(ROLE), Nothing, No(ROLE)];
@@ -127,6 +140,9 @@ pub(super) fn events() -> Vec<Attack> {
     let own = [Yes, No(SOURCE), Nothing, No(SOURCE)];
     let never = |why| [No(why), No(SOURCE), Nothing, No(SOURCE)];
     let about = |kind: &str, name: &str| json!({"involvedObject": {"kind": kind, "name": name}});
+    let series = json!({"series": {"count": 2, "lastObservedTime": "9999-12-31T12:00:00.000000Z"}});
+    // Fields that the object has go to the manager of the request.
+    let since = managed("v1", json!({"f:series": {}}), LATE);
     let (create, patch) = (rows("create", E), rows("patch", E));
     vec![
         create("about a claim", json!({}), own),
@@ -147,7 +163,24 @@ pub(super) fn events() -> Vec<Attack> {
         ),
         create("with a label", label("app", "x"), never(SHORT)),
         create("with an annotation of 200 kB", annotation("x", json!(long())), never(SHORT)),
+        create("first in the year 10000", json!({"firstTimestamp": LATE}), never(TIME)),
+        create("of a series until the last day of the year 9999", series, never(TIME)),
+        create(
+            "with a field that has a manager since the year 10000",
+            since,
+            [No(MANAGER_TIME), No(DENIED), Nothing, No(DENIED)],
+        ),
         patch("count it once more", json!({"count": 2}), own),
+        patch(
+            "say that it last happened on the last day of the year 9999",
+            json!({"lastTimestamp": LAST_DAY}),
+            never(TIME),
+        ),
+        patch(
+            "say that it last happened in the year -1",
+            json!({"lastTimestamp": EARLY}),
+            never(TIME),
+        ),
         patch("change what it says", json!({"message": "x"}), never(COUNT)),
         patch("set an owner", owner(), never(COUNT)),
         rows("delete", E)("delete it", json!({}), [No(ROLE), No(ROLE), Nothing, No(ROLE)]),

@@ -96,6 +96,7 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
     const NODE: &str = "which node a content belongs to";
     const KEPT: &str = "whether its snapshot is kept";
     const FINALIZER: &str = "the snapshotter's finalizer";
+    const UTC: &str = "only times in UTC, of the years 0 to 8999, about a content";
     let own = OTHERS.own();
     let never = |why| OTHERS.never(why);
     let named = |handle: Value| status(json!({kind.handle: handle}));
@@ -135,7 +136,12 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
         patch_status(
             "say that it failed at a time with an offset of 99 hours",
             status(json!({"error": {"message": "x", "time": "2026-01-01T00:00:00+99:99"}})),
-            never("only times in UTC about a content"),
+            never(UTC),
+        ),
+        patch_status(
+            "say that it failed on the last day of the year 9999",
+            status(json!({"error": {"message": "x", "time": LAST_DAY}})),
+            never(UTC),
         ),
         patch_status(another, named(json!("x")), [No(why), Nothing, Nothing, Nothing]),
         // After that it could name any.
