@@ -40,6 +40,7 @@ loops_below() {
 # detach DEVICE NUMBER INODE: detaches the device if it still has this file. Its number may be in use
 # again. While the device is open here, the kernel attaches no other file to it.
 detach() {
+  # shellcheck disable=SC2094 # nothing is read: the device is only held open
   { [[ $'\n'$(loop_files)$'\n' != *$'\n'"$*"$'\n'* ]] || losetup --detach "$1"; } 2>/dev/null <"$1" ||
     true
 }
