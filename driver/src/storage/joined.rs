@@ -82,8 +82,7 @@ impl<T: Clone + Send + 'static> Joined<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{TryRecvError, channel};
 
     use super::*;
 
@@ -93,19 +92,21 @@ mod tests {
     #[test]
     fn a_hanging_read_holds_one_thread_and_no_caller() {
         let joined = Arc::new(Joined::<u32>::default());
-        let begun = Arc::new(AtomicUsize::new(0));
+        let (begin, begun) = channel();
         let (end, ended) = channel::<()>();
         let mut ended = Some(ended);
         for _ in 0..5 {
-            let (begun, ended) = (begun.clone(), ended.take());
+            let (begin, ended) = (begin.clone(), ended.take());
             joined.begin(move || {
-                begun.fetch_add(1, Ordering::SeqCst);
+                begin.send(()).unwrap();
                 let _ = ended.map(|ended| ended.recv());
                 7
             });
             assert_eq!(joined.answer(SHORT), None);
         }
-        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        // A thread may begin late.
+        begun.recv_timeout(LONG).unwrap();
+        assert_eq!(begun.try_recv(), Err(TryRecvError::Empty));
         drop(end);
         assert_eq!(joined.answer(LONG), Some(7));
         joined.begin(|| 8);
