@@ -34,7 +34,7 @@ fn expectations(cluster: &Cluster) -> Vec<String> {
         "One StorageClass is the default: hostloop-ext4".to_owned(),
         "Account hostloop has its ".to_owned(),
         "Account hostloop-controller has its ".to_owned(),
-        "11 admission policies are in force".to_owned(),
+        "12 admission policies are in force".to_owned(),
         "The API server rejects a write that they deny (a dry run)".to_owned(),
         format!("The pods are ready: {node}"),
         format!("All pods run the image {image}"),
