@@ -10,7 +10,7 @@ use crate::history::History;
 use crate::run::{self, OUTCOME, Outcome};
 
 /// The real time that one history may take.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs a history in a process of its own.
 pub(crate) fn in_process(

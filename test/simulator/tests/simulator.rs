@@ -16,7 +16,7 @@ fn kept_histories_have_the_same_end() {
 
 #[test]
 fn one_seed_is_one_history() {
-    simulate(&["--seed", "1", "--steps", "20", "--twice"]);
+    simulate(&["--seed", "1", "--steps", "5", "--twice"]);
 }
 
 #[test]
