@@ -1,9 +1,9 @@
 //! Calls of pods and users go before long work on the same pools.
 //!
-//! Long work copies in steps, or makes a file's blocks its own. Between two of them it pauses while calls run in the
-//! foreground of its pools, and for a moment after them, because they come in series. It always gets a
-//! share of the time, so calls that never end hold it up, but do not stop it. While calls come, its
-//! steps are short.
+//! Long work copies in steps, or makes a file's blocks its own. Between two of them it pauses while
+//! calls run in the foreground of its pools, and for a moment after them, because they come in
+//! series. It always gets a share of the time, so calls that never end hold it up, but do not stop
+//! it. While calls come, its steps are short.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -127,10 +127,11 @@ impl Steps {
             // A pause would be longer than its share: short steps add up.
             return;
         }
+        self.began = ended;
         while pauses(quiet(), step, ended.elapsed(), wanted::is_awaited()) {
             std::thread::sleep(LOOK);
+            self.began = Instant::now();
         }
-        self.began = Instant::now();
         PAUSED.set(PAUSED.get() + (self.began - ended));
     }
 }
