@@ -89,7 +89,7 @@ impl<T> Turns<T> {
         let (is_empty, turn) = (line.items.is_empty(), line.turn);
         self.len -= 1;
         self.order.remove(&turn);
-        self.round = self.round.max(turn.0);
+        self.begin_round(turn.0);
         let next = turn.0.max(earliest(self.round)) + 1;
         if is_empty {
             self.leave(&namespace, next);
@@ -102,12 +102,20 @@ impl<T> Turns<T> {
         Some(item)
     }
 
+    /// Begins a round, unless it has begun, and forgets those that have saved up all they may.
+    fn begin_round(&mut self, round: u64) {
+        if round > self.round {
+            self.round = round;
+            self.rounds.retain(|_, next| *next > earliest(round));
+        }
+    }
+
     /// Removes a namespace without items. Its next round is kept while it matters.
     fn leave(&mut self, namespace: &Arc<str>, next: u64) {
         self.lines.remove(namespace);
-        self.rounds.insert(namespace.clone(), next);
-        let earliest = earliest(self.round);
-        self.rounds.retain(|_, round| *round > earliest);
+        if next > earliest(self.round) {
+            self.rounds.insert(namespace.clone(), next);
+        }
         if self.len == 0 {
             // No item waits, so no namespace has precedence over another one.
             self.rounds.clear();
