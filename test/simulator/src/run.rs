@@ -40,6 +40,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// What the trace says, after this virtual time and number of requests.
+    fn of(seconds: u64, requests: u64) -> Outcome {
+        let violations = trace::violations();
+        let (digest, last) = trace::end();
+        Outcome { digest: format!("{digest:016x}"), violations, last, seconds, requests }
+    }
+
     /// Prints it for the process that started this one.
     pub(crate) fn print(&self) {
         let text = serde_json::to_string(self).unwrap_or_default();
@@ -108,10 +115,7 @@ pub(crate) fn run(history: &History, shown: bool, log: LevelFilter) -> std::io::
     let requests = runtime.block_on(live(history, &scratch.path));
     let seconds = shim::now().as_secs();
     drop(runtime);
-    let violations = trace::violations();
-    let (digest, last) = trace::end();
-    let digest = format!("{digest:016x}");
-    Ok(Outcome { digest, violations, last, seconds, requests })
+    Ok(Outcome::of(seconds, requests))
 }
 
 /// Ends a process in which virtual time stands still: something runs without end, or waits for what
@@ -127,11 +131,7 @@ fn watch(seed: u64) {
             trace::violation(format!(
                 "virtual time stands still at {now:?}: a loop without a wait"
             ));
-            let violations = trace::violations();
-            let (digest, last) = trace::end();
-            let digest = format!("{digest:016x}");
-            let outcome = Outcome { digest, violations, last, seconds: now.as_secs(), requests: 0 };
-            outcome.print();
+            Outcome::of(now.as_secs(), 0).print();
             clean(seed);
             std::process::exit(0);
         }
