@@ -32,9 +32,6 @@ impl OwnPod {
         of_account: Option<String>,
         process: String,
     ) -> Self {
-        let named = |text: Option<String>| {
-            text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
         let name = named(variable("POD_NAME"));
         let namespace = named(variable("POD_NAMESPACE"));
         let capacity_namespace = named(variable("NAMESPACE")).or_else(|| namespace.clone());
@@ -46,6 +43,11 @@ impl OwnPod {
             capacity_namespace,
         }
     }
+}
+
+/// The name in a text, if there is one.
+fn named(text: Option<String>) -> Option<String> {
+    text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]

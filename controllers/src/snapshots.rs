@@ -310,8 +310,8 @@ fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>
     Ok(Option::<Quantity>::deserialize(deserializer)?.map(|quantity| quantity.0))
 }
 
-/// Reads a time. The API server takes more for one than RFC 3339 does, such as an offset of 99 hours. Then there
-/// is none: one such object must not make a whole list unreadable.
+/// Reads a time. The API server takes more for one than RFC 3339 does, such as an offset of 99
+/// hours. Then there is none: one such object must not make a whole list unreadable.
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     Ok(text.and_then(|text| text.parse().ok()).map(Time))

@@ -60,8 +60,8 @@ impl Range {
     }
 }
 
-/// The kinds that get an event at an object that is too large. Pods are not among them: most have nothing to do
-/// with the driver.
+/// The kinds that get an event at an object that is too large. Pods are not among them: most have
+/// nothing to do with the driver.
 const ANNOUNCED: [&str; 6] = [
     "PersistentVolume",
     "PersistentVolumeClaim",

@@ -222,11 +222,11 @@ impl ClaimLabels {
 
     fn reading(&self, namespace: &str) -> Arc<OnceCell<()>> {
         let mut indexes = self.indexes.lock();
-        let unused = |name: &String, known: &mut Namespace| {
-            name != namespace && known.used.elapsed() >= KEPT
-        };
-        let forgotten: usize =
-            indexes.namespaces.extract_if(unused).map(|(_, known)| known.len()).sum();
+        let forgotten: usize = indexes
+            .namespaces
+            .extract_if(|name, known| name != namespace && known.used.elapsed() >= KEPT)
+            .map(|(_, known)| known.len())
+            .sum();
         indexes.entries -= forgotten;
         let known = indexes.namespaces.entry(namespace.to_owned()).or_insert_with(Namespace::new);
         known.used = Instant::now();

@@ -72,13 +72,15 @@ fn drop_unreadable_times(value: &mut Value) {
 fn is_unreadable_time(value: &Value) -> bool {
     let Some(text) = value.as_str() else { return false };
     let Some((date, time)) = text.split_once('T') else { return false };
-    let is_of = |part: &str, separator: char, numbers: usize| {
-        let allowed = |c: char| c.is_ascii_digit() || c == separator;
-        part.chars().all(allowed)
-            && part.split(separator).filter(|n| !n.is_empty()).count() == numbers
-    };
     let clock = time.get(..8).unwrap_or_default();
-    is_of(date, '-', 3) && is_of(clock, ':', 3) && text.parse::<Timestamp>().is_err()
+    has_three_numbers(date, '-')
+        && has_three_numbers(clock, ':')
+        && text.parse::<Timestamp>().is_err()
+}
+
+fn has_three_numbers(text: &str, separator: char) -> bool {
+    text.chars().all(|c| c.is_ascii_digit() || c == separator)
+        && text.split(separator).filter(|number| !number.is_empty()).count() == 3
 }
 
 #[cfg(test)]
