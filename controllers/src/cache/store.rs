@@ -11,6 +11,8 @@
 //! The same holds for an object that is too large to be kept: the store has none of it but the name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -41,6 +43,10 @@ type Key = Arc<str>;
 
 /// Sorts before every character of a name, so objects are ordered by namespace.
 const BETWEEN: char = '\0';
+
+/// How many objects an iterator reads from the store at a time. The first of many thousands then
+/// costs no more than the first of a few.
+const STEP: usize = 64;
 
 /// How many objects that are too large are logged at a time: a user can make any number of them.
 const LOGGED: usize = 100;
@@ -209,10 +215,9 @@ impl<K: Resource> Store<K> {
         self.each().collect()
     }
 
-    /// Iterates over all objects in that order. Packed objects are unpacked one at a time.
+    /// Iterates over all objects in that order, [in steps](in_steps).
     pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
-        let kept: Vec<_> = self.lock().objects.values().cloned().collect();
-        kept.into_iter().map(|kept| kept.get())
+        self.each_from(Bound::Unbounded, |_| true)
     }
 
     /// Returns all objects in a namespace.
@@ -220,17 +225,27 @@ impl<K: Resource> Store<K> {
         self.each_in(namespace).collect()
     }
 
-    /// Iterates over all objects in a namespace. Packed objects are unpacked one at a time.
+    /// Iterates over all objects in a namespace, [in steps](in_steps).
     pub fn each_in(&self, namespace: &str) -> impl Iterator<Item = Arc<K>> + use<K> {
-        let state = self.lock();
-        let within = state.objects.range(named(namespace, "")..);
-        let within = within.take_while(|(key, _)| {
-            let rest = key.strip_prefix(namespace);
-            rest.is_some_and(|rest| rest.starts_with(BETWEEN))
-        });
-        let kept: Vec<_> = within.map(|(_, kept)| kept.clone()).collect();
-        drop(state);
-        kept.into_iter().map(|kept| kept.get())
+        let first = named(namespace, "");
+        let within = first.clone();
+        self.each_from(Bound::Included(first), move |key| key.starts_with(&*within))
+    }
+
+    /// Iterates from this key on, as long as the keys are `within`.
+    fn each_from<W: Fn(&Key) -> bool>(
+        &self,
+        first: Bound<Key>,
+        within: W,
+    ) -> impl Iterator<Item = Arc<K>> + use<K, W> {
+        let store = self.clone();
+        in_steps(move |after| {
+            let start = after.map_or(first.clone(), Bound::Excluded);
+            let state = store.lock();
+            let objects = state.objects.range((start, Bound::Unbounded));
+            let objects = objects.take_while(|(key, _)| within(key)).take(STEP);
+            objects.map(|(key, kept)| (key.clone(), kept.clone())).collect()
+        })
     }
 
     /// True if the store lists all objects of the kind, so a missing object does not exist.
@@ -463,6 +478,25 @@ fn key<K: Resource>(object: &K) -> Key {
 
 fn named(namespace: &str, name: &str) -> Key {
     format!("{namespace}{BETWEEN}{name}").into()
+}
+
+/// Iterates over objects that `read` takes from the store, each step of up to [`STEP`] of them after
+/// the last key of the step before. Objects that come or go between two steps may be missed or seen.
+/// Packed objects are unpacked one at a time.
+fn in_steps<K: Resource>(
+    mut read: impl FnMut(Option<Key>) -> Vec<(Key, StoredObject<K>)>,
+) -> impl Iterator<Item = Arc<K>> {
+    let mut step = read(None);
+    let (mut is_last, mut next) = (step.len() < STEP, 0);
+    iter::from_fn(move || {
+        if next == step.len() && !is_last {
+            step = read(step.pop().map(|(key, _)| key));
+            (is_last, next) = (step.len() < STEP, 0);
+        }
+        let (_, stored) = step.get(next)?;
+        next += 1;
+        Some(stored.get())
+    })
 }
 
 /// Parses the `resourceVersion`: the API guarantees increasing decimal numbers within a kind.

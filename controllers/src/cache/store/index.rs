@@ -1,10 +1,10 @@
 //! Indexes of a store.
 
 use std::collections::BTreeSet;
-use std::ops::RangeFrom;
+use std::ops::{Bound, RangeFrom};
 use std::sync::{Arc, Weak};
 
-use super::{Key, State, Store};
+use super::{Key, STEP, State, Store, in_steps};
 use crate::client::Resource;
 
 type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
@@ -56,14 +56,20 @@ impl<K: Resource> Index<K> {
         self.each(key).collect()
     }
 
-    /// Iterates over the objects with this key. Packed objects are unpacked one at a time.
+    /// Iterates over the objects with this key, [in steps](in_steps).
     pub fn each(&self, key: &str) -> impl Iterator<Item = Arc<K>> + use<K> {
-        let state = self.watch.lock();
-        let entries = self.entries(&state).range(from(key));
-        let of_key = entries.take_while(|(entry, _)| **entry == *key);
-        let kept: Vec<_> = of_key.filter_map(|(_, key)| state.objects.get(key).cloned()).collect();
-        drop(state);
-        kept.into_iter().map(|kept| kept.get())
+        let (index, key): (_, Arc<str>) = (self.clone(), key.into());
+        in_steps(move |after| {
+            let start = match after {
+                Some(object) => Bound::Excluded((key.clone(), object)),
+                None => Bound::Included((key.clone(), Key::default())),
+            };
+            let state = index.watch.lock();
+            let entries = index.entries(&state).range((start, Bound::Unbounded));
+            let of_key = entries.take_while(|(entry, _)| *entry == key);
+            let objects = of_key.filter_map(|(_, key)| state.objects.get_key_value(key));
+            objects.take(STEP).map(|(key, object)| (key.clone(), object.clone())).collect()
+        })
     }
 
     /// Returns the first object with this key.

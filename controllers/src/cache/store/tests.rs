@@ -3,6 +3,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::watcher;
+use rstest::rstest;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -85,6 +86,40 @@ fn an_index_follows() {
     assert_eq!((names("p"), names("q")), (String::new(), "a b".to_owned()));
     watch.take(Event::Delete(class("b", 4, "q")));
     assert_eq!(names("q"), "a");
+}
+
+#[rstest]
+#[case::none(0)]
+#[case::one_step(STEP)]
+#[case::one_more(STEP + 1)]
+#[case::several_steps(3 * STEP)]
+fn an_iterator_goes_through_all_steps(#[case] count: usize) {
+    let watch = Store::new();
+    let index = watch.index(|claim: &PersistentVolumeClaim| vec![claim.namespace().unwrap()]);
+    for (namespace, number) in
+        ["a", "b", "c"].iter().flat_map(|of| (0..count).map(move |n| (of, n)))
+    {
+        let metadata = json!({"namespace": namespace, "name": format!("claim-{number:04}")});
+        watch.apply_write(crate::testing::read(json!({"metadata": metadata})));
+    }
+    assert_eq!(watch.each().count(), 3 * count);
+    for within in [&mut watch.each_in("b") as &mut dyn Iterator<Item = _>, &mut index.each("b")] {
+        let names: Vec<String> = within.map(|claim| claim.name_any()).collect();
+        let expected: Vec<String> = (0..count).map(|n| format!("claim-{n:04}")).collect();
+        assert_eq!(names, expected);
+    }
+}
+
+#[test]
+fn an_iterator_goes_on_although_its_last_object_is_gone() {
+    let watch = Store::new();
+    for number in 0..=STEP as u64 {
+        watch.take(Event::Apply(class(&format!("class-{number:04}"), 1, "p")));
+    }
+    let mut each = watch.each();
+    let last = each.by_ref().take(STEP).last().expect("a whole step");
+    watch.take(Event::Delete((*last).clone()));
+    assert_eq!(each.count(), 1);
 }
 
 #[test]
