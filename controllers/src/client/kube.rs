@@ -154,17 +154,21 @@ pub fn unless_gone<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError
     }
 }
 
+/// True if the API server gave no answer, or one that says that it can't serve requests now. It
+/// answers with 500 if a webhook fails, and with 429 if there are too many requests.
+pub(super) fn is_outage(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 502..=504),
+        kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => false,
+        _ => true,
+    }
+}
+
 impl ApiError {
-    /// True if the API server gave no answer, or one that says that it can't serve requests now. It
-    /// answers with 500 if a webhook fails, and with 429 if there are too many requests.
     fn is_outage(&self) -> bool {
         match self {
             ApiError::Timeout { .. } => true,
-            ApiError::Failed { source, .. } => match &**source {
-                kube::Error::Api(status) => matches!(status.code, 502..=504),
-                kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => false,
-                _ => true,
-            },
+            ApiError::Failed { source, .. } => is_outage(source),
             _ => false,
         }
     }

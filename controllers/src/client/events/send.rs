@@ -11,17 +11,18 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::queue::Outlet;
 use super::{Event, Kind};
 use crate::api::scope::hash;
+use crate::client::kube::is_outage;
 use crate::metrics::Metrics;
 
 /// A normal event waits until there has been no newer one for this long.
 const QUIET: Duration = Duration::from_secs(5);
-/// The longest such wait.
+/// The longest such wait, and how long an event is sent again if there is no answer.
 const HELD: Duration = Duration::from_secs(120);
 /// The wait between two normal events.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -29,6 +30,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// The first and the longest pause before an event without an answer is sent again.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(15);
 /// How long a repeated event only increases the count of the first.
 const SAME: Duration = Duration::from_secs(600);
 /// The maximum number of events remembered for counting repeats.
@@ -36,6 +40,15 @@ const REMEMBERED: usize = 4096;
 
 /// The fields that identify repeats of an event.
 type Sameness = (Option<String>, String, Kind, String, String);
+
+/// The API server's answer to an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Accepted,
+    Refused,
+    /// It gave none, or can't serve requests now.
+    None,
+}
 
 struct Sent {
     name: String,
@@ -134,13 +147,16 @@ impl Sender {
 
     /// Sends events until the queue ends or `stop`, then sends those that still wait.
     pub(super) async fn run(mut self, mut backlog: Backlog, stop: CancellationToken) {
+        let mut unsent = None;
         while let Some(Some(event)) = stop.run_until_cancelled(backlog.next()).await {
-            self.try_send(&event).await;
+            unsent = self.deliver(event, &stop).await;
         }
         backlog.close();
         let all = async {
-            while let Some(event) = backlog.take() {
-                self.try_send(&event).await;
+            while let Some(event) = unsent.take().or_else(|| backlog.take()) {
+                if self.try_send(&event).await == Answer::None {
+                    self.metrics.event_lost();
+                }
             }
         };
         let in_time = tokio::time::timeout(HURRY, all).await.is_ok();
@@ -151,14 +167,33 @@ impl Sender {
         }
     }
 
-    async fn try_send(&mut self, event: &Event) {
+    /// Sends an event, again and again while the API server gives no answer: an event may be all
+    /// that explains a wait. It may then be there twice. Returns it if the stop comes first.
+    async fn deliver(&mut self, event: Event, stop: &CancellationToken) -> Option<Event> {
+        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+        while self.try_send(&event).await == Answer::None {
+            if began.elapsed() > HELD {
+                self.metrics.event_lost();
+                return None;
+            }
+            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                return Some(event);
+            }
+            pause = (2 * pause).min(LAST_PAUSE);
+        }
+        None
+    }
+
+    async fn try_send(&mut self, event: &Event) -> Answer {
         match tokio::time::timeout(DEADLINE, self.send(event)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => Answer::Accepted,
+            Ok(Err(error)) if is_outage(&error) => Answer::None,
             Ok(Err(error)) => {
                 self.metrics.event_lost();
                 tracing::debug!(reason = %event.reason, %error, "an event was not accepted");
+                Answer::Refused
             }
-            Err(_) => self.metrics.event_lost(),
+            Err(_) => Answer::None,
         }
     }
 

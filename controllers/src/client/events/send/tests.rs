@@ -181,6 +181,21 @@ async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
     }
 }
 
+/// An outage of the API server, or a slow disk beneath it, loses no event.
+#[tokio::test(start_paused = true)]
+async fn an_event_without_an_answer_is_sent_again() {
+    for (times, lost_after) in [(3, false), (1000, true)] {
+        let api = FakeApi::default();
+        api.fault(&[], "events", Some(times), Fault::Delay(2 * DEADLINE));
+        let lost = send(&api, CancellationToken::new(), |events| {
+            emit(events, Kind::Warning);
+        });
+        assert_eq!(lost.await, u64::from(lost_after), "{times}");
+        let created = api.get("events/c.00001").is_some();
+        assert!(created || lost_after, "{times}");
+    }
+}
+
 /// What waits in the queue is cut already, and so is what the sender remembers.
 #[tokio::test]
 async fn a_long_message_does_not_wait() {
