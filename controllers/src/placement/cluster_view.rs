@@ -116,10 +116,7 @@ impl Placement {
                 let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
                 self.bound_location(handle, namespace)
             }
-            None => SourceLocation::Unknown(format!(
-                "the node of VolumeSnapshotContent {} is not known",
-                content.name_any()
-            )),
+            None => unlocated(handle.unwrap_or_default()),
         };
         source_location::of_content(content, volume, by_handle, &nodes)
     }
@@ -142,7 +139,7 @@ impl Placement {
     pub(super) fn snapshot_location(&self, handle: &str) -> SourceLocation {
         match self.pool_node(handle) {
             Some(node) => SourceLocation::Node(node),
-            None => SourceLocation::Unknown(format!("the node of {handle} is not known")),
+            None => unlocated(handle),
         }
     }
 
@@ -237,4 +234,11 @@ impl Placement {
         known.insert(name, found);
         nodes
     }
+}
+/// The location of a snapshot whose pool is on no node, or on several.
+fn unlocated(handle: &str) -> SourceLocation {
+    SourceLocation::Unknown(format!(
+        "no node, or more than one, is known to have the pool of snapshot handle {handle:?}; check \
+         the handle, and that the node with its pool runs"
+    ))
 }

@@ -3,18 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::Placement;
-use super::source_location::SourceLocation;
+use super::source_location::{self, SourceLocation};
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::client::Resource;
 use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
-use crate::snapshotter::status_of_failure;
-
-const FAILED: &str = "GroupSnapshotCreationFailed";
 
 /// What to do for a group content without the label `managed-by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,17 +64,25 @@ impl Placement {
         let Some(content) = watch.get(name) else {
             return Outcome::Done;
         };
-        let ours = content.spec.driver == self.context.driver.name;
-        if !ours || content.labels().contains_key(MANAGED_BY) {
+        if content.spec.driver != self.context.driver.name {
             return Outcome::Done;
         }
-        match decide(&self.locations(&content)) {
-            Todo::Nothing => Outcome::Done,
+        if let Some(label) = content.labels().get(MANAGED_BY) {
+            let location = source_location::of_label(label, &self.context.caches.nodes().all());
+            return self.report_unlocated(&watch, &content, &location).await;
+        }
+        let locations = self.locations(&content);
+        match decide(&locations) {
+            Todo::Nothing => match locations.iter().find(|location| location.node().is_none()) {
+                Some(location) => self.report_unlocated(&watch, &content, location).await,
+                None => Outcome::Done,
+            },
             Todo::Label(node) => {
                 let label = node_label(&node);
                 self.label(&watch, &*content, MANAGED_BY, &label, true).await
             }
-            Todo::Spans(nodes) => self.spans(&content, &nodes).await,
+            Todo::Spans(_) if content.is_deleting() => Outcome::Done,
+            Todo::Spans(nodes) => self.report(&watch, &content, complaint(&nodes)).await,
         }
     }
 
@@ -93,39 +97,6 @@ impl Placement {
             None => {
                 let location = |handle: &String| self.snapshot_location(handle);
                 snapshots(content).iter().map(location).collect()
-            }
-        }
-    }
-
-    /// Writes the error to the content's status, and emits an event if the error is new.
-    async fn spans(
-        &self,
-        content: &VolumeGroupSnapshotContent,
-        nodes: &BTreeSet<String>,
-    ) -> Outcome {
-        let message = complaint(nodes);
-        let known = content.status.as_ref();
-        let known = known.and_then(|status| status.error.as_ref());
-        let Some(status) = status_of_failure(known, &message, Timestamp::now()) else {
-            return Outcome::Done;
-        };
-        let going = content.is_deleting();
-        if going || !self.context.leader.leads() {
-            return Outcome::Done;
-        }
-        self.context.events.warning(content, FAILED, message);
-        match self.kube.merge_status_unchanged(content, status).await {
-            Ok(written) => {
-                self.context.caches.group_contents().apply_write(written);
-                Outcome::Done
-            }
-            Err(error) if error.is_not_found() => Outcome::Done,
-            Err(error) => {
-                tracing::warn!(
-                    content = content.name_any(), %error,
-                    "cannot write a content's status"
-                );
-                Outcome::Failed
             }
         }
     }

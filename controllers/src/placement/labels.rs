@@ -1,9 +1,11 @@
 //! Node labels of PersistentVolumes, VolumeAttachments and VolumeSnapshotContents.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -15,7 +17,11 @@ use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
 use crate::queue::Outcome;
-use crate::snapshots::VolumeSnapshotContent;
+use crate::snapshots::content::Content;
+use crate::snapshotter::status_of_failure;
+
+/// How long a content may have no known node before its users read why.
+const UNLOCATED: Duration = Duration::from_secs(60);
 
 /// The node to label a volume with: the one node it is on. `None` if the label is right already.
 fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
@@ -87,18 +93,70 @@ impl Placement {
         let Some(content) = watch.get(name) else {
             return Outcome::Done;
         };
-        if !self.is_unmanaged(&content) {
+        if content.spec.driver != self.context.driver.name {
             return Outcome::Done;
         }
-        match of_content(content.labels(), &self.content_location(&content)) {
-            None => Outcome::Done,
+        let location = self.content_location(&content);
+        match of_content(content.labels(), &location) {
             Some(label) => self.label(&watch, &*content, MANAGED_BY, &label, true).await,
+            None => self.report_unlocated(&watch, &content, &location).await,
         }
     }
 
-    fn is_unmanaged(&self, content: &VolumeSnapshotContent) -> bool {
-        content.spec.driver == self.context.driver.name
-            && !content.labels().contains_key(MANAGED_BY)
+    /// Reports that no node works on a content, and why. Its node may have just started, and its
+    /// volume may have just been bound, so the report comes after a while.
+    pub(super) async fn report_unlocated<K: Content>(
+        &self,
+        watch: &Store<K>,
+        content: &K,
+        location: &SourceLocation,
+    ) -> Outcome {
+        let (SourceLocation::Gone(why) | SourceLocation::Unknown(why)) = location else {
+            return Outcome::Done;
+        };
+        let metadata = content.meta();
+        if content.view().is_ready() && !content.is_deleting() {
+            return Outcome::Done;
+        }
+        let since = metadata.deletion_timestamp.as_ref().or(metadata.creation_timestamp.as_ref());
+        let waited = since.map(|since| Timestamp::now().duration_since(since.0));
+        let waited = waited.and_then(|waited| waited.try_into().ok()).unwrap_or(Duration::ZERO);
+        match UNLOCATED.saturating_sub(waited) {
+            Duration::ZERO => {
+                let message = format!("no node works on this content: {why}");
+                self.report(watch, content, message).await
+            }
+            left => Outcome::RequeueAfter(left),
+        }
+    }
+
+    /// Writes an error to a content's status, and emits an event if the error is new.
+    pub(super) async fn report<K: Content>(
+        &self,
+        watch: &Store<K>,
+        content: &K,
+        message: String,
+    ) -> Outcome {
+        let Some(status) = status_of_failure(content.view().error, &message, Timestamp::now())
+        else {
+            return Outcome::Done;
+        };
+        if !self.context.leader.leads() {
+            return Outcome::Done;
+        }
+        self.context.events.warning(content, K::KEYS.failed, message);
+        match self.kube.merge_status_unchanged(content, status).await {
+            Ok(written) => {
+                watch.apply_write(written);
+                Outcome::Done
+            }
+            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) => {
+                let name = content.name_any();
+                tracing::warn!(content = name, %error, "cannot write a content's status");
+                Outcome::Failed
+            }
+        }
     }
 
     /// Writes a label to an object. If `guarded`, the write fails when the object changed since it

@@ -133,16 +133,24 @@ pub(super) fn of_content(
             (location, _) => location,
         };
     };
-    // The label holds a hash if the node name is too long for a label.
+    match (of_label(label, nodes), by_handle) {
+        (SourceLocation::Node(name), Some(node)) if name != node => {
+            SourceLocation::Unknown(format!(
+                "VolumeSnapshotContent {} is managed by node {name}, and has a handle of node {node}",
+                content.name_any()
+            ))
+        }
+        (location, _) => location,
+    }
+}
+
+/// The node that the label `managed-by` names. The label holds a hash if the node's name is too long
+/// for a label.
+pub(super) fn of_label(label: &str, nodes: &[Arc<Node>]) -> SourceLocation {
     let mut names = nodes.iter().map(|node| node.name_any());
-    let managed_by = names.find(|name| node_label(name) == *label);
-    match (managed_by, by_handle) {
-        (None, _) => SourceLocation::Gone(format!("node {label} does not exist")),
-        (Some(name), Some(node)) if name != node => SourceLocation::Unknown(format!(
-            "VolumeSnapshotContent {} is managed by node {name}, and has a handle of node {node}",
-            content.name_any()
-        )),
-        (Some(name), _) => SourceLocation::Node(name),
+    match names.find(|name| node_label(name) == *label) {
+        Some(name) => SourceLocation::Node(name),
+        None => SourceLocation::Gone(format!("node {label} does not exist")),
     }
 }
 

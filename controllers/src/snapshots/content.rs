@@ -40,6 +40,8 @@ pub(crate) struct ContentKeys {
     pub(crate) secret_key: &'static str,
     /// The kind of the user's object in class parameters.
     pub(crate) word: &'static str,
+    /// The reason of the event that a snapshot can't be taken.
+    pub(crate) failed: &'static str,
 }
 
 /// The keys of VolumeSnapshotContents.
@@ -51,6 +53,7 @@ pub(crate) const SINGLE: ContentKeys = ContentKeys {
     secret_namespace: "snapshot.storage.kubernetes.io/deletion-secret-namespace",
     secret_key: "snapshotter-secret",
     word: "volumesnapshot",
+    failed: "SnapshotCreationFailed",
 };
 
 /// The keys of VolumeGroupSnapshotContents.
@@ -62,6 +65,7 @@ pub(crate) const GROUP: ContentKeys = ContentKeys {
     secret_namespace: "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
     secret_key: "group-snapshotter-secret",
     word: "volumegroupsnapshot",
+    failed: "GroupSnapshotCreationFailed",
 };
 
 /// A VolumeSnapshotContent or a VolumeGroupSnapshotContent.

@@ -12,7 +12,7 @@ use crate::api::naming;
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::secrets::Credentials;
-use crate::snapshots::content::Content;
+use crate::snapshots::content::{Content, GROUP};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
 /// VolumeGroupSnapshotContents.
@@ -29,10 +29,8 @@ impl Kind for Groups {
         ("snapshotter-groupcontent", "snapshotter-stray-groupcontent", "snapshotter-groupclass");
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
-    const CREATE: EventTemplate = EventTemplate {
-        reason: "GroupSnapshotCreationFailed",
-        message: "Failed to create group snapshot",
-    };
+    const CREATE: EventTemplate =
+        EventTemplate { reason: GROUP.failed, message: "Failed to create group snapshot" };
     const CHECK: EventTemplate = EventTemplate {
         reason: "GroupSnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update group snapshot content",

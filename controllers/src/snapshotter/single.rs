@@ -14,7 +14,7 @@ use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
 use crate::secrets::Credentials;
-use crate::snapshots::content::Content;
+use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// VolumeSnapshotContents.
@@ -32,7 +32,7 @@ impl Kind for Singles {
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
     const CREATE: EventTemplate =
-        EventTemplate { reason: "SnapshotCreationFailed", message: "Failed to create snapshot" };
+        EventTemplate { reason: SINGLE.failed, message: "Failed to create snapshot" };
     const CHECK: EventTemplate = EventTemplate {
         reason: "SnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update snapshot content",
