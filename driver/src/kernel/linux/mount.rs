@@ -219,18 +219,39 @@ fn entry_of(file: &File) -> Result<Option<MountEntry>> {
 /// holds a mount for an instant. So does a program that another thread is starting: until exec, it
 /// has copies of this process's handles. A starting container has copies of all mounts. If one of
 /// them was read-only, the filesystem can't be mounted writable until the copy is gone.
-pub(super) const BUSY_WAIT: Duration = Duration::from_secs(2);
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+/// How many attempts there are at least, on a machine where one may take seconds.
+const ATTEMPTS: u32 = 20;
+
+/// The attempts at a mount or unmount that may be busy for an instant.
+pub(super) struct Attempts {
+    made: u32,
+    since: Instant,
+}
+
+impl Attempts {
+    pub(super) fn begin() -> Attempts {
+        Attempts { made: 1, since: Instant::now() }
+    }
+
+    /// Waits before the next attempt; false if there is none.
+    pub(super) fn go_on(&mut self) -> bool {
+        if self.made >= ATTEMPTS && self.since.elapsed() >= BUSY_WAIT {
+            return false;
+        }
+        let pause = Duration::from_millis(1 << self.made.min(4));
+        std::thread::sleep(pause);
+        self.made += 1;
+        true
+    }
+}
 
 pub(super) fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + BUSY_WAIT;
-    let mut pause = Duration::from_millis(1);
+    let mut attempts = Attempts::begin();
     loop {
         match call() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
-                std::thread::sleep(pause);
-            }
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && attempts.go_on() => {}
             answer => return answer,
         }
-        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }

@@ -11,13 +11,12 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
-use super::mount::{BUSY_WAIT, device_number, entries, while_busy};
+use super::mount::{Attempts, device_number, entries, while_busy};
 use super::statmount;
 use crate::kernel::failpoint::effect;
 use crate::kernel::{Error, MountEntry, MountSpec, Result};
@@ -34,12 +33,12 @@ enum Attempt {
 pub(super) fn exactly(mount: &MountEntry) -> Result<()> {
     let path = &*mount.mount_point;
     effect("unmount").map_err(|e| Error::io("unmount", path, e))?;
-    let deadline = Instant::now() + BUSY_WAIT;
+    let mut attempts = Attempts::begin();
     loop {
         let attempt = while_busy(|| attempt(mount)).map_err(|e| Error::io("unmount", path, e))?;
         match attempt {
             Attempt::Unmounted => return Ok(()),
-            Attempt::Used if Instant::now() < deadline => {}
+            Attempt::Used if attempts.go_on() => {}
             Attempt::Used => return Err(Error::errno("unmount", path, libc::EBUSY)),
             Attempt::Elsewhere if is_attached(mount)? => {
                 return Err(Error::Covered { op: "unmount", path: path.to_path_buf() });
