@@ -564,6 +564,22 @@ pub(crate) fn mounts_of_loop(kernel: &dyn Kernel, minor: u32) -> Result<Vec<Moun
     Ok(kernel.mounts()?.of_loop(minor).cloned().collect())
 }
 
+/// Fails if a filesystem that could not be asked for its devices may be on this loop device.
+pub(crate) fn refuse_unknown_mount(
+    kernel: &dyn Kernel,
+    mounts: &MountTable,
+    minor: u32,
+) -> Result<()> {
+    let Some(mount) = mounts.of_any_loop().next() else {
+        return Ok(());
+    };
+    let device = loop_path(minor);
+    if !kernel.is_claimed(&device)? {
+        return Ok(());
+    }
+    Err(Error::UnknownMount { device, mount_point: mount.mount_point.to_path_buf() })
+}
+
 /// Those of the known loop devices that `wanted` selects, confirmed.
 fn confirmed_loops<K: Kernel + ?Sized>(
     kernel: &K,

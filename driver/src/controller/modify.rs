@@ -146,7 +146,11 @@ impl<'a> InUse<'a> {
         };
         let mut mounts = Vec::new();
         for device in loops {
-            mounts.extend(kernel::mounts_of_loop(kernel, device.minor)?);
+            let found = kernel::mounts_of_loop(kernel, device.minor)?;
+            if found.is_empty() {
+                kernel::refuse_unknown_mount(kernel, &kernel.mounts()?, device.minor)?;
+            }
+            mounts.extend(found);
         }
         let Some(mount) = mounts.first().filter(|mount| mount.discards() != on) else {
             return Ok(false);

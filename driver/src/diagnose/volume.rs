@@ -295,7 +295,11 @@ impl VolumeState {
         let Some(entry) = self.top(path) else {
             return Found::Nothing;
         };
-        let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
+        let unasked = match entry.may_be_on_any_loop() {
+            true => ", does not answer now or is mounted over",
+            false => "",
+        };
+        let foreign = || Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source));
         let own = entry.loop_minors().find(|minor| self.is_own(*minor));
         match (own, entry.loop_node) {
             (Some(minor), _) => Found::Filesystem { minor, read_only: entry.read_only() },

@@ -82,7 +82,7 @@ fn of_kernel(error: &kernel::Error) -> Code {
         // Another operation is under way: the caller must retry.
         Busy { .. } | Covered { .. } | Unwanted { .. } => Code::Aborted,
         // The operation did nothing. A retry can succeed once that filesystem responds again.
-        Silent { .. } => Code::Unavailable,
+        Silent { .. } | UnknownMount { .. } => Code::Unavailable,
         // The kernel may still be executing an operation that timed out.
         TimedOut { .. } | Stopped { .. } | CloneStopped { .. } => Code::DeadlineExceeded,
         Unsupported { .. } => Code::FailedPrecondition,

@@ -56,6 +56,12 @@ pub enum Error {
         /// The path the kernel shows for the file.
         file: PathBuf,
     },
+    /// A mounted btrfs does not say on which devices it is, and the device in question is in use.
+    #[error(
+        "{device} is in use, perhaps by the btrfs at {mount_point}, which does not answer now or is \
+         mounted over: bring it back, or unmount what hides it"
+    )]
+    UnknownMount { device: PathBuf, mount_point: PathBuf },
     /// The mount to unmount is not, or not on top, where it was seen: others changed the mounts.
     #[error("{op} {path}: other mounts came over this one; look again")]
     Covered { op: &'static str, path: PathBuf },

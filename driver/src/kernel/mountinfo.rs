@@ -37,8 +37,9 @@ pub struct MountEntry {
     /// N of `/dev/loopN` if this is a bind mount of that device node, attached or not.
     pub loop_node: Option<u32>,
     /// Minors of the loop devices with the mounted btrfs, which has an anonymous device number.
-    /// Empty for other filesystems, and in a parsed mountinfo, which does not show them.
-    pub btrfs_loops: Vec<u32>,
+    /// `None` for other filesystems, for a btrfs that could not be asked, and in a parsed mountinfo,
+    /// which does not show them.
+    pub btrfs_loops: Option<Vec<u32>>,
 }
 
 impl MountEntry {
@@ -48,7 +49,7 @@ impl MountEntry {
     pub fn loop_minors(&self) -> impl Iterator<Item = u32> {
         let (major, minor) = self.device;
         let numbered = (major == super::LOOP_MAJOR).then_some(minor);
-        numbered.into_iter().chain(self.btrfs_loops.iter().copied())
+        numbered.into_iter().chain(self.btrfs_loops.iter().flatten().copied())
     }
 
     /// The first of [`MountEntry::loop_minors`]. Only a btrfs has more than one.
@@ -59,6 +60,11 @@ impl MountEntry {
     /// True if the mounted filesystem is on this loop device.
     pub fn is_on_loop(&self, minor: u32) -> bool {
         self.loop_minors().any(|on| on == minor)
+    }
+
+    /// True for a btrfs that could not be asked for its devices.
+    pub(crate) fn may_be_on_any_loop(&self) -> bool {
+        self.is_btrfs() && self.btrfs_loops.is_none()
     }
 
     /// True for a btrfs. [`MountEntry::btrfs_loops`] has its devices.
@@ -113,6 +119,8 @@ pub enum MountKey {
     Loop(u32),
     /// Minor of the loop device with the bound node.
     LoopNode(u32),
+    /// The filesystem may be on any loop device: it could not be asked.
+    AnyLoop,
 }
 
 impl Keyed for MountEntry {
@@ -121,7 +129,10 @@ impl Keyed for MountEntry {
     fn keys(&self) -> impl Iterator<Item = MountKey> {
         let at = MountKey::At(self.mount_point.clone());
         let of_loop = self.loop_minors().map(MountKey::Loop);
-        std::iter::once(at).chain(of_loop).chain(self.loop_node.map(MountKey::LoopNode))
+        std::iter::once(at)
+            .chain(of_loop)
+            .chain(self.loop_node.map(MountKey::LoopNode))
+            .chain(self.may_be_on_any_loop().then_some(MountKey::AnyLoop))
     }
 }
 
@@ -217,6 +228,11 @@ impl MountTable {
         self.entries.with(MountKey::LoopNode(minor)).map(|entry| &**entry)
     }
 
+    /// Mounts of a btrfs that could not be asked for its devices.
+    pub fn of_any_loop(&self) -> impl Iterator<Item = &MountEntry> {
+        self.entries.with(MountKey::AnyLoop).map(|entry| &**entry)
+    }
+
     /// Filesystem mounts of a loop device, the oldest first.
     pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
         self.entries.with(MountKey::Loop(minor)).map(|entry| &**entry)
@@ -267,7 +283,7 @@ fn parse_line(line: &[u8], words: &mut Words) -> Option<MountEntry> {
         source,
         super_options: words.options(&super_options),
         loop_node: None,
-        btrfs_loops: Vec::new(),
+        btrfs_loops: None,
     })
 }
 

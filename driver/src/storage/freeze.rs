@@ -139,7 +139,14 @@ fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
     let mut steps = Vec::new();
     for target in targets {
         let loops = kernel.loops_holding(target.image, &target.volume.to_string())?;
-        steps.extend(freeze_plan::steps(target, targets.len(), &loops, &mounts)?);
+        let found = freeze_plan::steps(target, targets.len(), &loops, &mounts)?;
+        for step in &found {
+            // Its filesystem would not be frozen.
+            if let FreezeStep::Flush { minor, raw: false, .. } = *step {
+                kernel::refuse_unknown_mount(kernel, &mounts, minor)?;
+            }
+        }
+        steps.extend(found);
     }
     Ok(steps)
 }

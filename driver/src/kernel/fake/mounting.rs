@@ -47,10 +47,13 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         .entry(device)
         .or_insert_with(|| Super::new(spec.fs, uuid, spec.device, read_only, data));
     let (number, btrfs_loops) = match device {
-        Device::Loop(minor) if spec.fs == FsType::Btrfs => ((0, 100 + minor % 1000), vec![minor]),
-        Device::Loop(minor) => ((LOOP_MAJOR, minor), Vec::new()),
+        Device::Loop(minor) if spec.fs == FsType::Btrfs => {
+            ((0, 100 + minor % 1000), Some(vec![minor]))
+        }
+        Device::Loop(minor) => ((LOOP_MAJOR, minor), None),
         Device::Disk(id) => {
-            ((254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()), Vec::new())
+            let on_none = (spec.fs == FsType::Btrfs).then(Vec::new);
+            ((254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()), on_none)
         }
     };
     s.push(Mounted {

@@ -89,7 +89,7 @@ impl Default for State {
                 source: fs_type.into(),
                 super_options: "rw".into(),
                 loop_node: None,
-                btrfs_loops: Vec::new(),
+                btrfs_loops: None,
             },
             device: None,
         };

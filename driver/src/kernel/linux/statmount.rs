@@ -74,7 +74,7 @@ impl Shown<'_> {
             source: words.text(self.source()),
             super_options: words.options(&self.super_options),
             loop_node: None,
-            btrfs_loops: Vec::new(),
+            btrfs_loops: None,
         }
     }
 

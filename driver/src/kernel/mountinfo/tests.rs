@@ -36,10 +36,13 @@ fn reads_what_the_kernel_writes() {
 #[test]
 fn a_btrfs_is_on_the_devices_that_the_kernel_names() {
     let mut entries = parse(TABLE.as_bytes()).unwrap();
-    let btrfs = entries.iter_mut().find(|e| e.is_btrfs()).unwrap();
+    let btrfs = entries.iter().find(|e| e.is_btrfs()).unwrap();
     assert_eq!((&*btrfs.source, btrfs.loop_minor()), ("/dev/loop12", None));
-    btrfs.btrfs_loops = vec![5, 7];
+    let unasked = MountTable::of(entries.clone());
+    assert_eq!(unasked.of_any_loop().map(|e| e.id).collect::<Vec<_>>(), [82]);
+    entries.iter_mut().find(|e| e.is_btrfs()).unwrap().btrfs_loops = Some(vec![5, 7]);
     let table = MountTable::of(entries);
+    assert_eq!(table.of_any_loop().count(), 0);
     let of_loop = |minor| table.of_loop(minor).map(|e| e.id).collect::<Vec<_>>();
     assert_eq!([3, 5, 7, 12].map(of_loop), [vec![81, 86, 87], vec![82], vec![82], vec![]]);
 }
