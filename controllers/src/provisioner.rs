@@ -27,7 +27,7 @@ use crate::client::Kube;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Queue, rest};
+use crate::queue::{Queue, yield_sometimes};
 use crate::snapshots::VolumeSnapshotContent;
 use crate::snapshots::content::Content;
 
@@ -235,7 +235,7 @@ impl Provisioner {
         for (number, claim) in self.context.caches.claims().each().enumerate() {
             let ours = to_provision(&claim, driver);
             self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
-            rest(number).await;
+            yield_sometimes(number).await;
         }
     }
 

@@ -18,7 +18,7 @@ use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;
 use crate::controller::ObjectKey;
-use crate::queue::rest;
+use crate::queue::yield_sometimes;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
@@ -160,7 +160,7 @@ impl Kind for Snapshots {
         if snapshot.is_deleting() {
             for (number, claim) in all.restoring_from(snapshot).enumerate() {
                 restoring.push(claim.name_any());
-                rest(number).await;
+                yield_sometimes(number).await;
             }
         }
         SnapshotFacts {
