@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use hostloop_controllers::manager::{self, Setup, Telemetry, client_over};
 use hostloop_controllers::own_pod::OwnPod;
 use hostloop_controllers::tasks::Tasks;
-use hostloop_driver::blocking::{Blocking, Executor, Work};
+use hostloop_driver::blocking::{Blocking, BlockingWork, Executor};
 use hostloop_driver::cli::{Cli, Command};
 use hostloop_driver::controller::{self, Controller};
 use hostloop_driver::csi::identity::Identity;
@@ -215,7 +215,7 @@ struct Inline {
 }
 
 impl Executor for Inline {
-    fn run(&self, kind: &'static str, work: Work) -> BoxFuture<'static, ()> {
+    fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
         let number = {
             let mut pace = self.pace.lock();
             pace.count(kind);
