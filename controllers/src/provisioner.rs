@@ -21,7 +21,6 @@ use crate::api::naming::Naming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
-use crate::attacher;
 use crate::cache::{Change, Index};
 use crate::client::Kube;
 use crate::controller::{Context, Controller, ObjectKey, pause};
@@ -276,7 +275,7 @@ impl Provisioner {
             let (attachments, volumes) = (caches.attachments(), caches.volumes());
             controller =
                 controller.feed(&attachments, &self.volume_queue, move |change| match change {
-                    Change::Deleted(old) => attacher::volume_key(old, &volumes),
+                    Change::Deleted(old) => ObjectKey::of_attached_volume(old, &volumes),
                     Change::Applied { .. } => None,
                 });
         }
