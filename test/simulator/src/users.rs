@@ -8,7 +8,7 @@ use crate::cluster::{DRIVER, NAMESPACE, NODE};
 use crate::history::{Action, Source};
 
 /// The annotation of a claim that never grew, with the size of its request.
-const ASKED: &str = "simulator/asked";
+const REQUESTED: &str = "simulator/asked";
 /// The annotation of a copy with the size that is enough for it: that of its source's request.
 pub(crate) const ENOUGH: &str = "simulator/enough";
 
@@ -71,7 +71,7 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
         Action::Claim { name, class, size, block, mode, source, attributes } => {
             let mut object =
                 claim(name, class, size, *block, mode, source.as_ref(), attributes.as_ref());
-            let mut annotations = json!({ASKED: size});
+            let mut annotations = json!({REQUESTED: size});
             let enough = match source {
                 Some(Source::Snapshot(source)) => {
                     let snapshot = get(&path("volumesnapshots", source)).await.unwrap_or_default();
@@ -153,7 +153,7 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
             let claim = get(&path).await?;
             let size = bytes(&claim["spec"]["resources"]["requests"]["storage"]) + by;
             let mut grown = request_of(size);
-            grown["metadata"]["annotations"] = json!({ASKED: null});
+            grown["metadata"]["annotations"] = json!({REQUESTED: null});
             patch(&path, grown).await?;
             // What is copied from now on may be larger.
             let forget = json!({"metadata": {"annotations": {ENOUGH: null}}});
@@ -200,8 +200,8 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
 /// The size that is enough for a copy of a claim: that of its own request.
 fn enough_of(claim: &Value) -> Value {
     let bound = claim["status"]["phase"] == "Bound";
-    let asked = &claim["metadata"]["annotations"][ASKED];
-    if bound { asked.clone() } else { Value::Null }
+    let requested = &claim["metadata"]["annotations"][REQUESTED];
+    if bound { requested.clone() } else { Value::Null }
 }
 
 pub(crate) fn request_of(bytes: u64) -> Value {
