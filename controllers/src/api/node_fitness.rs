@@ -77,11 +77,11 @@ pub(crate) fn can_run(pod: &Pod, on: &Node) -> bool {
 /// True if a pod's `nodeSelector` and its required node affinity admit a node.
 fn is_selected(pod: &Pod, node: &Node) -> bool {
     let spec = pod.spec.as_ref();
-    let mut wanted = spec.iter().flat_map(|spec| spec.node_selector.iter().flatten());
+    let mut selector = spec.iter().flat_map(|spec| spec.node_selector.iter().flatten());
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
     let required = affinity
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    wanted.all(|(key, value)| node.labels().get(key) == Some(value))
+    selector.all(|(key, value)| node.labels().get(key) == Some(value))
         && required.is_none_or(|one| node::fits(node, &one.node_selector_terms))
 }
 

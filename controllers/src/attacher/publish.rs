@@ -315,7 +315,7 @@ fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
 
 fn error_patch(attachment: &VolumeAttachment, error: &PublishError, now: Timestamp) -> Value {
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
-    let message = message::cut(&error.to_string(), message::OF_EVENT);
+    let message = message::cut(&error.to_string(), message::MAX_EVENT);
     let mut report = json!({"message": message, "time": time});
     let field = match attachment.is_deleting() {
         true => "detachError",

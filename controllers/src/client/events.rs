@@ -148,7 +148,7 @@ impl Events {
 fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Event {
     let reason = reason.to_owned();
     // Events wait in the queue, and the sender remembers them.
-    let message = message::cut(&message, message::OF_EVENT);
+    let message = message::cut(&message, message::MAX_EVENT);
     Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
 }
 
