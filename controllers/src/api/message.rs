@@ -1,4 +1,4 @@
-//! Lengths of messages. An answer of a driver or a tool, which is part of many, may have any length.
+//! The limits of messages. Many contain an answer of a driver or a tool, which may have any length.
 
 /// The longest message of an event or an attachment in bytes, which is the API server's limit.
 pub(crate) const MAX_EVENT: usize = 1024;

@@ -409,7 +409,8 @@ impl<K: Resource> State<K> {
     }
 
     fn apply(&mut self, key: Key, mut object: K) {
-        // They are never read, and often half of an object. Most kinds come without them.
+        // Managed fields are never read, and are often half of an object. The client has dropped
+        // those of most kinds.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);
