@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::client::kube::{Resource, is_left_out};
+use crate::client::kube::{Resource, is_left_out, too_large};
 
 mod accepted;
 mod compress;
@@ -403,7 +403,7 @@ impl<K: Resource> State<K> {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
                 kind = %K::kind(&()), namespace, name,
-                "an object is too large to be kept in memory: nothing is done for it"
+                "{}; nothing is done for it until then", too_large::<K>()
             );
         }
     }
