@@ -135,7 +135,7 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
                 "spec": {"driver": DRIVER, "deletionPolicy": policy,
                     "source": {"snapshotHandle": handle},
                     "volumeSnapshotRef": {"name": name, "namespace": NAMESPACE}}});
-            let made = post(&content_path("").replace("contents/", "contents"), object).await;
+            let made = post(&format!("{SNAPSHOTS}/volumesnapshotcontents"), object).await;
             let spec = json!({"source": {"volumeSnapshotContentName": content}});
             post(&path("volumesnapshots", ""), snapshot(name, &spec)).await?;
             made?;
@@ -265,21 +265,8 @@ fn pod(name: &str, volumes: Vec<(Value, bool)>) -> Value {
                 "volumeDevices": devices}]}})
 }
 
-/// The bytes of a quantity; 0 if there is none.
+/// The bytes of a quantity, rounded down; 0 if there is none.
 pub(crate) fn bytes(quantity: &Value) -> u64 {
-    let text = quantity.as_str().unwrap_or_default();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().unwrap_or_default();
-    let unit = match &text[digits.len()..] {
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        "k" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        _ => 1,
-    };
-    number.saturating_mul(unit)
+    let nanos = hostloop_fake_api::quantity::nanos(quantity.as_str().unwrap_or_default());
+    u64::try_from(nanos.unwrap_or_default() / 1_000_000_000).unwrap_or_default()
 }
