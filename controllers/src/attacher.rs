@@ -26,7 +26,7 @@ use crate::client::{ApiError, Kube};
 use crate::controller::{Context, Controller, ObjectKey, finalizers};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Key, Outcome, Queue};
+use crate::queue::{Outcome, Queue};
 
 pub mod decide;
 mod publish;
@@ -109,12 +109,12 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
         .feed(&attacher.attachments, queue, move |change| match change {
             Change::Applied { old, new } => {
                 let asks = old.as_ref().is_none_or(|old| of_attachments.asks(old, new));
-                asks.then(|| attachment_key(new, &volumes))
+                asks.then(|| ObjectKey::of_attachment(new, &volumes))
             }
             Change::Deleted(_) => None,
         })
         .feed(&attacher.attachments, volume_queue, move |change| match change {
-            Change::Deleted(old) => volume_key(old, &detached),
+            Change::Deleted(old) => ObjectKey::of_attached_volume(old, &detached),
             Change::Applied { .. } => None,
         })
         .feed(&attacher.volumes, volume_queue, move |change| match change {
@@ -151,7 +151,7 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
         })
         .resync(options.resync, queue, |this| {
             let (all, volumes) = (this.attachments.all().into_iter(), this.volumes.clone());
-            all.map(move |attachment| attachment_key(&attachment, &volumes))
+            all.map(move |attachment| ObjectKey::of_attachment(&attachment, &volumes))
         })
         .resync(options.resync, volume_queue, |this| {
             let rules = this.rules.clone();
@@ -187,26 +187,6 @@ async fn needed(context: &Context) {
 /// True if the driver's volumes are used without being attached.
 fn rests(driver: &CSIDriver) -> bool {
     driver.spec.attach_required == Some(false)
-}
-
-/// The key of an attachment, which belongs to the namespace of its volume's claim. Watches of
-/// attachments may read volumes, because no watch of volumes reads attachments.
-pub(crate) fn attachment_key(
-    attachment: &VolumeAttachment,
-    volumes: &Store<PersistentVolume>,
-) -> ObjectKey {
-    let volume = volume_key(attachment, volumes);
-    ObjectKey::new(volume.as_ref().map(Key::namespace), &attachment.name_any())
-}
-
-/// The key of the volume that an attachment names.
-pub(crate) fn volume_key(
-    attachment: &VolumeAttachment,
-    volumes: &Store<PersistentVolume>,
-) -> Option<ObjectKey> {
-    let name = attachment.spec.source.persistent_volume_name.as_deref()?;
-    let volume = volumes.get(name);
-    Some(volume.map_or_else(|| ObjectKey::new(None, name), |volume| ObjectKey::of_volume(&volume)))
 }
 
 /// Finds an attachment of a volume, given the cached ones by volume name. A node's cache lacks an
@@ -271,7 +251,7 @@ impl Attacher {
     ) -> impl Iterator<Item = ObjectKey> + use<> {
         let volumes = self.volumes.clone();
         let waiting = attachments.into_iter().filter(|one| !is_attached(one));
-        waiting.map(move |one| attachment_key(&one, &volumes))
+        waiting.map(move |one| ObjectKey::of_attachment(&one, &volumes))
     }
 
     /// True if this process is responsible for an attachment.

@@ -48,7 +48,7 @@ impl Listener for UnixListener {
 }
 
 /// Accepts the next connection for which there is a slot. It waits out errors.
-pub async fn next<L: Listener>(
+pub async fn accept_admitted<L: Listener>(
     listener: &L,
     slots: &ConnectionSlots,
 ) -> (L::Stream, ConnectionSlot) {
@@ -149,7 +149,7 @@ impl ConnectionSlots {
         // One that is displaced already is about to leave.
         let rest = held.slots.iter().filter(|(_, entry)| !entry.displaced.is_cancelled());
         let rest: Vec<_> = rest.map(|(id, entry)| (*id, entry.peer, entry.state)).collect();
-        let chosen = displaced(&rest, newcomer).and_then(|id| held.slots.get(&id));
+        let chosen = choose_displaced(&rest, newcomer).and_then(|id| held.slots.get(&id));
         chosen.inspect(|entry| entry.displaced.cancel()).is_some()
     }
 
@@ -164,7 +164,10 @@ impl ConnectionSlots {
 }
 
 /// Chooses which of these connections, oldest first, a newcomer displaces.
-fn displaced(held: &[(u64, Option<IpAddr>, State)], newcomer: Option<IpAddr>) -> Option<u64> {
+fn choose_displaced(
+    held: &[(u64, Option<IpAddr>, State)],
+    newcomer: Option<IpAddr>,
+) -> Option<u64> {
     let count = |of: Option<IpAddr>| {
         held.iter().filter(|(_, peer, _)| *peer == of).count() + usize::from(of == newcomer)
     };

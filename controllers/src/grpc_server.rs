@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::Server;
 
-use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, next};
+use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, accept_admitted};
 use crate::filtered_stream::{Filter, FilteredStream};
 
 /// How long a new client may take until it speaks HTTP/2.
@@ -45,7 +45,7 @@ pub fn connections<L: Listener>(
 ) -> impl Stream<Item = io::Result<Admitted<L::Stream>>> {
     let slots = ConnectionSlots::new(most);
     stream::unfold((listener, slots), |(listener, slots)| async {
-        let (stream, slot) = next(&listener, &slots).await;
+        let (stream, slot) = accept_admitted(&listener, &slots).await;
         Some((Ok(Admitted::new(stream, slot)), (listener, slots)))
     })
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, next};
+use crate::connections::{ConnectionSlot, ConnectionSlots, Listener, accept_admitted};
 
 /// Connections of an endpoint on the network, such as that for liveness.
 pub const PUBLIC_CONNECTIONS: usize = 32;
@@ -63,7 +63,7 @@ pub async fn serve<L: Listener>(
     let _ends = end.clone().drop_guard();
     let accepting = async {
         loop {
-            let (stream, slot) = next(&listener, &slots).await;
+            let (stream, slot) = accept_admitted(&listener, &slots).await;
             let served = serve_one(stream, slot, router.clone(), limits.answer);
             let end = end.clone();
             connections.spawn(async move { end.run_until_cancelled(served).await });

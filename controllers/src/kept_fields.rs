@@ -248,8 +248,9 @@ pub(crate) const CLAIM_ANNOTATIONS: KeptFields = KeptFields {
     blank: "",
 };
 
-/// What a PersistentVolume says about the volume. The API server limits the length of none of its other
-/// fields, so one node could make a PersistentVolume that no other node may leave out of its list.
+/// The driver and the handle of a PersistentVolume. The API server limits no other field's length.
+/// If they were kept, one node could make a PersistentVolume that is too large to be known, and the
+/// lists of all nodes would fail.
 pub(crate) const HANDLES: KeptFields = KeptFields {
     plural: "persistentvolumes",
     members: &[

@@ -21,13 +21,12 @@ use crate::api::naming::Naming;
 use crate::api::pvc::DataSource;
 use crate::api::scope::Scope;
 use crate::api::{duration, pvc};
-use crate::attacher;
 use crate::cache::{Change, Index};
 use crate::client::Kube;
 use crate::controller::{Context, Controller, ObjectKey, pause};
 use crate::csi::Waiters;
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Queue, rest};
+use crate::queue::{Queue, yield_sometimes};
 use crate::snapshots::VolumeSnapshotContent;
 use crate::snapshots::content::Content;
 
@@ -235,7 +234,7 @@ impl Provisioner {
         for (number, claim) in self.context.caches.claims().each().enumerate() {
             let ours = to_provision(&claim, driver);
             self.in_flight.require_live_check(ours.map(|key| key.name().to_owned()));
-            rest(number).await;
+            yield_sometimes(number).await;
         }
     }
 
@@ -276,7 +275,7 @@ impl Provisioner {
             let (attachments, volumes) = (caches.attachments(), caches.volumes());
             controller =
                 controller.feed(&attachments, &self.volume_queue, move |change| match change {
-                    Change::Deleted(old) => attacher::volume_key(old, &volumes),
+                    Change::Deleted(old) => ObjectKey::of_attached_volume(old, &volumes),
                     Change::Applied { .. } => None,
                 });
         }

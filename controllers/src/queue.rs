@@ -38,7 +38,7 @@ const CALM: Duration = Duration::from_micros(100);
 /// something else for long.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The number of steps of a long task without a pause.
-const AT_ONCE: usize = 64;
+const STEPS_BETWEEN_YIELDS: usize = 64;
 
 /// A key of a queue.
 pub trait Key: Clone + Eq + Hash {
@@ -221,7 +221,7 @@ impl<K: Key> Queue<K> {
     pub async fn add_each(&self, keys: impl IntoIterator<Item = K>) {
         for (number, key) in keys.into_iter().enumerate() {
             self.add(key);
-            rest(number).await;
+            yield_sometimes(number).await;
         }
     }
 
@@ -229,7 +229,7 @@ impl<K: Key> Queue<K> {
     pub async fn wake_each(&self, keys: impl IntoIterator<Item = K>) {
         for (number, key) in keys.into_iter().enumerate() {
             self.wake(key);
-            rest(number).await;
+            yield_sometimes(number).await;
         }
     }
 
@@ -491,9 +491,10 @@ impl<K: Key> State<K> {
     }
 }
 
-/// Lets other tasks run after some steps of a long task; `number` is that of the step.
-pub(crate) async fn rest(number: usize) {
-    if number % AT_ONCE == AT_ONCE - 1 {
+/// Yields to other tasks after each [`STEPS_BETWEEN_YIELDS`] steps of a long task; `step` counts
+/// them from 0.
+pub(crate) async fn yield_sometimes(step: usize) {
+    if step % STEPS_BETWEEN_YIELDS == STEPS_BETWEEN_YIELDS - 1 {
         yield_now().await;
     }
 }

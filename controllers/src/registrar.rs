@@ -212,8 +212,8 @@ async fn accept(
             accepted = bound.accept() => match accepted {
                 // A client that can't be served now connects again.
                 Ok(stream) => {
-                    if let Some(place) = slots.admit(None).await {
-                        let stream = AuthorityRewrite::new(Admitted::new(stream, place));
+                    if let Some(slot) = slots.admit(None).await {
+                        let stream = AuthorityRewrite::new(Admitted::new(stream, slot));
                         let _ = connections.try_send(stream);
                     }
                 }

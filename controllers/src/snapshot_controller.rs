@@ -21,7 +21,7 @@ use crate::api::{duration, pvc};
 use crate::cache::{Change, Store};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::{Context, EventKey, ObjectKey, pause};
-use crate::queue::{self, Outcome, Queue, rest};
+use crate::queue::{self, Outcome, Queue, yield_sometimes};
 use crate::snapshot_controller::classes::ensure_classes;
 use crate::snapshot_controller::crds::ensure_crds;
 use crate::snapshots::content::Content;
@@ -379,7 +379,7 @@ impl Controller {
             if group::selects(&group, &claim) {
                 self.queue.add(key_of::<Groups>(&group));
             }
-            rest(number).await;
+            yield_sometimes(number).await;
         }
         Outcome::Done
     }

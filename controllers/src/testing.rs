@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::scope::Scope;
 use crate::cache::{Caches, Store};
-use crate::client::events::{Event, Outlet};
+use crate::client::events::{Event, EventReceiver};
 use crate::client::kube::trimmed;
 use crate::client::{Events, Kube, Leadership, Resource};
 use crate::controller::Context;
@@ -54,7 +54,7 @@ pub(crate) struct World {
     pub(crate) api: FakeApi,
     pub(crate) script: Script,
     pub(crate) context: Context,
-    events: Outlet,
+    events: EventReceiver,
 }
 
 impl World {

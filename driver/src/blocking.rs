@@ -9,21 +9,21 @@ use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
 /// Work that blocks.
-pub type Work = Box<dyn FnOnce() + Send>;
+pub type BlockingWork = Box<dyn FnOnce() + Send>;
 
 /// A place where work that blocks runs.
 pub trait Executor: Send + Sync + 'static {
     /// Runs the work, also if the returned future is dropped. The future resolves when the work has
     /// ended, or was dropped because the runtime shuts down. `kind` says what the work is for, in
     /// words such as `copies`.
-    fn run(&self, kind: &'static str, work: Work) -> BoxFuture<'static, ()>;
+    fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()>;
 }
 
 /// The runtime's threads for blocking work.
 struct Threads;
 
 impl Executor for Threads {
-    fn run(&self, _: &'static str, work: Work) -> BoxFuture<'static, ()> {
+    fn run(&self, _: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
         tokio::task::spawn_blocking(work).map(drop).boxed()
     }
 }

@@ -43,7 +43,7 @@ fn print<T: Serialize>(
     lines: impl Fn(&T) -> Vec<String>,
 ) -> io::Result<()> {
     if json {
-        return terminal::print_json(result, false);
+        return terminal::print_json(result);
     }
     terminal::print(&lines(result))
 }

@@ -353,12 +353,12 @@ pub trait Kernel: Send + Sync + 'static {
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
 
     /// Sets `queue/read_ahead_kb`. The value survives a detach: set it at every attach. Changes
-    /// nothing where attributes can't be written, see [`Kernel::tunes_devices`].
+    /// nothing where attributes can't be written, see [`Kernel::check_device_attributes`].
     fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
 
     /// Fails if attributes of devices can't be written: a container's `/sys` may be read-only.
     /// Changes nothing.
-    fn tunes_devices(&self) -> Result<()>;
+    fn check_device_attributes(&self) -> Result<()>;
 
     /// What else has a block device or one of its partitions in use, and how a person ends that.
     /// Empty if nothing is known.

@@ -40,7 +40,7 @@ use crate::storage::{Capability, Pools};
 
 /// A requested staging or publication.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct Requested {
     /// The staging path or the target path, as the mount table shows it.
     path: PathBuf,
     /// The requested capability.

@@ -1,9 +1,9 @@
-//! Lengths of messages. An answer of a driver or a tool, which is part of many, may have any length.
+//! The limits of messages. Many contain an answer of a driver or a tool, which may have any length.
 
 /// The longest message of an event or an attachment in bytes, which is the API server's limit.
-pub(crate) const OF_EVENT: usize = 1024;
+pub(crate) const MAX_EVENT: usize = 1024;
 /// The longest message in another status in bytes. The admission policies know it as well.
-pub(crate) const OF_STATUS: usize = 4096;
+pub(crate) const MAX_STATUS: usize = 4096;
 
 /// A message of at most this many bytes. A longer one ends with an ellipsis.
 pub fn cut(message: &str, longest: usize) -> String {

@@ -77,15 +77,15 @@ pub(crate) fn can_run(pod: &Pod, on: &Node) -> bool {
 /// True if a pod's `nodeSelector` and its required node affinity admit a node.
 fn is_selected(pod: &Pod, node: &Node) -> bool {
     let spec = pod.spec.as_ref();
-    let mut wanted = spec.iter().flat_map(|spec| spec.node_selector.iter().flatten());
+    let mut selector = spec.iter().flat_map(|spec| spec.node_selector.iter().flatten());
     let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
     let required = affinity
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    wanted.all(|(key, value)| node.labels().get(key) == Some(value))
+    selector.all(|(key, value)| node.labels().get(key) == Some(value))
         && required.is_none_or(|one| node::fits(node, &one.node_selector_terms))
 }
 
-/// What a node itself says against volumes, its taints aside.
+/// Why a node gets no volumes, apart from its taints and the class.
 fn of_itself(node: &Node) -> Option<UnfitNode> {
     // A condition that the node never reported excludes nothing.
     let is_unready = node::condition(node, "Ready").is_some_and(|is| is != "True");
@@ -127,7 +127,8 @@ fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
 }
 
 /// Kubernetes' rule: an absent effect or key tolerates all of them. Only the default operator,
-/// `Equal`, is judged here by the value. What newer ones compare is left to the scheduler.
+/// `Equal`, compares the value here. Any other operator, such as `Exists`, counts as tolerating:
+/// what newer ones compare is left to the scheduler.
 fn is_tolerated(taint: &Taint, toleration: &Toleration) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or_default();
     let key = toleration.key.as_deref().unwrap_or_default();

@@ -238,6 +238,7 @@ fn is_part(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::check_result;
 
     #[test]
     fn annotations_that_templates_name() {
@@ -252,7 +253,6 @@ mod tests {
             assert_eq!(annotation_keys(template).collect::<Vec<_>>(), expected, "{template}");
         }
     }
-    use crate::testing::check_result;
 
     #[test]
     fn pairs_of_parameters() {

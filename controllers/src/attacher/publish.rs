@@ -11,12 +11,12 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, is_attached};
-use super::{Attacher, attachment_key};
 use crate::api::attachment::{expected_name, is_expected_name};
 use crate::api::{message, pv};
 use crate::client::{ApiError, Resource, unless_gone};
-use crate::controller::finalizers;
+use crate::controller::{ObjectKey, finalizers};
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Failure, Freed, ListError, list};
 use crate::secrets::{self, SecretError};
@@ -154,7 +154,7 @@ impl Attacher {
         self.ours()?;
         let request = ControllerPublishVolumeRequest { secrets, ..how.request };
         let csi = &self.context.driver.csi;
-        let key = attachment_key(attachment, &self.volumes);
+        let key = ObjectKey::of_attachment(attachment, &self.volumes);
         self.for_slot.enter(&key, Freed::Slot);
         let published = csi.controller_publish_volume(request, self.timeout).await;
         if !matches!(&published, Err(failure) if failure.code() == Code::ResourceExhausted) {
@@ -315,7 +315,7 @@ fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
 
 fn error_patch(attachment: &VolumeAttachment, error: &PublishError, now: Timestamp) -> Value {
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
-    let message = message::cut(&error.to_string(), message::OF_EVENT);
+    let message = message::cut(&error.to_string(), message::MAX_EVENT);
     let mut report = json!({"message": message, "time": time});
     let field = match attachment.is_deleting() {
         true => "detachError",

@@ -5,8 +5,9 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
+use super::Attacher;
 use super::decide::{Rules, Seen, is_attached};
-use super::{Attacher, attachment_key};
+use crate::controller::ObjectKey;
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Published, list};
 
@@ -70,7 +71,7 @@ impl Attacher {
                     "the driver's list contradicts the status of an attachment"
                 );
                 self.forced.lock().insert(name);
-                self.queue.add(attachment_key(&attachment, &self.volumes));
+                self.queue.add(ObjectKey::of_attachment(&attachment, &self.volumes));
             }
         }
     }

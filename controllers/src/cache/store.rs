@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::client::kube::{Resource, is_left_out};
+use crate::client::kube::{Resource, is_left_out, too_large};
 
 mod accepted;
 mod compress;
@@ -418,13 +418,14 @@ impl<K: Resource> State<K> {
             let (namespace, name) = key.split_once(BETWEEN).unwrap_or_default();
             tracing::warn!(
                 kind = %K::kind(&()), namespace, name,
-                "an object is too large to be kept in memory: nothing is done for it"
+                "{}; nothing is done for it until then", too_large::<K>()
             );
         }
     }
 
     fn apply(&mut self, key: Key, mut object: K) {
-        // They are never read, and often half of an object. Most kinds come without them.
+        // Managed fields are never read, and are often half of an object. The client has dropped
+        // those of most kinds.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
         let mut old = self.objects.get(&key).map(StoredObject::get);

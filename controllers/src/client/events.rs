@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use crate::api::message;
 use crate::client::kube::Resource;
 use crate::metrics::Metrics;
-use queue::Inlet;
 #[cfg(test)]
-pub(crate) use queue::Outlet;
+pub(crate) use queue::EventReceiver;
+use queue::EventSender;
 use send::{Backlog, Sender};
 
 /// The limit of each queue.
@@ -56,8 +56,8 @@ pub struct Event {
 /// Emits events. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Events {
-    normal: Inlet,
-    urgent: Inlet,
+    normal: EventSender,
+    urgent: EventSender,
     /// When the newest normal event was emitted.
     last: Arc<watch::Sender<Instant>>,
     metrics: Arc<Metrics>,
@@ -88,7 +88,7 @@ impl Events {
 
     /// The second value receives every event.
     #[cfg(test)]
-    pub(crate) fn collected(metrics: Arc<Metrics>) -> (Self, Outlet) {
+    pub(crate) fn collected(metrics: Arc<Metrics>) -> (Self, EventReceiver) {
         let (sender, waiting) = queue::queue(WAITING);
         let events = Events {
             normal: sender.clone(),
@@ -138,7 +138,7 @@ impl Events {
         self.send(queue, event);
     }
 
-    fn send(&self, queue: &Inlet, event: Event) {
+    fn send(&self, queue: &EventSender, event: Event) {
         if !queue.put(event) {
             self.metrics.event_lost();
         }
@@ -148,7 +148,7 @@ impl Events {
 fn new(about: ObjectReference, kind: Kind, reason: &str, message: String) -> Event {
     let reason = reason.to_owned();
     // Events wait in the queue, and the sender remembers them.
-    let message = message::cut(&message, message::OF_EVENT);
+    let message = message::cut(&message, message::MAX_EVENT);
     Event { about, kind, reason, message, emitted: Instant::now(), shared: false }
 }
 

@@ -325,9 +325,8 @@ impl Kube {
         let call = Call::new::<K>("get", namespace, name);
         let sent = async {
             let request = Request::new(api.resource_url()).get(name, &GetParams::default());
-            let mut request = request.map_err(kube::Error::BuildRequest)?;
-            request.extensions_mut().insert(TrimTo(fields));
-            known(self.client.request::<K>(request).await?)
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            known(self.send_trimmed::<K>(request, fields).await?)
         };
         unless_gone(self.timely(call, sent).await)
     }
@@ -342,8 +341,10 @@ impl Kube {
         let call = Call::new::<K>("get", namespace, name);
         let request = Request::new(K::api(self.client.clone(), namespace).resource_url());
         let request = request.get(name, &GetParams::default());
-        let sent =
-            async { self.metadata::<K>(request.map_err(kube::Error::BuildRequest)?, fields).await };
+        let sent = async {
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            self.send_trimmed::<PartialObjectMeta<K>>(request, fields).await
+        };
         unless_gone(self.timely(call, sent).await)
     }
 
@@ -360,16 +361,19 @@ impl Kube {
         let params =
             PatchParams { field_manager: Some(self.manager.to_string()), ..PatchParams::default() };
         let request = request.patch(&name, &params, &Patch::Merge(patch));
-        let sent =
-            async { self.metadata::<K>(request.map_err(kube::Error::BuildRequest)?, fields).await };
+        let sent = async {
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            self.send_trimmed::<PartialObjectMeta<K>>(request, fields).await
+        };
         self.timely(call, sent).await
     }
 
-    async fn metadata<K: Resource>(
+    /// Sends a request. Its answer is trimmed to these fields.
+    async fn send_trimmed<T: DeserializeOwned>(
         &self,
         mut request: http::Request<Vec<u8>>,
         fields: &'static KeptFields,
-    ) -> kube::Result<PartialObjectMeta<K>> {
+    ) -> kube::Result<T> {
         request.extensions_mut().insert(TrimTo(fields));
         self.client.request(request).await
     }

@@ -27,7 +27,7 @@ fn a_newcomer_displaces_who_has_most_and_asks_for_nothing() {
     for (case, held, newcomer, expected) in cases {
         let held: Vec<_> =
             (0..).zip(held).map(|(id, (number, state))| (id, peer(*number), *state)).collect();
-        assert_eq!(displaced(&held, peer(newcomer)), expected, "{case}");
+        assert_eq!(choose_displaced(&held, peer(newcomer)), expected, "{case}");
     }
 }
 
@@ -68,7 +68,7 @@ async fn without_a_descriptor_it_pauses_and_gives_one_back() {
     let waiting = slots.admit(peer(1)).await.unwrap();
     let listener = Exhausted::default();
     let begin = Instant::now();
-    assert!(timeout(10 * PAUSE, next(&listener, &slots)).await.is_err());
+    assert!(timeout(10 * PAUSE, accept_admitted(&listener, &slots)).await.is_err());
     assert_eq!(begin.elapsed(), 10 * PAUSE);
     assert!(listener.0.load(Ordering::Relaxed) <= 11, "{:?}", listener.0);
     assert!(waiting.displaced().is_cancelled());

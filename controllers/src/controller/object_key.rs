@@ -5,10 +5,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use super::EventKey;
 use crate::api::pv;
+use crate::cache::Store;
 use crate::queue::Key;
 use crate::snapshots::content::Content;
 
@@ -36,6 +38,26 @@ impl ObjectKey {
     pub(crate) fn of_volume(volume: &PersistentVolume) -> Self {
         let claim = pv::claim(volume);
         ObjectKey::new(claim.and_then(|claim| claim.namespace.as_deref()), &volume.name_any())
+    }
+
+    /// The name of an attachment, which belongs to the namespace of its volume's claim. Watches of
+    /// attachments may read volumes, because no watch of volumes reads attachments.
+    pub(crate) fn of_attachment(
+        attachment: &VolumeAttachment,
+        volumes: &Store<PersistentVolume>,
+    ) -> Self {
+        let volume = ObjectKey::of_attached_volume(attachment, volumes);
+        ObjectKey::new(volume.as_ref().map(Key::namespace), &attachment.name_any())
+    }
+
+    /// The name of the volume that an attachment names.
+    pub(crate) fn of_attached_volume(
+        attachment: &VolumeAttachment,
+        volumes: &Store<PersistentVolume>,
+    ) -> Option<Self> {
+        let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+        let volume = volumes.get(name);
+        Some(volume.map_or_else(|| ObjectKey::new(None, name), |it| ObjectKey::of_volume(&it)))
     }
 
     /// The name of a content, which belongs to the namespace of its snapshot or group.

@@ -12,7 +12,6 @@ use super::labels::of_attachment;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, room};
 use crate::api::pvc::{self, DataSource};
 use crate::api::{node_fitness, pv};
-use crate::attacher::attachment_key;
 use crate::cache::Change;
 use crate::client::Resource;
 use crate::controller::{Context, Controller, ObjectKey, pause};
@@ -62,7 +61,7 @@ impl Placement {
             let volumes = caches.volumes();
             caches.attachments().on_change(move |change| {
                 if of_attachment(change.object(), &driver).is_some() {
-                    to.add(attachment_key(change.object(), &volumes));
+                    to.add(ObjectKey::of_attachment(change.object(), &volumes));
                 }
             });
         }
@@ -259,7 +258,9 @@ impl Placement {
         queues.volumes.add_each(ours).await;
         if self.options.attachments {
             let unlabelled = caches.attachments().each().filter_map(|one| {
-                of_attachment(&one, driver).is_some().then(|| attachment_key(&one, &volumes))
+                of_attachment(&one, driver)
+                    .is_some()
+                    .then(|| ObjectKey::of_attachment(&one, &volumes))
             });
             queues.attachments.add_each(unlabelled).await;
         }

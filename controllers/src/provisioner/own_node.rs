@@ -58,7 +58,7 @@ impl OwnNode {
                 }
                 Ok(None)
             }
-            judged => judged,
+            answer => answer,
         }
     }
 

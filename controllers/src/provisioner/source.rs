@@ -39,8 +39,8 @@ pub(crate) enum SourceError {
     #[error(
         "spec.volumeMode is Filesystem, but VolumeSnapshotContent {content} of {what} does not say \
          (spec.sourceVolumeMode) that it is of a filesystem: use volumeMode Block, or have an \
-         administrator who trusts the data annotate the VolumeSnapshotContent with \
-         snapshot.storage.kubernetes.io/allow-volume-mode-change=true"
+         administrator who trusts the data annotate the VolumeSnapshotContent with {key}=true",
+        key = ALLOW_MODE_CHANGE
     )]
     UnknownMode { what: String, content: String },
 }

@@ -15,7 +15,7 @@ use crate::cache::{Change, Index};
 use crate::client::{Kube, Resource};
 use crate::controller::{Context, Controller, finalizers};
 use crate::csi::driver::ControllerCapability;
-use crate::queue::{Outcome, Queue, rest};
+use crate::queue::{Outcome, Queue, yield_sometimes};
 use crate::snapshots::VolumeSnapshot;
 
 use super::{Named, Options};
@@ -302,7 +302,7 @@ impl Protection {
                 let namespace = snapshot.namespace().unwrap_or_default();
                 self.snapshots.add((namespace, snapshot.name_any()));
             }
-            rest(number).await;
+            yield_sometimes(number).await;
         }
         self.snapshots.add_each(self.context.caches.snapshots().left_out()).await;
     }

@@ -135,8 +135,9 @@ impl<T> Turns<T> {
         Some(item)
     }
 
-    /// Removes the last item of the namespace with the most items, if it still has as many as this
-    /// one then has with one more.
+    /// Makes room for an item of this namespace: removes the last item of the namespace with the
+    /// most. `None` if that would leave it fewer than this namespace then has, so the new item is
+    /// the one to lose.
     pub(crate) fn give_way(&mut self, namespace: &str) -> Option<T> {
         let own = self.lines.get(namespace).map_or(0, |line| line.items.len());
         let (most, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;

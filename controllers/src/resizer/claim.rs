@@ -108,7 +108,7 @@ impl<'a> StatusPatch<'a> {
         reason: Option<&str>,
         message: Option<&str>,
     ) -> &mut Self {
-        let message = message.map(|message| message::cut(message, message::OF_STATUS));
+        let message = message.map(|message| message::cut(message, message::MAX_STATUS));
         let message = message.as_deref();
         let known = known(self.claim, kind);
         if let Some(known) = known

@@ -18,7 +18,7 @@ use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
 use crate::client::Resource;
 use crate::controller::ObjectKey;
-use crate::queue::{Outcome, rest};
+use crate::queue::{Outcome, yield_sometimes};
 use crate::snapshots::content::GROUP;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
@@ -345,7 +345,7 @@ async fn selected(all: &Watches, group: &VolumeGroupSnapshot) -> Vec<ClaimAndVol
                 break;
             }
         }
-        rest(number).await;
+        yield_sometimes(number).await;
     }
     selected
 }

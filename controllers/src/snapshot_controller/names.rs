@@ -38,10 +38,15 @@ pub(super) fn group_content_name(group_uid: &str) -> String {
     format!("groupsnapcontent-{group_uid}")
 }
 
+/// The name of a member's content, from that of its snapshot; `None` for a name of another form.
+pub(super) fn member_content_name(snapshot: &str) -> Option<String> {
+    snapshot.strip_prefix("snapshot-").map(content_name)
+}
+
 /// The names of a group's member for a volume: first the snapshot, then its content.
 pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, String) {
     let hex = sha256(&[group_uid, volume_handle]);
-    (format!("snapshot-{hex}"), format!("snapcontent-{hex}"))
+    (format!("snapshot-{hex}"), content_name(&hex))
 }
 
 /// The group of a snapshot, according to its owner references.

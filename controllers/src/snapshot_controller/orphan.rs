@@ -81,9 +81,10 @@ impl Controller {
         Ok(Outcome::Done)
     }
 
-    /// True if the API server has no snapshot with the UID in a content's reference. A list of the
-    /// one name is never "not found" unless the whole kind is, and is an error then. Of a snapshot
-    /// that is too large for the caches, it has the UID, too.
+    /// True if the API server has no snapshot with the UID in a content's reference. This asks for
+    /// a list: a missing snapshot gives an empty one, but a kind that is not served gives an error,
+    /// where a GET answers "not found" to both. A list has the UID of a snapshot that is too large
+    /// for the caches, too.
     async fn lacks_snapshot<K: Kind>(&self, content: &K::Content) -> Result<bool, ApiError> {
         let user = content.view().user;
         let (Some(namespace), Some(name)) = (&user.namespace, &user.name) else {

@@ -18,7 +18,7 @@ use crate::api::node::node_of;
 use crate::api::{pv, quantity};
 use crate::client::Resource;
 use crate::controller::ObjectKey;
-use crate::queue::rest;
+use crate::queue::yield_sometimes;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
@@ -129,8 +129,7 @@ impl Kind for Snapshots {
 
     fn made_contents(snapshot: &ObjectMeta) -> Vec<String> {
         let own = snapshot.uid.as_deref().map(names::content_name);
-        let digest = snapshot.name.as_deref().and_then(|name| name.strip_prefix("snapshot-"));
-        let of_member = digest.map(|digest| format!("snapcontent-{digest}"));
+        let of_member = snapshot.name.as_deref().and_then(names::member_content_name);
         own.into_iter().chain(of_member).collect()
     }
 
@@ -140,9 +139,7 @@ impl Kind for Snapshots {
             return Some(name.to_owned());
         }
         if Self::is_member(snapshot) {
-            let name = snapshot.name_any();
-            let digest = name.strip_prefix("snapshot-");
-            return digest.map(|digest| format!("snapcontent-{digest}"));
+            return names::member_content_name(&snapshot.name_any());
         }
         snapshot.uid().map(|uid| names::content_name(&uid))
     }
@@ -160,7 +157,7 @@ impl Kind for Snapshots {
         if snapshot.is_deleting() {
             for (number, claim) in all.restoring_from(snapshot).enumerate() {
                 restoring.push(claim.name_any());
-                rest(number).await;
+                yield_sometimes(number).await;
             }
         }
         SnapshotFacts {

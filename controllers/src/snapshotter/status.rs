@@ -69,7 +69,7 @@ pub(crate) fn of_failure(
     message: &str,
     now: Timestamp,
 ) -> Option<Value> {
-    let message = message::cut(message, message::OF_STATUS);
+    let message = message::cut(message, message::MAX_STATUS);
     if old.and_then(|old| old.message.as_deref()) == Some(message.as_str()) {
         return None;
     }

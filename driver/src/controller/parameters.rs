@@ -19,6 +19,8 @@ pub use shell_split::words;
 pub const METADATA: &str = "csi.storage.k8s.io/";
 /// The parameter that names the pool of a class.
 pub const POOL: &str = "pool";
+/// The parameter that makes a volume thin or thick.
+const PROVISIONING: &str = "provisioning";
 
 /// The maximum size of a parameter map, in bytes (CSI, "Size Limits").
 const MAX_MAP: usize = 4096;
@@ -101,7 +103,7 @@ impl Changes {
 
     fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match key {
-            "provisioning" => provisioning(value).map(|v| self.provisioning = Some(v)),
+            PROVISIONING => provisioning(value).map(|v| self.provisioning = Some(v)),
             "discard" => boolean(value).map(|v| self.discard = Some(v)),
             "directIO" => boolean(value).map(|v| self.direct_io = Some(v)),
             "readAheadKiB" => read_ahead(value).map(|v| self.read_ahead_kib = Some(v)),
@@ -163,6 +165,12 @@ pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, 
         }
     }
     Ok(changes)
+}
+
+/// True if these parameters request a thick volume. It checks no other parameter.
+pub fn makes_thick(parameters: &Parameters) -> bool {
+    let requested = parameters.get(PROVISIONING).map(|value| provisioning(value));
+    requested == Some(Ok(Provisioning::Thick))
 }
 
 /// A field of VolumeSnapshotClass that some classes set as a parameter too.

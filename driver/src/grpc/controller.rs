@@ -1,7 +1,5 @@
 //! The Controller service over gRPC.
 
-use std::collections::BTreeMap;
-
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
@@ -9,6 +7,7 @@ use super::dispatch::service;
 use super::lanes::{Lane, Work};
 use super::operation_locks::{Hold, Key};
 use crate::controller::Controller;
+use crate::controller::parameters::makes_thick;
 use crate::storage::{Freed, Pools, Provisioning, SnapshotId};
 
 service! {
@@ -119,10 +118,6 @@ fn is_thick(id: &str, pools: &Pools) -> bool {
         }
     };
     provisioning == Some(Provisioning::Thick)
-}
-
-fn makes_thick(parameters: &BTreeMap<String, String>) -> bool {
-    parameters.get("provisioning").is_some_and(|value| value == "thick")
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.

@@ -102,14 +102,14 @@ impl Dispatcher {
         } else {
             let kind = request.work(&self.pools);
             let threads = self.lanes.threads(&lane, kind);
-            let caller = request.namespace().cloned().unwrap_or_default();
+            let namespace = request.namespace().cloned().unwrap_or_default();
             let grace = (kind == Work::Copy).then_some(GRACE);
             let fingerprint = request.fingerprint();
             let then = request.frees().map(|freed| announcing(&self.pools, freed));
             let method = C::METHOD;
             let long = kind.is_long();
             let operation =
-                Operation { method, holds, fingerprint, patience, caller, long, grace, then };
+                Operation { method, holds, fingerprint, patience, namespace, long, grace, then };
             let event = report.event();
             let lanes = self.lanes.clone();
             let work = move || {

@@ -67,8 +67,8 @@ pub struct Operation {
     pub fingerprint: Fingerprint,
     /// How long the caller waits for earlier requests, and for a thread.
     pub patience: Duration,
-    /// The caller that takes a turn when the request gets a thread: see [`Permits`].
-    pub caller: String,
+    /// The namespace of the RPC's object. Namespaces take turns for threads: see [`Permits`].
+    pub namespace: String,
     /// True if others may hold its threads for long.
     pub long: bool,
     /// How long the work goes on without a caller that waits for it; `None` is to its end.
@@ -285,10 +285,10 @@ impl Turn {
 
     /// Waits until no earlier job is in the way and there is a thread. `None` if the driver shuts
     /// down before that.
-    async fn begins(&self, threads: &Arc<Permits>, caller: &str) -> Option<Permit> {
+    async fn begins(&self, threads: &Arc<Permits>, namespace: &str) -> Option<Permit> {
         while self.comes().await {
             *self.job.waits_for.lock() = Some(threads.clone());
-            let thread = threads.acquire(caller).await;
+            let thread = threads.acquire(namespace).await;
             *self.job.waits_for.lock() = None;
             let table = self.table.lock();
             // A job that goes ahead may have come meanwhile. Others get the thread then.
@@ -346,12 +346,12 @@ impl OperationLocks {
     {
         let (method, patience) = (operation.method, operation.patience);
         let then = operation.then.take();
-        let caller = std::mem::take(&mut operation.caller);
+        let namespace = std::mem::take(&mut operation.namespace);
         let Joined { job, mut answer } = match self.take(operation)? {
             Ticket::Joined(joined) => joined,
             Ticket::Entered(turn, joined) => {
                 let blocking = self.blocking.clone();
-                let work = end_to_end(turn, blocking, threads, caller, work, then);
+                let work = end_to_end(turn, blocking, threads, namespace, work, then);
                 self.work.spawn(self.ended.clone().run_until_cancelled_owned(work));
                 joined
             }
@@ -471,7 +471,7 @@ async fn end_to_end<R, E>(
     turn: Turn,
     blocking: Blocking,
     threads: Arc<Permits>,
-    caller: String,
+    namespace: String,
     work: impl FnOnce() -> Result<R, E> + Send + 'static,
     then: Option<Then>,
 ) where
@@ -482,7 +482,7 @@ async fn end_to_end<R, E>(
     let unwanted = job.is_unwanted(&table);
     tokio::pin!(unwanted);
     let thread = tokio::select! {
-        thread = turn.begins(&threads, &caller) => thread,
+        thread = turn.begins(&threads, &namespace) => thread,
         () = &mut unwanted => None,
     };
     let Some(_thread) = thread else {

@@ -1,5 +1,5 @@
-//! Permits for one kind of work, which callers get in turns: one with many requests does not make
-//! another one wait for all of them.
+//! Permits for one kind of work. Namespaces get them in turns, so one with many requests does not
+//! make another one wait for all of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use hostloop_controllers::queue::Turns;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// A limited number of permits. A caller is a namespace, or empty where the driver knows none.
+/// A limited number of permits. The namespace is empty where the driver knows none.
 #[derive(Debug)]
 pub struct Permits {
     total: usize,
@@ -37,8 +37,8 @@ impl Permits {
         Arc::new(Permits { total, calls, state })
     }
 
-    /// Waits for a permit. A caller that stops to wait loses its place.
-    pub async fn acquire(self: &Arc<Self>, caller: &str) -> Option<Permit> {
+    /// Waits for a permit. A request that is dropped loses its place.
+    pub async fn acquire(self: &Arc<Self>, namespace: &str) -> Option<Permit> {
         let (_place, granted) = {
             let mut state = self.state.lock();
             if state.free > 0 {
@@ -48,8 +48,8 @@ impl Permits {
             let (grant, granted) = oneshot::channel();
             let number = state.next;
             state.next += 1;
-            state.waiting.add(caller, number, grant);
-            (Waiting { permits: self, caller, number }, granted)
+            state.waiting.add(namespace, number, grant);
+            (Waiting { permits: self, namespace, number }, granted)
         };
         granted.await.ok()
     }
@@ -87,13 +87,13 @@ impl fmt::Display for Permits {
 /// A request that waits. Dropping it gives up its place.
 struct Waiting<'a> {
     permits: &'a Permits,
-    caller: &'a str,
+    namespace: &'a str,
     number: u64,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.permits.state.lock().waiting.remove(self.caller, self.number);
+        self.permits.state.lock().waiting.remove(self.namespace, self.number);
     }
 }
 

@@ -48,7 +48,7 @@ async fn print(args: &EventsArgs) -> Result<(), Error> {
     let socket = args.socket.path(args.endpoint.as_deref()).unwrap_or_default();
     let mut stream = Stream::open(&socket, &request).await?;
     if args.json {
-        terminal::print_json(&stream.header, true)?;
+        terminal::print_json_line(&stream.header)?;
     }
     while let Some(line) = stream.next_line().await.map_err(read::Error::Broken)? {
         if args.json {

@@ -83,7 +83,7 @@ pub struct DirectIoReport {
 pub fn run(args: &ProbeArgs) -> Result<ExitCode, ProbeError> {
     match &args.probe {
         Probe::Machine { pool_roots } => {
-            terminal::print_json(&machine(pool_roots), true)?;
+            terminal::print_json_line(&machine(pool_roots))?;
         }
         Probe::Write { dir, word } => write(dir, word)?,
         Probe::Verify { dir, word } => verify(dir, word)?,

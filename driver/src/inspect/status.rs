@@ -25,7 +25,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
     if !args.extents.is_empty() {
         let maps = image_maps(&specs, &args.pools.state_dir(), &args.extents);
         // On one line: with an indentation it would be twice as long.
-        terminal::print_json(&maps, true)?;
+        terminal::print_json_line(&maps)?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = Report::of(&Survey::take(&specs, &args.pools.state_dir(), &Linux::new())?);

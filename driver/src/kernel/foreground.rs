@@ -14,15 +14,16 @@ use parking_lot::Mutex;
 use super::wanted;
 
 /// How long the foreground is quiet before long work goes on.
-const MOMENT: Duration = Duration::from_millis(10);
+const QUIET_BEFORE_STEP: Duration = Duration::from_millis(10);
 /// How long the foreground is quiet before steps are long again.
 const CALM: Duration = Duration::from_millis(250);
-/// The longest pause is nine times the last step, within this limit. So long work that never finds
-/// the foreground quiet has a tenth of the time.
+/// A pause lasts at most this many times the last step. So long work that never finds the
+/// foreground quiet has a tenth of the time.
 const SHARE: u32 = 9;
-const MOST: Duration = Duration::from_millis(500);
-/// How often long work looks during a pause.
-const LOOK: Duration = Duration::from_millis(2);
+/// The longest pause, however long the last step took.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// How often a pause checks whether it may end.
+const POLL: Duration = Duration::from_millis(2);
 
 /// The calls in the foreground of one pool.
 #[derive(Debug, Default)]
@@ -123,13 +124,13 @@ impl Steps {
     pub(crate) fn give_way(&mut self) {
         let ended = Instant::now();
         let step = ended - self.began;
-        if step < LOOK / SHARE {
+        if step < POLL / SHARE {
             // A pause would be longer than its share: short steps add up.
             return;
         }
         self.began = ended;
         while pauses(quiet(), step, ended.elapsed(), wanted::is_awaited()) {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
             self.began = Instant::now();
         }
         PAUSED.set(PAUSED.get() + (self.began - ended));
@@ -138,8 +139,8 @@ impl Steps {
 
 /// True if long work pauses on. `step` is the time of its last step, and `paused` the time since.
 fn pauses(quiet: Quiet, step: Duration, paused: Duration, awaited: bool) -> bool {
-    let longest = step.saturating_mul(SHARE).min(MOST);
-    !awaited && quiet < Quiet::For(MOMENT) && paused < longest
+    let longest = step.saturating_mul(SHARE).min(MAX_PAUSE);
+    !awaited && quiet < Quiet::For(QUIET_BEFORE_STEP) && paused < longest
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Kernel for Linux {
         loopdev::set_read_ahead(device, kib)
     }
 
-    fn tunes_devices(&self) -> Result<()> {
+    fn check_device_attributes(&self) -> Result<()> {
         attributes::check()
     }
 

@@ -149,6 +149,6 @@ impl Printer {
     }
 
     fn json(&self, report: &render::Report<'_>) -> io::Result<()> {
-        terminal::print_json(report, false)
+        terminal::print_json(report)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::Wanted;
+use super::Requested;
 use super::capability::of_volume;
 use super::{Error, InlineLimits, Node, Result, target_path};
 use crate::controller::parameters::{Changes, METADATA};
@@ -117,22 +117,22 @@ impl Node {
     ) -> Result<()> {
         let record = self.inline(req, &asked)?;
         let capability = of_volume(asked, &record)?;
-        let wanted = Wanted {
+        let requested = Requested {
             path: target,
             read_only: req.readonly || capability.mode.is_read_only(),
             capability,
         };
-        self.same_readonly(&record, &wanted)?;
-        let made = target_path::make_directory(&wanted.path);
+        self.same_readonly(&record, &requested)?;
+        let made = target_path::make_directory(&requested.path);
         let staged = match &made {
-            Ok(_) => self.stage_at(&record, &wanted),
+            Ok(_) => self.stage_at(&record, &requested),
             Err(_) => Ok(()),
         };
         let made_it = matches!(made, Ok(true));
         made.and(staged).inspect_err(|_| {
             self.drop_unused(&record);
-            if made_it && let Err(error) = target_path::remove(&wanted.path) {
-                let path = wanted.path.display();
+            if made_it && let Err(error) = target_path::remove(&requested.path) {
+                let path = requested.path.display();
                 tracing::warn!(target_path = %path, %error, "cannot undo a failed publication");
             }
         })
@@ -172,10 +172,10 @@ impl Node {
     }
 
     /// Checks that a volume at the target is as writable as requested.
-    fn same_readonly(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
-        let asked = wanted.read_only || mounts_read_only(wanted.capability.access.flags());
-        let view = self.look(&self.owner(record), &[&wanted.path])?;
-        match view.mount_at(&wanted.path) {
+    fn same_readonly(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
+        let asked = requested.read_only || mounts_read_only(requested.capability.access.flags());
+        let view = self.look(&self.owner(record), &[&requested.path])?;
+        match view.mount_at(&requested.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
             )),

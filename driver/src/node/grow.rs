@@ -55,7 +55,7 @@ impl Mounting<'_> {
                 if let Some(intent) = record.growth.as_deref() {
                     self.mend(device, intent)?;
                 }
-                self.node.stays_smaller(self.record, &self.wanted.path, &error);
+                self.node.stays_smaller(self.record, &self.requested.path, &error);
                 Ok(())
             }
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::format::{self, FormatStep};
 use super::loop_device::{self, Purpose};
-use super::{Error, Node, Result, Wanted, fs_group, mount_options, replay, target_path};
+use super::{Error, Node, Requested, Result, fs_group, mount_options, replay, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsState, FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, Format, VolumeRecord};
@@ -20,7 +20,7 @@ pub(super) struct Mounting<'a> {
     pub(super) owner: &'a VolumeIdentity,
     /// The kernel state before the first change.
     pub(super) view: &'a VolumeState,
-    pub(super) wanted: &'a Wanted,
+    pub(super) requested: &'a Requested,
     pub(super) fs: FsType,
     /// True if the image contains no data.
     pub(super) blank: bool,
@@ -31,7 +31,7 @@ impl Mounting<'_> {
     pub(super) fn begin(&self) -> Result<()> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
-        let path = &self.wanted.path;
+        let path = &self.requested.path;
         self.node.thaw(self.record, self.owner)?;
         // Keeps the device open until it is mounted: it would detach at the last close.
         let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
@@ -49,9 +49,9 @@ impl Mounting<'_> {
         };
         let step = format::decide(self.record.format, &found, self.fs)?;
         refuse_twin(self.fs, &found)?;
-        let flags = self.wanted.capability.access.flags();
+        let flags = self.requested.capability.access.flags();
         let options =
-            mount_options::options(self.fs, flags, &self.record.settings, self.wanted.read_only);
+            mount_options::options(self.fs, flags, &self.record.settings, self.requested.read_only);
         let spec = MountSpec {
             device: &device.path(),
             target: path,
@@ -92,7 +92,7 @@ impl Mounting<'_> {
     pub(super) fn finish(&self) -> Result<()> {
         let _under_way = self.node.pools.growths().begin(self.record.id);
         let kernel = self.node.pools.kernel();
-        let path = &self.wanted.path;
+        let path = &self.requested.path;
         self.node.thaw(self.record, self.owner)?;
         let mount = self.view.mount_at(path);
         let found = mount.and_then(|entry| {
@@ -119,10 +119,10 @@ impl Mounting<'_> {
     /// Grows the filesystem to its device, sets the requested group of its root, and records that
     /// the volume is staged.
     fn complete(&self, device: &LoopDevice, read_only: bool) -> Result<()> {
-        let path = &self.wanted.path;
+        let path = &self.requested.path;
         if !read_only {
             self.node.grow_if_possible(self.record, self.image, device, path, self.fs)?;
-            if let Access::Mount { group: Some(gid), .. } = self.wanted.capability.access {
+            if let Access::Mount { group: Some(gid), .. } = self.requested.capability.access {
                 fs_group::chown_root(path, gid)?;
             }
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hostloop_proto::csi;
 
-use super::Wanted;
+use super::Requested;
 use super::capability::{self, Publish, Published};
 use super::stage::{already, note_new_flags};
 use super::unstage::foreign;
@@ -111,10 +111,10 @@ impl Node {
             || capability.mode.is_read_only()
             || publication.is_some_and(|p| p.readonly);
         note_new_flags(&record, &stage.capability, &capability);
-        let wanted = Wanted { path: target, read_only: readonly, capability };
-        let done = match &wanted.capability.access {
-            Access::Block => self.publish_block(&record, stage, &wanted),
-            Access::Mount { .. } => self.publish_mount(&record, stage, &wanted),
+        let requested = Requested { path: target, read_only: readonly, capability };
+        let done = match &requested.capability.access {
+            Access::Block => self.publish_block(&record, stage, &requested),
+            Access::Mount { .. } => self.publish_mount(&record, stage, &requested),
         };
         done.map(|()| csi::NodePublishVolumeResponse {})
             .map_err(|error| self.explain_full(&record, error))
@@ -127,28 +127,33 @@ impl Node {
     }
 
     /// Decides what to do, given what is at the target and elsewhere.
-    fn judge(&self, view: &VolumeState, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
-        let here = match view.at(&wanted.path) {
+    fn judge(&self, view: &VolumeState, stage: &Stage, requested: &Requested) -> Result<Publish> {
+        let here = match view.at(&requested.path) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
                 Some(read_only)
             }
             Found::Stale => {
                 let why = "a loop device that is gone is bound here; unpublish it first";
-                return Err(target_path::wrong(&wanted.path, why));
+                return Err(target_path::wrong(&requested.path, why));
             }
-            Found::Foreign(what) => return Err(foreign(&wanted.path, &what)),
+            Found::Foreign(what) => return Err(foreign(&requested.path, &what)),
         };
         let targets = view.targets(stage);
         let published =
-            Published { here, elsewhere: targets.iter().any(|path| *path != wanted.path) };
-        capability::decide(&stage.capability, &wanted.capability, wanted.read_only, published)
+            Published { here, elsewhere: targets.iter().any(|path| *path != requested.path) };
+        capability::decide(&stage.capability, &requested.capability, requested.read_only, published)
     }
 
-    fn publish_mount(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
+    fn publish_mount(
+        &self,
+        record: &VolumeRecord,
+        stage: &Stage,
+        requested: &Requested,
+    ) -> Result<()> {
         let kernel = self.pools.kernel();
-        let view = self.look(&self.owner(record), &[&wanted.path, &stage.path])?;
-        let decided = self.judge(&view, stage, wanted)?;
+        let view = self.look(&self.owner(record), &[&requested.path, &stage.path])?;
+        let decided = self.judge(&view, stage, requested)?;
         if view.mount_at(&stage.path).is_none() {
             return Err(Error::FailedPrecondition(format!(
                 "volume {} is not mounted at {} any more: stage it again",
@@ -156,28 +161,33 @@ impl Node {
                 stage.path.display()
             )));
         }
-        let Capability { access, .. } = &wanted.capability;
+        let Capability { access, .. } = &requested.capability;
         let read_only =
-            capability::read_only(&stage.capability, &wanted.capability, wanted.read_only);
+            capability::read_only(&stage.capability, &requested.capability, requested.read_only);
         if decided == Publish::Bind {
-            let made = target_path::make_directory(&wanted.path)?;
+            let made = target_path::make_directory(&requested.path)?;
             let flags = BindFlags::of(access.flags(), read_only);
             kernel
-                .bind(&stage.path, &wanted.path, flags)
-                .inspect_err(|_| self.give_up(record, &wanted.path, made))?;
+                .bind(&stage.path, &requested.path, flags)
+                .inspect_err(|_| self.give_up(record, &requested.path, made))?;
         }
         match access {
             Access::Mount { group: Some(gid), .. } if !read_only => {
-                fs_group::chown_root(&wanted.path, *gid)
+                fs_group::chown_root(&requested.path, *gid)
             }
             _ => Ok(()),
         }
     }
 
-    fn publish_block(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
+    fn publish_block(
+        &self,
+        record: &VolumeRecord,
+        stage: &Stage,
+        requested: &Requested,
+    ) -> Result<()> {
         let kernel = self.pools.kernel();
-        let view = self.look(&self.owner(record), &[&wanted.path])?;
-        let decided = self.judge(&view, stage, wanted)?;
+        let view = self.look(&self.owner(record), &[&requested.path])?;
+        let decided = self.judge(&view, stage, requested)?;
         let Some(own) = view.own().next() else {
             return Err(lost(record));
         };
@@ -191,20 +201,20 @@ impl Node {
                 own.minor, record.id
             )));
         }
-        let made = target_path::make_file(&wanted.path)?;
+        let made = target_path::make_file(&requested.path)?;
         // Another program could detach the device and take its number before the bind. It can't
         // while this process has the device open.
-        let held = if wanted.read_only {
+        let held = if requested.read_only {
             // A read-only bind of a device node would still take writes.
-            self.read_only_device(record, &view, own, &wanted.path)
+            self.read_only_device(record, &view, own, &requested.path)
         } else {
             reopen(kernel, record, own)
         };
         let bound = held.and_then(|device| {
-            let flags = BindFlags { read_only: wanted.read_only, ..BindFlags::default() };
-            Ok(kernel.bind(&device.path(), &wanted.path, flags)?)
+            let flags = BindFlags { read_only: requested.read_only, ..BindFlags::default() };
+            Ok(kernel.bind(&device.path(), &requested.path, flags)?)
         });
-        bound.inspect_err(|_| self.give_up(record, &wanted.path, made))
+        bound.inspect_err(|_| self.give_up(record, &requested.path, made))
     }
 
     /// Undoes a failed publication at its target. While a bind is still there, its read-only device

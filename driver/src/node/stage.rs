@@ -15,7 +15,7 @@ use super::capability::of_volume;
 use super::loop_device::{self, Purpose};
 use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Result, Wanted, target_path};
+use super::{Error, Node, Requested, Result, target_path};
 use crate::csi::capability::{Asked, compatible};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
@@ -43,7 +43,7 @@ struct Seen {
 /// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
 /// identify a repeated request, and `volume_context` does not. What is staged stays as it is if its
 /// PV has other mount options since.
-fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAction> {
+fn decide(stage: Option<&Stage>, seen: &Seen, requested: &Requested) -> Result<StageAction> {
     let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
     let in_place = |stage: &&Stage| match stage.capability.access {
         Access::Block => seen.attached,
@@ -56,17 +56,17 @@ fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAc
         )))
     };
     if let Some(stage) = stage.filter(in_place) {
-        if stage.path != wanted.path {
+        if stage.path != requested.path {
             return elsewhere(&stage.path);
         }
-        if !compatible(&stage.capability, &wanted.capability) {
+        if !compatible(&stage.capability, &requested.capability) {
             let why = "staged at this path already, for another use";
             return Err(Error::AlreadyExists(why.to_owned()));
         }
         return Ok(StageAction::Finish);
     }
-    match (&wanted.capability.access, seen.mounted_at.first()) {
-        (Access::Mount { .. }, Some(_)) if mounted(&wanted.path) => Ok(StageAction::Finish),
+    match (&requested.capability.access, seen.mounted_at.first()) {
+        (Access::Mount { .. }, Some(_)) if mounted(&requested.path) => Ok(StageAction::Finish),
         (_, Some(path)) => elsewhere(path),
         (_, None) => Ok(StageAction::Begin),
     }
@@ -112,8 +112,8 @@ impl Node {
             true => of_volume(asked, &record).map_err(already)?,
         };
         self.check_lifecycle(&record)?;
-        let wanted = Wanted { path, capability, read_only: false };
-        self.stage_at(&record, &wanted)?;
+        let requested = Requested { path, capability, read_only: false };
+        self.stage_at(&record, &requested)?;
         Ok(csi::NodeStageVolumeResponse {})
     }
 
@@ -123,34 +123,34 @@ impl Node {
     }
 
     /// Stages a volume, or finishes an interrupted staging.
-    pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
+    pub(super) fn stage_at(&self, record: &VolumeRecord, requested: &Requested) -> Result<()> {
         let (image, owner) = self.image(record)?;
         self.pools.unmount_scratch(record.id, kernel::file_id(&image)?)?;
-        let view = self.look(&owner, &[&wanted.path])?;
+        let view = self.look(&owner, &[&requested.path])?;
         let seen = Seen {
             attached: view.own().next().is_some(),
             mounted_at: view.mounts().map(|e| e.mount_point.to_path_buf()).collect(),
         };
-        let action = decide(record.stage.as_deref(), &seen, wanted)?;
+        let action = decide(record.stage.as_deref(), &seen, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
-            note_new_flags(record, &stage.capability, &wanted.capability);
+            note_new_flags(record, &stage.capability, &requested.capability);
         }
         if action == StageAction::Begin {
-            if wanted.capability.access == Access::Block {
+            if requested.capability.access == Access::Block {
                 refuse_interrupted_growth(record)?;
             } else {
                 // Checked before the record changes: an unusable path has no effect.
-                if let Found::Foreign(what) = view.at(&wanted.path) {
-                    return Err(foreign(&wanted.path, &what));
+                if let Found::Foreign(what) = view.at(&requested.path) {
+                    return Err(foreign(&requested.path, &what));
                 }
-                target_path::directory(&wanted.path)?;
+                target_path::directory(&requested.path)?;
             }
             self.pools.refill_thick(record, &image)?;
         }
         // The file does not show data in the cache of an attached device.
         let blank = !seen.attached && !file::has_data(&image)?;
-        let intended = self.intend(record, wanted, action, blank)?;
-        let done = match wanted.capability.access {
+        let intended = self.intend(record, requested, action, blank)?;
+        let done = match requested.capability.access {
             Access::Block => self.stage_block(&intended, &image, &view),
             Access::Mount { fs, .. } => {
                 let mounting = Mounting {
@@ -159,7 +159,7 @@ impl Node {
                     image: &image,
                     owner: &owner,
                     view: &view,
-                    wanted,
+                    requested,
                     fs,
                     blank,
                 };
@@ -171,7 +171,7 @@ impl Node {
         };
         done.map_err(|error| {
             if action == StageAction::Begin {
-                self.undo(record, &owner, wanted);
+                self.undo(record, &owner, requested);
             }
             self.explain_full(record, error)
         })
@@ -183,19 +183,19 @@ impl Node {
     fn intend(
         &self,
         record: &VolumeRecord,
-        wanted: &Wanted,
+        requested: &Requested,
         action: StageAction,
         blank: bool,
     ) -> Result<Arc<VolumeRecord>> {
-        let raw = wanted.capability.access == Access::Block;
+        let raw = requested.capability.access == Access::Block;
         // To finish, the capability does not count: it was mounted for that of the record.
         let known = record.stage.as_deref().filter(|stage| {
-            stage.path == wanted.path
-                && (action == StageAction::Finish || stage.capability == wanted.capability)
+            stage.path == requested.path
+                && (action == StageAction::Finish || stage.capability == requested.capability)
         });
         let mut stage = known.cloned().unwrap_or_else(|| Stage {
-            path: wanted.path.clone(),
-            capability: wanted.capability.clone(),
+            path: requested.path.clone(),
+            capability: requested.capability.clone(),
             minor: None,
             read_only_loops: Default::default(),
         });
@@ -205,7 +205,7 @@ impl Node {
         Ok(self.pools.update_volume(&record.id, |r| {
             r.stage = Some(Box::new(stage));
             r.fresh = false;
-            match (&wanted.capability.access, r.format) {
+            match (&requested.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,
                 (Access::Mount { fs, .. }, Format::None)
                     if action == StageAction::Begin && blank =>
@@ -256,10 +256,10 @@ impl Node {
     /// Undoes a failed staging. Removes the intent too if nothing is left; the next call starts
     /// from the kernel's state. An earlier record of a block volume stays: it identifies the
     /// targets that are bound to a lost device.
-    fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, wanted: &Wanted) {
+    fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, requested: &Requested) {
         let before = record.stage.clone();
         let before = before.filter(|stage| stage.capability.access == Access::Block);
-        let undone = self.release(owner, &wanted.path).and_then(|left| {
+        let undone = self.release(owner, &requested.path).and_then(|left| {
             loop_device::still_held(&left)?;
             Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = before)?)
         });

@@ -36,29 +36,29 @@ pub(super) struct Loops {
 }
 
 /// How controllers reach the API server, and as whom.
-pub struct Access {
+pub struct ApiAccess {
     /// Creates the client, if a controller needs it.
     pub client: BoxFuture<'static, Result<Client, ClientError>>,
     /// The pod of this process.
     pub pod: OwnPod,
 }
 
-impl Access {
+impl ApiAccess {
     /// Access by `--kubeconfig` or the pod's service account, as the pod of the environment.
     fn from_environment(args: &Args, view: &Telemetry) -> Self {
         let client = controllers::connect(args.api.kubeconfig.clone(), view);
-        Access { client: client.boxed(), pod: OwnPod::from_environment() }
+        ApiAccess { client: client.boxed(), pod: OwnPod::from_environment() }
     }
 }
 
 /// The setup of controllers that call a server in this process. They register the driver with the
 /// socket `endpoint`.
-pub fn beside(
+pub fn setup_with_driver(
     server: &Server,
     args: Args,
     endpoint: &Path,
     labels: Option<NodeLabels>,
-    access: Access,
+    access: ApiAccess,
 ) -> Setup {
     let pools = server.pools().clone();
     let freed = FreedSignal::with_driver();
@@ -83,7 +83,7 @@ pub fn beside(
 }
 
 /// The setup of controllers without a driver in their process.
-pub fn apart(args: &ControllersArgs, access: Access) -> Setup {
+pub fn setup_without_driver(args: &ControllersArgs, access: ApiAccess) -> Setup {
     Setup {
         args: args.controllers.clone(),
         client: access.client,
@@ -108,8 +108,8 @@ impl Loops {
         labels: Option<NodeLabels>,
     ) -> Self {
         let view = Telemetry::new();
-        let access = Access::from_environment(&args, &view);
-        Loops { setup: beside(server, args, endpoint, labels, access), view }
+        let access = ApiAccess::from_environment(&args, &view);
+        Loops { setup: setup_with_driver(server, args, endpoint, labels, access), view }
     }
 
     pub(super) fn view(&self) -> Telemetry {
@@ -227,8 +227,8 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let mut roles = Tasks::default();
     let view = Telemetry::new();
-    let access = Access::from_environment(&args.controllers, &view);
-    let loops = Loops { setup: apart(args, access), view };
+    let access = ApiAccess::from_environment(&args.controllers, &view);
+    let loops = Loops { setup: setup_without_driver(args, access), view };
     let process = Process {
         process: "controller".to_owned(),
         node: None,

@@ -14,9 +14,17 @@ pub(super) fn raise() {
     match open_files::raise() {
         Ok(Raised { limit, from }) => {
             let (limit, from) = (limit.unwrap_or(u64::MAX), from.or(limit).unwrap_or(u64::MAX));
-            tracing::info!(limit, from, "the limit of open files");
+            tracing::info!(
+                limit,
+                from,
+                "the limit of open files is raised as far as the system allows"
+            );
         }
-        Err(error) => tracing::warn!(%error, "can't raise the limit of open files"),
+        Err(error) => tracing::warn!(
+            %error,
+            "can't raise the limit of open files: volumes and connections share the lower one. \
+             Raise the limit of the container"
+        ),
     }
 }
 

@@ -11,7 +11,8 @@ use tracing_subscriber::{Layer, fmt};
 use super::error::Error;
 use crate::cli::{LogFormat, WatchArgs};
 
-/// Starts logging. The layer itself escapes what could control a terminal. Panics are logged in the same format.
+/// Starts logging. The layer escapes what could control a terminal. Panics are logged in the same
+/// format.
 #[expect(clippy::disallowed_methods, reason = "log lines have a writer of their own")]
 pub(super) fn start(args: &WatchArgs) -> Result<(), Error> {
     let filter = filter(&args.log_level, args.verbosity).map_err(Error::LogLevel)?;

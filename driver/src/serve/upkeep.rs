@@ -15,6 +15,9 @@ const SEARCH: Duration = Duration::from_secs(5);
 /// How often the driver looks for writes below read-only targets of block volumes.
 const REFRESH: Duration = Duration::from_secs(1);
 
+/// Why a task ended whose work panicked.
+const PANICKED: &str = "its thread panicked: the log has the panic before this line";
+
 /// Starts the tasks that look after pools and read-only targets until `stop`.
 pub fn start(
     pools: &Arc<Pools>,
@@ -43,7 +46,7 @@ async fn tend(
         let pools = pools.clone();
         let tended = blocking.run("looking after a pool", move || pools.tend(slot));
         if let Some(None) = stop.run_until_cancelled(tended).await {
-            return Err("a thread panicked".to_owned());
+            return Err(PANICKED.to_owned());
         }
     }
     Ok(())
@@ -64,7 +67,7 @@ async fn refresh_read_only(
         });
         match stop.run_until_cancelled(look).await {
             Some(Some(looked)) => caches = looked,
-            Some(None) => return Err("a thread panicked".to_owned()),
+            Some(None) => return Err(PANICKED.to_owned()),
             None => break,
         }
     }

@@ -14,6 +14,7 @@ use super::copy_rate::CopyRates;
 use super::freed::Announcements;
 use super::growths::Growths;
 use super::open::registry::Known;
+use super::snapshot_quota::SnapshotQuota;
 use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};
 
@@ -121,7 +122,7 @@ impl Pools {
             filesystems: Arc::default(),
             copy_rates: CopyRates::default(),
             growths: Growths::default(),
-            quota: Default::default(),
+            quota: SnapshotQuota::default(),
             freed: Announcements::default(),
             kernel,
             options,

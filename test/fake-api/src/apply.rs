@@ -6,20 +6,25 @@ use super::Answer;
 use super::failure::Failure;
 use super::kinds::Kind;
 use super::path::Target;
-use super::request::Asked;
+use super::request::RecordedRequest;
 use super::store::Store;
 
 impl Store {
     /// Applies a configuration to an object, or creates the object.
-    pub(super) fn apply(&mut self, kind: &Kind, target: &Target, asked: &Asked) -> Answer {
-        let config = &asked.body;
-        let manager = asked.query.get("fieldManager").expect("a manager");
+    pub(super) fn apply(
+        &mut self,
+        kind: &Kind,
+        target: &Target,
+        request: &RecordedRequest,
+    ) -> Answer {
+        let config = &request.body;
+        let manager = request.query.get("fieldManager").expect("a manager");
         let applied = (target.key(target.name.as_deref().unwrap_or_default()), manager.clone());
         let old = self.objects.get(&applied.0).cloned();
         let last = self.applied.get(&applied).cloned().unwrap_or_default();
         let mut new = old.as_deref().cloned().unwrap_or_default();
         let conflict = merge(&mut new, &last, config, "");
-        let is_forced = asked.query.get("force").is_some_and(|force| force == "true");
+        let is_forced = request.query.get("force").is_some_and(|force| force == "true");
         if let Some(path) = conflict.filter(|_| !is_forced) {
             let why = format!("Apply failed with 1 conflict: conflict with \"other\": {path}");
             return Err(Failure::new(409, "Conflict", why));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::faults::Fault;
 use super::path::Target;
-use super::request::Asked;
+use super::request::RecordedRequest;
 use super::{Answer, FakeApi, WRITES};
 
 /// The connection of a client. Clones share it.
@@ -83,7 +83,7 @@ impl Connection {
             let value = head.headers.get(name);
             value.map_or("", |value| value.to_str().expect("a text"))
         };
-        let asked = Asked {
+        let request = RecordedRequest {
             method: head.method.to_string(),
             path: format!("{}{suffix}", head.uri.path()),
             uri: head.uri.to_string(),
@@ -98,13 +98,15 @@ impl Connection {
         let fault = {
             let mut state = self.api.0.lock();
             if state.remembered > 0 {
-                state.remember(asked.clone());
+                state.remember(request.clone());
             }
-            state.faults.of(&self.who, &asked)
+            state.faults.of(&self.who, &request)
         };
         match fault {
             Some(Fault::Hang) => std::future::pending().await,
-            Some(Fault::Refuse(code)) => return Ok(response(Err(Failure::scripted(code, &asked)))),
+            Some(Fault::Refuse(code)) => {
+                return Ok(response(Err(Failure::scripted(code, &request))));
+            }
             Some(Fault::Disconnect) => return Err(io::ErrorKind::ConnectionRefused.into()),
             Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
             Some(Fault::LoseAnswer) | None => {}
@@ -112,36 +114,36 @@ impl Connection {
         if self.is_cut() {
             return std::future::pending().await;
         }
-        let answer = self.answer(asked, header("impersonate-user"));
+        let answer = self.answer(request, header("impersonate-user"));
         match fault {
             Some(Fault::LoseAnswer) => Err(io::ErrorKind::ConnectionReset.into()),
             _ => Ok(answer),
         }
     }
 
-    fn answer(&self, asked: Asked, user: &str) -> Response<Body> {
+    fn answer(&self, request: RecordedRequest, user: &str) -> Response<Body> {
         let mut state = self.api.0.lock();
-        if let Some((code, text)) = state.answers.get(&asked.path) {
+        if let Some((code, text)) = state.answers.get(&request.path) {
             return fixed(*code, text.clone());
         }
         if !user.is_empty() {
             // A user without a role.
-            return response(Err(Failure::forbidden(&asked, user)));
+            return response(Err(Failure::forbidden(&request, user)));
         }
-        let Some(target) = Target::of(&asked.path) else {
-            return response(state.store.discovery(&asked.path));
+        let Some(target) = Target::of(&request.path) else {
+            return response(state.store.discovery(&request.path));
         };
         let Some(kind) = state.store.kind(&target) else {
             return response(Err(Failure::no_resource()));
         };
-        if asked.is_watch() {
+        if request.is_watch() {
             drop(state);
-            return Response::new(self.alive(self.api.watch(&kind, target, asked.query)));
+            return Response::new(self.alive(self.api.watch(&kind, target, request.query)));
         }
-        let is_write = WRITES.contains(&asked.method.as_str());
+        let is_write = WRITES.contains(&request.method.as_str());
         let before = |name: &str| state.store.objects.get(&target.key(name)).cloned();
         let old = target.name.as_deref().filter(|_| is_write).and_then(before);
-        let answer = state.store.answer(&kind, &target, &asked);
+        let answer = state.store.answer(&kind, &target, &request);
         if let Ok((_, answered)) = &answer
             && is_write
             && let Some(mut see) = state.observer.take()
@@ -151,14 +153,14 @@ impl Connection {
             let new = state.store.objects.get(&target.key(name)).cloned();
             see(&Write {
                 who: &self.who,
-                method: &asked.method,
-                path: &asked.path,
+                method: &request.method,
+                path: &request.path,
                 old: old.as_deref(),
                 new: new.as_deref(),
             });
             state.observer = Some(see);
         }
-        response(answer.map(|(code, object)| match asked.metadata {
+        response(answer.map(|(code, object)| match request.metadata {
             true => (code, metadata_of(&object)),
             false => (code, object),
         }))

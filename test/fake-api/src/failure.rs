@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::path::{Key, Target};
-use super::request::Asked;
+use super::request::RecordedRequest;
 
 /// An error as the API server reports it.
 #[derive(Debug)]
@@ -21,11 +21,11 @@ impl Failure {
     }
 
     /// The failure that a test requested.
-    pub(super) fn scripted(code: u16, asked: &Asked) -> Failure {
+    pub(super) fn scripted(code: u16, request: &RecordedRequest) -> Failure {
         let reason = match code {
             400 => "BadRequest",
             401 => "Unauthorized",
-            403 => return Failure::forbidden(asked, "u"),
+            403 => return Failure::forbidden(request, "u"),
             404 => "NotFound",
             409 => "Conflict",
             410 => "Expired",
@@ -39,18 +39,18 @@ impl Failure {
     }
 
     /// The failure of a request for which a user lacks the right.
-    pub(super) fn forbidden(asked: &Asked, user: &str) -> Failure {
-        let Some(target) = Target::of(&asked.path) else {
-            let message = format!("forbidden: User {user:?} cannot get path {:?}", asked.path);
+    pub(super) fn forbidden(request: &RecordedRequest, user: &str) -> Failure {
+        let Some(target) = Target::of(&request.path) else {
+            let message = format!("forbidden: User {user:?} cannot get path {:?}", request.path);
             return Failure::new(403, "Forbidden", message);
         };
-        let verb = match (asked.method.as_str(), target.subresource.as_deref()) {
+        let verb = match (request.method.as_str(), target.subresource.as_deref()) {
             // The exec of a pod is a GET.
             ("POST", _) | (_, Some("exec")) => "create",
             ("PUT", _) => "update",
             ("PATCH", _) => "patch",
             ("DELETE", _) => "delete",
-            _ if asked.is_watch() => "watch",
+            _ if request.is_watch() => "watch",
             _ if target.name.is_none() => "list",
             _ => "get",
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::path::Target;
-use super::request::Asked;
+use super::request::RecordedRequest;
 
 /// A failure of a request.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Rule {
 
 /// A request as [`super::FakeApi::on_request`] sees it.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct RequestInfo<'a> {
     /// The name of the connection.
     pub who: &'a str,
     /// `GET`, `POST`, …
@@ -42,7 +42,7 @@ pub struct Seen<'a> {
 }
 
 /// Decides about a request.
-type Decide = Box<dyn FnMut(&Seen) -> Option<Fault> + Send>;
+type Decide = Box<dyn FnMut(&RequestInfo) -> Option<Fault> + Send>;
 
 #[derive(Default)]
 pub(super) struct Faults {
@@ -54,21 +54,21 @@ pub(super) struct Faults {
 
 impl Faults {
     /// The fault of a request.
-    pub(super) fn of(&mut self, who: &str, asked: &Asked) -> Option<Fault> {
+    pub(super) fn of(&mut self, who: &str, request: &RecordedRequest) -> Option<Fault> {
         if self.is_away {
             return Some(Fault::Disconnect);
         }
-        let plural = Target::of(&asked.path).map(|target| target.plural);
+        let plural = Target::of(&request.path).map(|target| target.plural);
         let rule = self.rules.iter_mut().find(|rule| {
-            (rule.methods.is_empty() || rule.methods.contains(&asked.method.as_str()))
+            (rule.methods.is_empty() || rule.methods.contains(&request.method.as_str()))
                 && rule.left != Some(0)
-                && (asked.path.ends_with(&rule.path) || plural.as_ref() == Some(&rule.path))
+                && (request.path.ends_with(&rule.path) || plural.as_ref() == Some(&rule.path))
         });
         if let Some(rule) = rule {
             rule.left = rule.left.map(|left| left - 1);
             return Some(rule.fault);
         }
         let decide = self.decide.as_mut()?;
-        decide(&Seen { who, method: &asked.method, path: &asked.path })
+        decide(&RequestInfo { who, method: &request.method, path: &request.path })
     }
 }

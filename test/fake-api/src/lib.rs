@@ -16,11 +16,11 @@ use connection::Observer;
 use failure::Failure;
 use faults::{Faults, Rule};
 use path::{Key, Target};
-use request::Asked;
+use request::RecordedRequest;
 use store::Store;
 
 pub use connection::{Connection, Write};
-pub use faults::{Fault, Seen};
+pub use faults::{Fault, RequestInfo};
 pub use store::Backup;
 
 mod apply;
@@ -50,7 +50,7 @@ struct State {
     /// Fixed answers by path.
     answers: BTreeMap<String, (u16, String)>,
     /// The latest requests and notes.
-    asked: VecDeque<Asked>,
+    recorded: VecDeque<RecordedRequest>,
     remembered: usize,
     faults: Faults,
     observer: Option<Observer>,
@@ -61,7 +61,7 @@ impl Default for State {
         State {
             store: Store::default(),
             answers: BTreeMap::new(),
-            asked: VecDeque::new(),
+            recorded: VecDeque::new(),
             remembered: REMEMBERED,
             faults: Faults::default(),
             observer: None,
@@ -99,8 +99,8 @@ impl FakeApi {
     pub fn remember(&self, requests: usize) {
         let mut state = self.0.lock();
         state.remembered = requests;
-        while state.asked.len() > requests {
-            state.asked.pop_front();
+        while state.recorded.len() > requests {
+            state.recorded.pop_front();
         }
     }
 
@@ -152,7 +152,7 @@ impl FakeApi {
     }
 
     /// Decides about each request before it takes effect. Faults that are set otherwise come first.
-    pub fn on_request(&self, decide: impl FnMut(&Seen) -> Option<Fault> + Send + 'static) {
+    pub fn on_request(&self, decide: impl FnMut(&RequestInfo) -> Option<Fault> + Send + 'static) {
         self.0.lock().faults.decide = Some(Box::new(decide));
     }
 
@@ -281,43 +281,43 @@ impl FakeApi {
 
     /// Logs a note between the requests, such as a call to a driver.
     pub fn note(&self, path: String) {
-        self.0.lock().remember(Asked { path, ..Asked::default() });
+        self.0.lock().remember(RecordedRequest { path, ..RecordedRequest::default() });
     }
 
     /// All requests since the last look as they were sent: `GET PATH?QUERY`.
     pub fn requests(&self) -> Vec<String> {
         let all = self.0.lock().taken(|_| true);
-        all.iter().map(|asked| format!("{} {}", asked.method, asked.uri)).collect()
+        all.iter().map(|request| format!("{} {}", request.method, request.uri)).collect()
     }
 
     /// All requests and notes since the last look, except lists and watches.
     pub fn happened(&self) -> Vec<String> {
-        let is_one = |asked: &Asked| asked.list().is_none() && !asked.is_watch();
+        let is_one = |request: &RecordedRequest| request.list().is_none() && !request.is_watch();
         let all = self.0.lock().taken(is_one);
-        all.into_iter().map(Asked::line).collect()
+        all.into_iter().map(RecordedRequest::line).collect()
     }
 
     /// All requests and notes since the last look, without bodies: `POST ns/kind/name`.
     pub fn log(&self) -> Vec<String> {
         let all = self.0.lock().taken(|_| true);
-        let entry = |asked: &Asked| match asked.method.as_str() {
-            "" => asked.path.clone(),
-            method => format!("{method} {}", asked.short()),
+        let entry = |request: &RecordedRequest| match request.method.as_str() {
+            "" => request.path.clone(),
+            method => format!("{method} {}", request.short()),
         };
         all.iter().map(entry).collect()
     }
 
     /// What was written to since the last look: `name[/status]`. The objects show what changed.
     pub fn writes(&self) -> Vec<String> {
-        let is_write = |asked: &Asked| WRITES.contains(&asked.method.as_str());
+        let is_write = |request: &RecordedRequest| WRITES.contains(&request.method.as_str());
         let writes = self.0.lock().taken(is_write);
-        writes.iter().map(Asked::write).collect()
+        writes.iter().map(RecordedRequest::write).collect()
     }
 
     /// The lists since the last look, with their selectors: `pods fieldSelector=a=b`.
     pub fn lists(&self) -> Vec<String> {
-        let lists = self.0.lock().taken(|asked| asked.list().is_some());
-        lists.iter().filter_map(Asked::list).collect()
+        let lists = self.0.lock().taken(|request| request.list().is_some());
+        lists.iter().filter_map(RecordedRequest::list).collect()
     }
 
     /// Creates a client of the server.
@@ -328,16 +328,16 @@ impl FakeApi {
 
 impl State {
     /// Remembers a request, in place of the oldest one if there are many.
-    fn remember(&mut self, asked: Asked) {
-        self.asked.push_back(asked);
-        while self.asked.len() > self.remembered {
-            self.asked.pop_front();
+    fn remember(&mut self, request: RecordedRequest) {
+        self.recorded.push_back(request);
+        while self.recorded.len() > self.remembered {
+            self.recorded.pop_front();
         }
     }
 
-    fn taken(&mut self, which: impl Fn(&Asked) -> bool) -> Vec<Asked> {
-        let (taken, left) = self.asked.drain(..).partition(|asked| which(asked));
-        self.asked = left;
+    fn taken(&mut self, which: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
+        let (taken, left) = self.recorded.drain(..).partition(|request| which(request));
+        self.recorded = left;
         Vec::from(taken)
     }
 }

@@ -8,7 +8,7 @@ use super::path::Target;
 
 /// A request as the server received it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     /// `GET`, `POST`, …; empty for a note.
     pub(super) method: String,
     /// The path of the request, or the text of a note. The path of a watch ends with `?watch`.
@@ -25,7 +25,7 @@ pub(super) struct Asked {
     pub(super) metadata: bool,
 }
 
-impl Asked {
+impl RecordedRequest {
     /// The path without its group and version, as `ns/kind/name`. A create has the name from its
     /// body.
     pub(super) fn short(&self) -> String {

@@ -8,7 +8,7 @@ use super::Answer;
 use super::failure::Failure;
 use super::kinds::Kind;
 use super::path::{Key, Target};
-use super::request::Asked;
+use super::request::RecordedRequest;
 use super::rules;
 use super::store::{Store, now, time_in};
 
@@ -17,13 +17,18 @@ const UNFIT_PATCH: &str = "the server rejected our request due to an error in ou
 
 impl Store {
     /// Answers a request for objects of a kind.
-    pub(super) fn answer(&mut self, kind: &Kind, target: &Target, asked: &Asked) -> Answer {
-        let body = asked.body.clone();
+    pub(super) fn answer(
+        &mut self,
+        kind: &Kind,
+        target: &Target,
+        request: &RecordedRequest,
+    ) -> Answer {
+        let body = request.body.clone();
         let Some(name) = &target.name else {
-            return match asked.method.as_str() {
-                "GET" => self.list(kind, target, &asked.query),
+            return match request.method.as_str() {
+                "GET" => self.list(kind, target, &request.query),
                 "POST" => self.create(kind, target, body),
-                other => panic!("{other} of {}", asked.path),
+                other => panic!("{other} of {}", request.path),
             };
         };
         let key = target.key(name);
@@ -35,19 +40,19 @@ impl Store {
             }
             _ => {}
         }
-        if asked.content == "application/apply-patch+yaml" {
-            return self.apply(kind, target, asked);
+        if request.content == "application/apply-patch+yaml" {
+            return self.apply(kind, target, request);
         }
         let old = self.objects.get(&key).cloned().ok_or_else(|| Failure::not_found(&key))?;
-        match asked.method.as_str() {
+        match request.method.as_str() {
             "GET" => Ok((200, Value::clone(&old))),
-            "DELETE" => self.delete(kind, key, Value::clone(&old), asked),
+            "DELETE" => self.delete(kind, key, Value::clone(&old), request),
             "PUT" => self.update(kind, target, &old, body, false),
             "PATCH" => {
-                let new = patched(kind, &old, &asked.content, body)?;
+                let new = patched(kind, &old, &request.content, body)?;
                 self.update(kind, target, &old, new, true)
             }
-            other => panic!("{other} of {}", asked.path),
+            other => panic!("{other} of {}", request.path),
         }
     }
 
@@ -159,8 +164,14 @@ impl Store {
         newest.map(|(key, _)| key.name.to_string())
     }
 
-    fn delete(&mut self, kind: &Kind, key: Key, mut object: Value, asked: &Asked) -> Answer {
-        let options = &asked.body;
+    fn delete(
+        &mut self,
+        kind: &Kind,
+        key: Key,
+        mut object: Value,
+        request: &RecordedRequest,
+    ) -> Answer {
+        let options = &request.body;
         for field in ["uid", "resourceVersion"] {
             let wanted = &options["preconditions"][field];
             if !wanted.is_null() && *wanted != object["metadata"][field] {
@@ -169,7 +180,7 @@ impl Store {
         }
         let option = |name: &str| {
             let given = options[name].as_str().map(str::to_owned);
-            given.or_else(|| asked.query.get(name).cloned())
+            given.or_else(|| request.query.get(name).cloned())
         };
         let is_first = object["metadata"]["deletionTimestamp"].is_null();
         let waits_for = match option("propagationPolicy").as_deref() {
@@ -184,7 +195,7 @@ impl Store {
             object["metadata"]["finalizers"] = json!(finalizers);
         }
         let grace = options["gracePeriodSeconds"].as_i64().or_else(|| {
-            asked.query.get("gracePeriodSeconds").and_then(|seconds| seconds.parse().ok())
+            request.query.get("gracePeriodSeconds").and_then(|seconds| seconds.parse().ok())
         });
         let grace = if self.is_cluster { grace_period(kind, &object, grace) } else { 0 };
         let had = object["metadata"]["deletionGracePeriodSeconds"].as_i64();

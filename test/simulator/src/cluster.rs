@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use hostloop_controllers::manager::{self, Setup, Telemetry, client_over};
 use hostloop_controllers::own_pod::OwnPod;
 use hostloop_controllers::tasks::Tasks;
-use hostloop_driver::blocking::{Blocking, Executor, Work};
+use hostloop_driver::blocking::{Blocking, BlockingWork, Executor};
 use hostloop_driver::cli::{Cli, Command};
 use hostloop_driver::controller::{self, Controller};
 use hostloop_driver::csi::identity::Identity;
@@ -18,7 +18,7 @@ use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::node::{self, Node};
-use hostloop_driver::serve::controllers::{Access, apart, beside};
+use hostloop_driver::serve::controllers::{ApiAccess, setup_with_driver, setup_without_driver};
 use hostloop_driver::serve::upkeep;
 use hostloop_driver::storage::{PoolOptions, Pools};
 use hostloop_fake_api::FakeApi;
@@ -75,7 +75,7 @@ impl Cluster {
         let view = Telemetry::new();
         let access = access(&doors, "node", "hostloop-x1", &view);
         let endpoint = PathBuf::from(format!("{}/csi.sock", dir.display()));
-        let setup = beside(&server, args.controllers, &endpoint, None, access);
+        let setup = setup_with_driver(&server, args.controllers, &endpoint, None, access);
         tasks.spawn(process("node", setup, view));
 
         let view = Telemetry::new();
@@ -103,9 +103,9 @@ async fn process(name: &'static str, setup: Setup, view: Telemetry) {
     trace::violation(format!("the controllers of {name} ended: {ended:?}"));
 }
 
-fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> Access {
+fn access(doors: &Doors, actor: &'static str, pod: &str, view: &Telemetry) -> ApiAccess {
     let client = client_over(ClientBuilder::new(doors.service(actor), "default"), view);
-    Access {
+    ApiAccess {
         client: async move { Ok(client) }.boxed(),
         pod: OwnPod {
             name: Some(pod.to_owned()),
@@ -147,7 +147,7 @@ fn node_args(dir: &Path, overcommit: &str) -> hostloop_driver::cli::RunArgs {
     }
 }
 
-fn leader_setup(access: Access) -> Setup {
+fn leader_setup(access: ApiAccess) -> Setup {
     let command = parse(&[
         "controllers",
         "--leader-tasks=only",
@@ -156,7 +156,7 @@ fn leader_setup(access: Access) -> Setup {
         "--volume-name-prefix=hostloop",
     ]);
     match command {
-        Command::Controllers(args) => apart(&args, access),
+        Command::Controllers(args) => setup_without_driver(&args, access),
         other => panic!("{other:?}"),
     }
 }
@@ -215,7 +215,7 @@ struct Inline {
 }
 
 impl Executor for Inline {
-    fn run(&self, kind: &'static str, work: Work) -> BoxFuture<'static, ()> {
+    fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
         let number = {
             let mut pace = self.pace.lock();
             pace.count(kind);

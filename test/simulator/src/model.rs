@@ -15,7 +15,7 @@ mod protection;
 mod scheduler;
 #[cfg(test)]
 mod tests;
-mod view;
+pub(crate) mod view;
 
 /// Starts all models.
 pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, NAMESPACE};
 use crate::model::uses;
+use crate::model::view::{is_deleting, name as name_of};
 use crate::trace;
 use crate::users::{ENOUGH, bytes, path, volume_path};
 
@@ -31,14 +32,6 @@ pub(crate) struct Oracle {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
-}
-
-fn is_deleted(object: &Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_null()
-}
-
-fn name_of(object: &Value) -> &str {
-    text(&object["metadata"]["name"])
 }
 
 /// The messages of all events about an object.
@@ -93,7 +86,7 @@ impl Oracle {
             match object {
                 _ if pool.contains(handle) => {}
                 // The object goes after the volume.
-                Some(object) if !is_deleted(object) && object["status"]["phase"] == "Bound" => {
+                Some(object) if !is_deleting(object) && object["status"]["phase"] == "Bound" => {
                     trace::violation(format!(
                         "data lost: the volume of bound {} is gone",
                         known.name
@@ -109,6 +102,11 @@ impl Oracle {
                 _ => {}
             }
         }
+        self.kept_snapshots_stay(cluster);
+    }
+
+    /// Checks that no snapshot is lost that was to be kept.
+    fn kept_snapshots_stay(&mut self, cluster: &Cluster) {
         let snapshots: Vec<String> =
             cluster.pools.snapshots().iter().map(|one| one.id.to_string()).collect();
         for content in cluster.api.all("volumesnapshotcontents") {
@@ -133,7 +131,7 @@ impl Oracle {
         for claim in cluster.api.all("persistentvolumeclaims") {
             let name = name_of(&claim);
             let used = pods.iter().any(|pod| uses(pod, name));
-            if is_deleted(&claim) {
+            if is_deleting(&claim) {
                 let protected = claim["metadata"]["finalizers"].as_array();
                 let by_pod = protected.is_some_and(|all| {
                     all.iter().any(|one| *one == "kubernetes.io/pvc-protection")
@@ -164,7 +162,7 @@ impl Oracle {
             }
         }
         for pod in &pods {
-            if is_deleted(pod) {
+            if is_deleting(pod) {
                 trace::violation(format!("pod {} is not gone", name_of(pod)));
             }
         }
@@ -307,7 +305,7 @@ pub(crate) fn advice(cluster: &Cluster) -> Vec<(String, Value)> {
     let mut advice = Vec::new();
     for claim in cluster.api.all("persistentvolumeclaims") {
         let (status, at) = (&claim["status"], path("persistentvolumeclaims", name_of(&claim)));
-        if is_deleted(&claim) || status["phase"] != "Bound" {
+        if is_deleting(&claim) || status["phase"] != "Bound" {
             continue;
         }
         let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);

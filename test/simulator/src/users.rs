@@ -8,7 +8,7 @@ use crate::cluster::{DRIVER, NAMESPACE, NODE};
 use crate::history::{Action, Source};
 
 /// The annotation of a claim that never grew, with the size of its request.
-const ASKED: &str = "simulator/asked";
+const REQUESTED: &str = "simulator/asked";
 /// The annotation of a copy with the size that is enough for it: that of its source's request.
 pub(crate) const ENOUGH: &str = "simulator/enough";
 
@@ -71,7 +71,7 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
         Action::Claim { name, class, size, block, mode, source, attributes } => {
             let mut object =
                 claim(name, class, size, *block, mode, source.as_ref(), attributes.as_ref());
-            let mut annotations = json!({ASKED: size});
+            let mut annotations = json!({REQUESTED: size});
             let enough = match source {
                 Some(Source::Snapshot(source)) => {
                     let snapshot = get(&path("volumesnapshots", source)).await.unwrap_or_default();
@@ -135,7 +135,7 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
                 "spec": {"driver": DRIVER, "deletionPolicy": policy,
                     "source": {"snapshotHandle": handle},
                     "volumeSnapshotRef": {"name": name, "namespace": NAMESPACE}}});
-            let made = post(&content_path("").replace("contents/", "contents"), object).await;
+            let made = post(&format!("{SNAPSHOTS}/volumesnapshotcontents"), object).await;
             let spec = json!({"source": {"volumeSnapshotContentName": content}});
             post(&path("volumesnapshots", ""), snapshot(name, &spec)).await?;
             made?;
@@ -153,7 +153,7 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
             let claim = get(&path).await?;
             let size = bytes(&claim["spec"]["resources"]["requests"]["storage"]) + by;
             let mut grown = request_of(size);
-            grown["metadata"]["annotations"] = json!({ASKED: null});
+            grown["metadata"]["annotations"] = json!({REQUESTED: null});
             patch(&path, grown).await?;
             // What is copied from now on may be larger.
             let forget = json!({"metadata": {"annotations": {ENOUGH: null}}});
@@ -200,8 +200,8 @@ pub(crate) async fn act(client: &Client, action: &Action) -> Result<(), Refused>
 /// The size that is enough for a copy of a claim: that of its own request.
 fn enough_of(claim: &Value) -> Value {
     let bound = claim["status"]["phase"] == "Bound";
-    let asked = &claim["metadata"]["annotations"][ASKED];
-    if bound { asked.clone() } else { Value::Null }
+    let requested = &claim["metadata"]["annotations"][REQUESTED];
+    if bound { requested.clone() } else { Value::Null }
 }
 
 pub(crate) fn request_of(bytes: u64) -> Value {
@@ -265,21 +265,8 @@ fn pod(name: &str, volumes: Vec<(Value, bool)>) -> Value {
                 "volumeDevices": devices}]}})
 }
 
-/// The bytes of a quantity; 0 if there is none.
+/// The bytes of a quantity, rounded down; 0 if there is none.
 pub(crate) fn bytes(quantity: &Value) -> u64 {
-    let text = quantity.as_str().unwrap_or_default();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().unwrap_or_default();
-    let unit = match &text[digits.len()..] {
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        "k" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        _ => 1,
-    };
-    number.saturating_mul(unit)
+    let nanos = hostloop_fake_api::quantity::nanos(quantity.as_str().unwrap_or_default());
+    u64::try_from(nanos.unwrap_or_default() / 1_000_000_000).unwrap_or_default()
 }

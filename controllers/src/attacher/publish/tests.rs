@@ -343,5 +343,5 @@ async fn a_long_error_is_cut() {
     assert_eq!(setup.work().await, Outcome::Failed);
     let error = &setup.status()["attachError"];
     let message = error["message"].as_str().expect("a message");
-    assert!(message.len() <= message::OF_EVENT && message.ends_with("x…"), "{message}");
+    assert!(message.len() <= message::MAX_EVENT && message.ends_with("x…"), "{message}");
 }

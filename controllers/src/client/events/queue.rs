@@ -14,7 +14,7 @@ type Shared = Arc<Mutex<(Turns<Event>, u64)>>;
 
 /// Where events enter. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Inlet {
+pub(super) struct EventSender {
     events: Shared,
     /// One for each event in the queue.
     places: mpsc::Sender<()>,
@@ -22,18 +22,21 @@ pub(super) struct Inlet {
 
 /// Where events leave.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct EventReceiver {
     events: Shared,
     places: mpsc::Receiver<()>,
 }
 
 /// Creates a queue for this many events.
-pub(super) fn queue(limit: usize) -> (Inlet, Outlet) {
-    let (events, (inlet, outlet)) = (Shared::default(), mpsc::channel(limit));
-    (Inlet { events: events.clone(), places: inlet }, Outlet { events, places: outlet })
+pub(super) fn queue(limit: usize) -> (EventSender, EventReceiver) {
+    let (events, (sender, receiver)) = (Shared::default(), mpsc::channel(limit));
+    (
+        EventSender { events: events.clone(), places: sender },
+        EventReceiver { events, places: receiver },
+    )
 }
 
-impl Inlet {
+impl EventSender {
     /// Adds an event. Returns `false` if the queue is full, so that an event is lost: the last one of
     /// the namespace with the most events.
     pub(super) fn put(&self, event: Event) -> bool {
@@ -54,7 +57,7 @@ impl Inlet {
     }
 }
 
-impl Outlet {
+impl EventReceiver {
     /// Waits for the next event; `None` after the last one.
     pub(super) async fn recv(&mut self) -> Option<Event> {
         self.places.recv().await?;
@@ -106,8 +109,8 @@ mod tests {
         }
     }
 
-    fn taken(outlet: &mut Outlet) -> String {
-        let taken = std::iter::from_fn(|| outlet.try_recv());
+    fn taken(receiver: &mut EventReceiver) -> String {
+        let taken = std::iter::from_fn(|| receiver.try_recv());
         taken.filter_map(|event| event.about.namespace).collect()
     }
 
@@ -121,15 +124,15 @@ mod tests {
             ("aaaabc", 2, "abca"),
             ("abcde", 1, "abcd"),
         ] {
-            let (inlet, mut outlet) = queue(4);
-            let kept = put.chars().filter(|of| inlet.put(event(&of.to_string()))).count();
+            let (sender, mut receiver) = queue(4);
+            let kept = put.chars().filter(|of| sender.put(event(&of.to_string()))).count();
             assert_eq!(put.len() - kept, lost, "{put}");
-            assert_eq!(outlet.len(), expected.len());
-            assert_eq!(taken(&mut outlet), expected, "{put}");
-            assert!(inlet.put(event("a")));
-            outlet.close();
-            assert!(!inlet.put(event("a")), "it is closed");
-            assert_eq!(taken(&mut outlet), "a");
+            assert_eq!(receiver.len(), expected.len());
+            assert_eq!(taken(&mut receiver), expected, "{put}");
+            assert!(sender.put(event("a")));
+            receiver.close();
+            assert!(!sender.put(event("a")), "it is closed");
+            assert_eq!(taken(&mut receiver), "a");
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::queue::Outlet;
+use super::queue::EventReceiver;
 use super::{Event, Kind};
 use crate::api::scope::hash;
 use crate::client::kube::is_outage;
@@ -58,8 +58,8 @@ struct Sent {
 
 /// The waiting events.
 pub(super) struct Backlog {
-    urgent: Outlet,
-    normal: Outlet,
+    urgent: EventReceiver,
+    normal: EventReceiver,
     /// The normal event that is sent next.
     first: Option<Event>,
     /// When the newest normal event was emitted.
@@ -69,7 +69,11 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn new(urgent: Outlet, normal: Outlet, last: watch::Receiver<Instant>) -> Self {
+    pub(super) fn new(
+        urgent: EventReceiver,
+        normal: EventReceiver,
+        last: watch::Receiver<Instant>,
+    ) -> Self {
         Backlog { urgent, normal, first: None, last, free: Instant::now() }
     }
 
@@ -107,7 +111,7 @@ impl Backlog {
 /// The next normal event, once it is due. A caller may drop this and call it again: the event stays
 /// in `first`.
 async fn normal(
-    waiting: &mut Outlet,
+    waiting: &mut EventReceiver,
     first: &mut Option<Event>,
     last: &watch::Receiver<Instant>,
     free: Instant,

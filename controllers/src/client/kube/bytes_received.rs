@@ -45,7 +45,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let uri = request.uri();
-        let (resource, verb) = asked(request.method().as_str(), uri.path(), uri.query());
+        let (resource, verb) =
+            resource_and_verb(request.method().as_str(), uri.path(), uri.query());
         let counter = self.metrics.received(resource, verb);
         let answer = self.inner.call(request);
         Box::pin(async move {
@@ -56,7 +57,7 @@ where
 }
 
 /// Returns the resource and the verb of a request.
-pub(super) fn asked<'a>(
+pub(super) fn resource_and_verb<'a>(
     method: &str,
     path: &'a str,
     query: Option<&str>,
@@ -148,7 +149,7 @@ mod tests {
             ("POST", "/api/v1/persistentvolumes", None, ("persistentvolumes", "write")),
             ("GET", "/version", None, ("", "get")),
         ] {
-            assert_eq!(asked(method, path, query), expected, "{method} {path}");
+            assert_eq!(resource_and_verb(method, path, query), expected, "{method} {path}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Lists objects from the API server, for cases where a watch selects too little.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PartialObjectMeta, Request};
 use kube::core::ObjectList;
 
-use super::trim::TrimTo;
 use super::{ApiError, Call, KeptFields, Kube, Resource, known};
 
 /// Objects in one page.
@@ -13,11 +13,7 @@ const PAGE: u32 = 500;
 impl Kube {
     /// Passes every object of a kind to `take`. Fails if one of them is too large to be known.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
-        let page = async |api: &Api<K>, params: &ListParams| {
-            let page = api.list(params).await?;
-            let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
-            Ok(ObjectList { items: known?, ..page })
-        };
+        let page = async |api: &Api<K>, params: &ListParams| all_known(api.list(params).await?);
         self.pages(ListParams::default(), usize::MAX, page, take).await?;
         Ok(())
     }
@@ -33,15 +29,12 @@ impl Kube {
         loop {
             let sent = async {
                 let request = Request::new(api.resource_url()).list(&params);
-                let mut request = request.map_err(kube::Error::BuildRequest)?;
-                request.extensions_mut().insert(TrimTo(fields));
-                let page: ObjectList<K> = self.client.request(request).await?;
-                let known = page.items.into_iter().map(known).collect::<kube::Result<_>>();
-                Ok(ObjectList { items: known?, ..page })
+                let request = request.map_err(kube::Error::BuildRequest)?;
+                all_known::<K>(self.send_trimmed(request, fields).await?)
             };
             let page = self.timely(Call::new::<K>("list", "", ""), sent).await?;
             page.items.into_iter().for_each(&mut take);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            match next_page(page.metadata) {
                 None => return Ok(()),
                 Some(token) => params.continue_token = Some(token),
             }
@@ -99,7 +92,7 @@ impl Kube {
             let call = Call::new::<K>("list", namespace, field);
             let page = self.timely(call, api.list(&params)).await?;
             let is_done = !page.items.into_iter().all(&mut take);
-            match page.metadata.continue_.filter(|token| !token.is_empty() && !is_done) {
+            match next_page(page.metadata).filter(|_| !is_done) {
                 None => return Ok(()),
                 Some(token) => params.continue_token = Some(token),
             }
@@ -132,11 +125,22 @@ impl Kube {
             let call = Call::new::<K>("list", "", &selector);
             let page = self.timely(call, page(&api, &params)).await?;
             page.items.into_iter().for_each(&mut take);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            match next_page(page.metadata) {
                 None => return Ok(true),
                 Some(token) => params.continue_token = Some(token),
             }
         }
         Ok(false)
     }
+}
+
+/// Fails if an object of a page is too large to be known.
+fn all_known<K: Resource>(page: ObjectList<K>) -> kube::Result<ObjectList<K>> {
+    let items = page.items.into_iter().map(known).collect::<kube::Result<_>>()?;
+    Ok(ObjectList { items, ..page })
+}
+
+/// The token of the next page, if there is one.
+fn next_page(metadata: ListMeta) -> Option<String> {
+    metadata.continue_.filter(|token| !token.is_empty())
 }

@@ -94,7 +94,7 @@ fn a_condition_that_stays_true_keeps_its_time() {
 /// The admission policies accept no longer one, and an unchanged one is not written again.
 #[test]
 fn a_long_message_is_cut() {
-    let long = "x".repeat(message::OF_STATUS + 1);
+    let long = "x".repeat(message::MAX_STATUS + 1);
     let hold = |status| {
         let patch = patched(status, |patch| {
             patch.hold(RESIZING, None, Some(&long));
@@ -103,7 +103,7 @@ fn a_long_message_is_cut() {
     };
     let written = hold(json!({})).expect("a new condition");
     let text = written["message"].as_str().expect("a message");
-    assert!(text.len() <= message::OF_STATUS && text.ends_with("x…"));
+    assert!(text.len() <= message::MAX_STATUS && text.ends_with("x…"));
     assert_eq!(hold(json!({"conditions": [written]})), None);
 }
 

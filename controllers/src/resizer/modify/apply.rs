@@ -18,7 +18,7 @@ use crate::api::{pv, pvc};
 use crate::cache::Change;
 use crate::controller::Controller;
 use crate::csi::{Class, Failure, Freed};
-use crate::queue::{Outcome, rest};
+use crate::queue::{Outcome, yield_sometimes};
 use crate::resizer::{
     Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lacks_room, outcome_of, too_early,
 };
@@ -90,7 +90,7 @@ impl Resizer {
             if is_in_progress(&claim) {
                 self.remember(&key_of(&claim), |memory| memory.uncertain = true);
             }
-            rest(number).await;
+            yield_sometimes(number).await;
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::api::pvc;
 use crate::cache::{Change, Store};
-use crate::queue::rest;
+use crate::queue::yield_sometimes;
 
 /// How long the index of a namespace is kept after its last use.
 const KEPT: Duration = Duration::from_secs(900);
@@ -240,7 +240,7 @@ impl ClaimLabels {
             if !self.enter(namespace, &claim) {
                 break;
             }
-            rest(number).await;
+            yield_sometimes(number).await;
         }
         if let Some(known) = self.indexes.lock().namespaces.get_mut(namespace) {
             known.reported = HashSet::new();

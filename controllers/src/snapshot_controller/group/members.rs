@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Facts, Failure, GroupStep, source_modes};
 use crate::api::pv;
 use crate::api::scope::MANAGED_BY;
-use crate::queue::rest;
+use crate::queue::yield_sometimes;
 use crate::snapshot_controller::gather::Watches;
 use crate::snapshot_controller::names::{self, BindState};
 use crate::snapshots::content::{GROUP, GROUP_HANDLE, SINGLE};
@@ -53,7 +53,7 @@ pub(super) async fn listed(
     let infos = status.volume_snapshot_info_list.unwrap_or_default();
     let mut members = Vec::new();
     for (number, info) in infos.into_iter().enumerate() {
-        rest(number).await;
+        yield_sometimes(number).await;
         let (Some(volume_handle), Some(_)) = (&info.volume_handle, &info.snapshot_handle) else {
             continue;
         };

@@ -113,10 +113,10 @@ fn a_known_failure_is_not_written_again() {
 #[test]
 fn a_long_message_is_cut() {
     let now = Timestamp::UNIX_EPOCH;
-    let long = "x".repeat(message::OF_STATUS + 1);
+    let long = "x".repeat(message::MAX_STATUS + 1);
     let written = of_failure(None, &long, now).expect("a new error");
     let error: SnapshotError = serde_json::from_value(written["error"].clone()).expect("an error");
     let text = error.message.clone().expect("a message");
-    assert!(text.len() <= message::OF_STATUS && text.ends_with("x…"));
+    assert!(text.len() <= message::MAX_STATUS && text.ends_with("x…"));
     assert_eq!(of_failure(Some(&error), &long, now), None);
 }

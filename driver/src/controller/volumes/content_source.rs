@@ -60,7 +60,8 @@ impl ContentSource {
 
 /// True for the bytes of a block device, by their format and by the volume that has or had them.
 ///
-/// A volume for mounts is `Raw` if an administrator allowed it, until it is mounted.
+/// A volume with a mount capability can be `Raw`, too: an administrator allowed it, and it has not
+/// been mounted yet.
 fn is_raw(format: Format, volume: Option<&VolumeRecord>) -> bool {
     let mounted =
         |volume: &VolumeRecord| volume.capabilities.iter().any(|c| c.access.fs().is_some());

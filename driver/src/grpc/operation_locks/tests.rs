@@ -51,7 +51,7 @@ fn operation(method: &'static str, holds: Vec<Hold>, number: u8, patience: Durat
         holds,
         fingerprint: Fingerprint::of(&[number]),
         patience,
-        caller: String::new(),
+        namespace: String::new(),
         long: false,
         grace: None,
         then: None,

@@ -4,11 +4,11 @@ use tokio::task::JoinHandle;
 use super::*;
 
 /// Sends a request that notes its number when its turn comes.
-async fn request(permits: &Arc<Permits>, caller: &str, number: usize, order: &Order) -> Waiting {
+async fn request(permits: &Arc<Permits>, namespace: &str, number: usize, order: &Order) -> Waiting {
     let before = permits.waiting();
-    let (theirs, caller, order) = (permits.clone(), caller.to_owned(), order.clone());
+    let (theirs, namespace, order) = (permits.clone(), namespace.to_owned(), order.clone());
     let request = tokio::spawn(async move {
-        let permit = theirs.acquire(&caller).await;
+        let permit = theirs.acquire(&namespace).await;
         order.lock().push(number);
         drop(permit);
     });
@@ -26,14 +26,14 @@ type Order = Arc<Mutex<Vec<usize>>>;
 #[case::a_late_one_has_the_next_turn_but_one(&["a", "a", "a", "b"], &[0, 3, 1, 2])]
 #[case::three(&["a", "a", "b", "b", "c"], &[0, 2, 4, 1, 3])]
 #[tokio::test]
-async fn callers_take_turns(#[case] callers: &[&str], #[case] expected: &[usize]) {
+async fn namespaces_take_turns(#[case] namespaces: &[&str], #[case] expected: &[usize]) {
     let (permits, order) = (Permits::new(1, "copies"), Order::default());
     let held = permits.acquire("x").await;
     let mut requests = Vec::new();
-    for (number, caller) in callers.iter().enumerate() {
-        requests.push(request(&permits, caller, number, &order).await);
+    for (number, namespace) in namespaces.iter().enumerate() {
+        requests.push(request(&permits, namespace, number, &order).await);
     }
-    assert_eq!((permits.in_use(), permits.waiting()), (1, callers.len()));
+    assert_eq!((permits.in_use(), permits.waiting()), (1, namespaces.len()));
     drop(held);
     for request in requests {
         request.await.unwrap();

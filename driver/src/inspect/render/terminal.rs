@@ -76,11 +76,14 @@ pub(crate) fn json(text: &str) -> String {
     document(&escaped_json(text))
 }
 
-/// Prints a value as JSON to standard output, on one line if it is `compact`.
-pub(crate) fn print_json(value: &impl serde::Serialize, compact: bool) -> io::Result<()> {
-    let text =
-        if compact { serde_json::to_string(value)? } else { serde_json::to_string_pretty(value)? };
-    print(&[json(&text)])
+/// Prints a value as indented JSON to standard output.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
+    print(&[json(&serde_json::to_string_pretty(value)?)])
+}
+
+/// Prints a value as JSON on one line to standard output.
+pub(crate) fn print_json_line(value: &impl serde::Serialize) -> io::Result<()> {
+    print(&[json(&serde_json::to_string(value)?)])
 }
 
 /// True if standard output is a terminal.

@@ -38,7 +38,7 @@ impl Kernel for Model {
         true
     }
 
-    fn tunes_devices(&self) -> Result<()> {
+    fn check_device_attributes(&self) -> Result<()> {
         Ok(())
     }
 

@@ -44,7 +44,7 @@ fn has_paused(pools: &[Arc<Foreground>], awaited: bool) -> bool {
     }
     let before = paused();
     wanted.run(|| behind(pools.to_vec(), || step(ms(5))));
-    paused() - before >= LOOK
+    paused() - before >= POLL
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn open(path: &Path) -> io::Result<File> {
         Err(e) if e.raw_os_error() == Some(libc::EROFS) => {
             let beneath = path.strip_prefix(SYS).map_err(|_| e)?;
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-            Ok(rustix::fs::openat(own()?, beneath, flags, Mode::empty())?.into())
+            Ok(rustix::fs::openat(own_sysfs()?, beneath, flags, Mode::empty())?.into())
         }
         opened => opened,
     }
@@ -52,7 +52,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// The root of a writable sysfs that is mounted nowhere. The kernel has one sysfs for each network
 /// namespace, and that of the container may be read-only as a whole. So this one has its own.
-fn own() -> io::Result<&'static OwnedFd> {
+fn own_sysfs() -> io::Result<&'static OwnedFd> {
     static OWN: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(made) = OWN.get() {
         return Ok(made);

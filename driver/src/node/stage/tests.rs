@@ -51,8 +51,9 @@ fn a_request_is_judged_by_what_the_kernel_still_shows() {
         (staged("/a", &block), &idle, "/a", &ext4, exists),
     ];
     for (stage, seen, path, capability, expected) in table {
-        let wanted = Wanted { path: path.into(), capability: capability.clone(), read_only: false };
-        let got = code(decide(stage.as_deref(), seen, &wanted));
+        let requested =
+            Requested { path: path.into(), capability: capability.clone(), read_only: false };
+        let got = code(decide(stage.as_deref(), seen, &requested));
         assert_eq!(got, expected, "{stage:?} {seen:?} {path} {capability:?}");
     }
 }

@@ -221,7 +221,7 @@ pub(super) fn open_ground(
         unfinished: Mutex::default(),
         _locks: locks,
     };
-    let tuning = kernel.tunes_devices().err().map(|e| {
+    let tuning = kernel.check_device_attributes().err().map(|e| {
         format!(
             "its volumes keep the read-ahead of their loop devices, and none can be XFS: {e}. Give \
              the driver's container a writable /sys (privileged: true)"

@@ -29,7 +29,7 @@ fn a_read_only_sys_keeps_no_attribute_from_being_set() {
             let refused = std::fs::write(&attribute, "64").unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
 
-            s.kernel.tunes_devices().unwrap();
+            s.kernel.check_device_attributes().unwrap();
             s.kernel.loop_set_read_ahead(&device, 64).unwrap();
             assert_eq!(read_to_string(&attribute).unwrap().trim(), "64");
             // The limit on its retries keeps an XFS from hanging in the kernel.

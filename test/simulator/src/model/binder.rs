@@ -14,7 +14,8 @@ const WHO: &str = "persistentvolume-controller";
 const CLAIMS: &str = "persistentvolumeclaims";
 const VOLUMES: &str = "persistentvolumes";
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+/// The annotation of a volume or claim that a controller bound, and no user.
+pub(crate) const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const PROVISIONERS: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
@@ -310,14 +311,18 @@ pub(crate) fn is_reachable(volume: &Value, labels: &Value) -> bool {
             .any(|term| items(term, "/matchExpressions").all(|one| matches(one, labels)))
 }
 
+/// The reference with which a volume names its claim.
+pub(crate) fn claim_ref(claim: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name(claim),
+        "namespace": namespace(claim), "uid": uid(claim),
+        "resourceVersion": claim["metadata"]["resourceVersion"]})
+}
+
 /// The next step of binding a volume and a claim to each other.
 fn bind(volume: &Value, claim: &Value) -> Vec<Step> {
     let reference = &volume["spec"]["claimRef"];
     if !is_bound_to(volume, claim) || text(reference, "/uid") != uid(claim) {
-        let mut patch = json!({"spec": {"claimRef": {
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name(claim),
-            "namespace": namespace(claim), "uid": uid(claim),
-            "resourceVersion": claim["metadata"]["resourceVersion"]}}});
+        let mut patch = json!({"spec": {"claimRef": claim_ref(claim)}});
         // A reference that a user has made stays marked as the user's.
         if !is_bound_to(volume, claim) {
             patch["metadata"]["annotations"][BY_CONTROLLER] = json!("yes");

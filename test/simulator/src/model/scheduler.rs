@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::binder::{SELECTED_NODE, best_volume, is_reachable, selects};
+use super::binder::{BY_CONTROLLER, SELECTED_NODE, best_volume, claim_ref, is_reachable, selects};
 use super::view::{
     Model, Step, View, annotation, claims_of, has_ended, is_deleting, is_for_pod, items, name,
     namespace, path_of, size, text, uid,
@@ -167,13 +167,9 @@ fn prepare(claim: &Value, plan: &Plan, node: &Value) -> Option<Step> {
     match plan {
         Plan::Bind(volume) if text(volume, "/spec/claimRef/uid") == uid(claim) => None,
         Plan::Bind(volume) => {
-            let mut patch = json!({"spec": {"claimRef": {"apiVersion": "v1",
-                "kind": "PersistentVolumeClaim", "name": name(claim),
-                "namespace": namespace(claim), "uid": uid(claim),
-                "resourceVersion": claim["metadata"]["resourceVersion"]}}});
+            let mut patch = json!({"spec": {"claimRef": claim_ref(claim)}});
             if volume["spec"]["claimRef"].is_null() {
-                let mark = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
-                patch["metadata"]["annotations"] = mark;
+                patch["metadata"]["annotations"] = json!({BY_CONTROLLER: "yes"});
             }
             Some(Step::merge(VOLUMES, volume, patch))
         }

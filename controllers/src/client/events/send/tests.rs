@@ -203,5 +203,5 @@ async fn a_long_message_does_not_wait() {
     let about = ObjectReference::default();
     events.emit(about, Kind::Warning, "Failed", "x".repeat(200_000));
     let event = waiting.recv().await.expect("an event");
-    assert_eq!(event.message.len(), message::OF_EVENT);
+    assert_eq!(event.message.len(), message::MAX_EVENT);
 }

@@ -14,7 +14,7 @@ use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
 use super::{AnswerKind, KeptFields, Trimmer};
-use crate::client::kube::bytes_received::asked;
+use crate::client::kube::bytes_received::resource_and_verb;
 
 /// An extension of a request: keep these fields of the answer instead of the kind's.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let uri = request.uri();
-        let (plural, verb) = asked(request.method().as_str(), uri.path(), uri.query());
+        let (plural, verb) = resource_and_verb(request.method().as_str(), uri.path(), uri.query());
         let kind = self.kinds.iter().find(|kind| kind.plural == plural);
         let kind = request.extensions().get().map(|TrimTo(kind)| *kind).or(kind);
         let answer_kind = match verb {

@@ -13,7 +13,7 @@ use crate::blocking::{self, Executor};
 struct Inline(Arc<Semaphore>);
 
 impl Executor for Inline {
-    fn run(&self, kind: &'static str, work: blocking::Work) -> BoxFuture<'static, ()> {
+    fn run(&self, kind: &'static str, work: blocking::BlockingWork) -> BoxFuture<'static, ()> {
         assert_eq!(kind, "copies");
         let may = self.0.clone();
         async move {
