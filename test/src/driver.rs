@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::PATIENCE;
 use crate::child::{self, Program};
 use crate::client::Csi;
 use crate::machine::{self, text};
@@ -19,9 +20,6 @@ use crate::scratch::Scratch;
 
 /// The node ID of every test's driver.
 pub const NODE: &str = "node-under-test";
-
-/// Time limit for the driver to start serving, or to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to start a driver.
 pub struct DriverSpec<'a> {

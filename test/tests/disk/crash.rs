@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hostloop_test::arena::{Arena, DYING, Ended};
+use hostloop_test::PATIENCE;
+use hostloop_test::arena::{Arena, Ended};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::{Dead, Driver, DriverSpec};
@@ -41,9 +42,6 @@ const ADOPTED: [(PoolKind, usize); 3] =
 fn start_effects(pool: PoolKind) -> usize {
     if pool == PoolKind::Image { 9 } else { 5 }
 }
-
-/// Time limit for the opening of a pool.
-const OPENING: Duration = Duration::from_secs(60);
 
 /// How long after the last answer an effect of the act may still run.
 const LATE: Duration = Duration::from_secs(1);
@@ -152,7 +150,7 @@ async fn walk_moments(scenario: Scenario) -> Walk {
             Ended::Died(at) => at,
             Ended::Failed(at, status) => panic!("step {at} was answered {status:?} by itself"),
         };
-        arena.driver_mut().wait_ended(DYING);
+        arena.driver_mut().wait_ended(PATIENCE);
         walk.disturbed("");
         let place = format!("killed after {delay:?} of {takes:?} (step {at})");
         after(&place, recover(&mut arena, at)).await;
@@ -189,7 +187,7 @@ async fn walk_opening(kind: PoolKind) -> Walk {
 /// Waits until a driver that serves has opened its pool, or has died before. It may serve without
 /// the pool and try again some seconds later, for example because the device was busy.
 fn dies_opening(mut driver: Driver, effect: usize) -> Option<Dead> {
-    let until = Instant::now() + OPENING;
+    let until = Instant::now() + PATIENCE;
     while !driver.log().contains("pool open") {
         let log = driver.tail();
         assert!(Instant::now() < until, "before effect {effect}, the pool is not opened:\n{log}");

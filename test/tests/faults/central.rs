@@ -4,6 +4,7 @@ use std::iter::repeat_n;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::front::objects::Place;
@@ -31,8 +32,6 @@ const LEASE: [&str; 3] = [
     "--leader-election-renew-deadline=10s",
     "--leader-election-retry-period=500ms",
 ];
-/// Time limit of a leader change.
-const HANDOVER: Duration = Duration::from_secs(60);
 
 struct Central {
     fleet: Fleet,
@@ -90,7 +89,7 @@ impl Central {
     async fn leader(&self, not: Option<usize>) -> usize {
         let name = self.fleet.driver_name.replace('.', "-");
         let lease = Place::of("Lease", &self.fleet.namespace, &name);
-        in_time("a leader", HANDOVER, async || {
+        in_time("a leader", PATIENCE, async || {
             let lease = self.fleet.objects.get(&lease).await.unwrap_or_default();
             let holder = &lease["spec"]["holderIdentity"];
             let mut replicas = self.replicas.iter();

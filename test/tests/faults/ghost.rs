@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::Fleet;
 use hostloop_test::fleet::patience::in_time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{HANDOVER, cluster, spec};
+use crate::{cluster, spec};
 
 /// The lease duration of the test's controllers.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
@@ -48,7 +49,7 @@ pub(crate) async fn renews(fleet: &Fleet, began: &str) {
 
 /// Waits until one of the nodes leads.
 pub(crate) async fn until_led(fleet: &Fleet) {
-    in_time("a leader that is a process", HANDOVER, async || {
+    in_time("a leader that is a process", PATIENCE, async || {
         let leader = fleet.leader().await;
         leader.map(drop).ok_or_else(|| "none".to_owned())
     })

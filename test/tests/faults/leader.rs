@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::fleet::{Binding, Fleet, Member};
@@ -11,7 +12,7 @@ use kube::ResourceExt;
 use tonic::Code;
 
 use crate::ghost::{haunted, renews, until_led};
-use crate::{HANDOVER, accounts, beside_others, claims, cluster, ends, patience, spec, up, writes};
+use crate::{accounts, beside_others, claims, cluster, ends, patience, spec, up, writes};
 
 /// The number of claims with a node.
 async fn assigned(fleet: &Fleet) -> usize {
@@ -29,7 +30,7 @@ async fn until_assigned(fleet: &Fleet, count: usize) {
 }
 
 async fn leader(fleet: &Fleet) -> &Member {
-    in_time("a leader", HANDOVER, async || {
+    in_time("a leader", PATIENCE, async || {
         let leader = fleet.leader().await;
         leader.ok_or_else(|| "there is none".to_owned())
     })
@@ -38,7 +39,7 @@ async fn leader(fleet: &Fleet) -> &Member {
 
 /// Waits until another node leads.
 async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
-    in_time("another leader", HANDOVER, async || {
+    in_time("another leader", PATIENCE, async || {
         let leader = fleet.leader().await;
         let leader = leader.filter(|leader| leader.node != old.node);
         leader.ok_or_else(|| format!("still {}", old.node))

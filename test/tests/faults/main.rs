@@ -39,9 +39,6 @@ const SHORT_LEASE: [&str; 3] = [
     "--leader-election-renew-deadline=2s",
     "--leader-election-retry-period=500ms",
 ];
-/// Time limit of a leader change: the lease expires, and candidates check it at intervals.
-const HANDOVER: Duration = Duration::from_secs(20);
-
 /// The number of claims in a storm.
 fn claims() -> usize {
     let set = std::env::var("FAULTS_CLAIMS").ok();
