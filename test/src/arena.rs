@@ -103,9 +103,17 @@ impl Arena {
 
     /// Stops the driver as a service manager does.
     pub fn stop(&mut self) {
-        let (driver, csi) = self.running.take().expect("a driver runs");
-        drop(csi);
-        driver.stop();
+        self.take().stop();
+    }
+
+    /// Like [`Arena::stop`], unless a fail point kills the driver first.
+    pub fn stop_disturbed(&mut self) -> Result<(), Dead> {
+        self.take().try_stop()
+    }
+
+    /// The driver without its client.
+    fn take(&mut self) -> Driver {
+        self.running.take().expect("a driver runs").0
     }
 
     /// Runs the scenario's preparation with an undisturbed driver.

@@ -44,7 +44,7 @@ fn start_effects(pool: PoolKind) -> usize {
 }
 
 /// How long after the last answer an effect of the act may still run.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(5);
 
 /// Random-time kills per long scenario, spread evenly over the time the act takes undisturbed.
 const MOMENTS: u32 = 8;
@@ -99,24 +99,31 @@ async fn walk_effects(scenario: Scenario) -> Walk {
         if matches!(ended, Ended::Done) && arena.driver_mut().wait_ended(LATE).is_some() {
             ended = Ended::Died(scenario.act.len());
         }
-        match ended {
-            Ended::Done => {
-                // This driver would still die at a later effect, so another one replaces it.
-                arena.stop();
-                arena.start().await;
-                arena.finish(scenario.act.len()).await;
-                return walk;
-            }
+        let at = match ended {
+            Ended::Done => match arena.stop_disturbed() {
+                Ok(()) => {
+                    // That driver would have died at a later effect, so another one replaces it.
+                    arena.start().await;
+                    arena.finish(scenario.act.len()).await;
+                    return walk;
+                }
+                // Its disk was so slow that an effect of the act came this late.
+                Err(dead) => {
+                    walk.killed(&dead);
+                    scenario.act.len()
+                }
+            },
             Ended::Died(at) => {
                 walk.disturbed(&arena.driver().log());
-                let place = format!("killed before effect {effect} (step {at})");
-                after(&place, recover(&mut arena, at)).await;
-                effect += 1;
+                at
             }
             Ended::Failed(at, status) => {
                 panic!("before effect {effect}, step {at} was answered {status:?} by itself")
             }
-        }
+        };
+        let place = format!("killed before effect {effect} (step {at})");
+        after(&place, recover(&mut arena, at)).await;
+        effect += 1;
     }
 }
 
