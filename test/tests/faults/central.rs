@@ -11,7 +11,9 @@ use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::{self, Controllers};
 use hostloop_test::memory::{Call, Step};
 
-use crate::{QUICK, accounts, beside_others, claims, cluster, patience, spec, writes};
+use crate::{
+    LASTING_LEASE, QUICK, accounts, beside_others, claims, cluster, patience, spec, writes,
+};
 
 struct Replica {
     name: &'static str,
@@ -24,14 +26,6 @@ const NAMES: [&str; 2] = ["central-a", "central-b"];
 /// The number of workers of each process.
 const WORKERS: usize = 10;
 const CREATE: &str = "CreateVolume";
-
-/// The terms of the lease. A leader that loses its lease ends, and this test does not restart it.
-/// So the terms must leave time to renew on a busy machine.
-const LEASE: [&str; 3] = [
-    "--leader-election-lease-duration=12s",
-    "--leader-election-renew-deadline=10s",
-    "--leader-election-retry-period=500ms",
-];
 
 struct Central {
     fleet: Fleet,
@@ -79,7 +73,8 @@ impl Central {
             "--leader-election=true".to_owned(),
             format!("--worker-threads={WORKERS}"),
         ];
-        args.extend([QUICK, LEASE].concat().into_iter().map(str::to_owned));
+        // A leader that loses its lease ends, and this test does not restart it.
+        args.extend([QUICK, LASTING_LEASE].concat().into_iter().map(str::to_owned));
         let dir = self.dir.0.path().join(NAMES[number]);
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)

@@ -8,17 +8,17 @@ use hostloop_test::fleet::patience::in_time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{cluster, spec};
+use crate::{cluster, steady};
 
-/// The lease duration of the test's controllers.
-pub(crate) const LEASE: Duration = Duration::from_secs(3);
+/// The lease duration of [`steady`].
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 const NAME: &str = "ghost";
 
-/// A fleet of `nodes` nodes; the ghost has held its lease since `since`.
+/// A fleet of `nodes` nodes that is not started; the ghost has held its lease since `since`.
 pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
     // Without a leader that labels objects, nodes look for unlabelled ones at this interval.
-    let spec = spec(name, nodes).args(&["--resync-period=10s"]);
+    let spec = steady(name, nodes).args(&["--resync-period=10s"]);
     let fleet = spec.up(&cluster().await.kubeconfig()).await;
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -29,7 +29,6 @@ pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
         },
     });
     fleet.objects.create(lease).await;
-    fleet.start(Duration::ZERO).await;
     fleet
 }
 
