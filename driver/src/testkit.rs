@@ -39,5 +39,9 @@ pub(crate) use site::{
 };
 pub(crate) use site::{make_fs, mkfs_spec, mount_fs, mount_spec};
 
+/// The time limit of each wait for a condition. Only a failing test waits this long: a machine can
+/// stand still for half a minute, and several of these pauses can follow each other.
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+
 /// One mebibyte.
 pub(crate) const MI: u64 = 1 << 20;

@@ -92,7 +92,7 @@ leave_kubelet_dir() {
 # Every process in a node's cgroup runs in one of its containers.
 kill_containers() {
   local procs pid any
-  for _ in $(seq 50); do
+  for _ in $(seq 600); do
     any=''
     while read -r procs; do
       while read -r pid; do

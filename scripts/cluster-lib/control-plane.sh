@@ -85,7 +85,7 @@ start_etcd() {
     --listen-peer-urls "http://127.0.0.1:$((PORT + 2))" \
     --initial-advertise-peer-urls "http://127.0.0.1:$((PORT + 2))" \
     --initial-cluster "$NAME=http://127.0.0.1:$((PORT + 2))"
-  wait_for etcd 60 "etcd" etcd_answers
+  wait_for etcd 300 "etcd" etcd_answers
 }
 
 etcd_answers() { (exec 3<>"/dev/tcp/127.0.0.1/$((PORT + 1))"); }
@@ -108,7 +108,7 @@ start_apiserver() {
     --service-account-signing-key-file "$certs/service-account.key" \
     --audit-policy-file "$DIR/audit-policy.yaml" --audit-log-path "$DIR/log/audit.log" \
     --audit-log-maxsize 4000 ${WITHOUT:+"--runtime-config=$WITHOUT=false"}
-  wait_for apiserver 180 "the API server" kubectl get --raw /readyz
+  wait_for apiserver 300 "the API server" kubectl get --raw /readyz
 }
 
 start_controller_manager() {
@@ -121,7 +121,7 @@ start_controller_manager() {
     --bind-address 127.0.0.1 --secure-port $((PORT + 3)) --cert-dir "$DIR/certs" \
     --flex-volume-plugin-dir "$DIR/volume-plugins" "${limits[@]}"
   # Pods need this object, which the controller manager makes first.
-  wait_for controller-manager 120 "the default service account" kubectl get serviceaccount default
+  wait_for controller-manager 300 "the default service account" kubectl get serviceaccount default
 }
 
 start_scheduler() {

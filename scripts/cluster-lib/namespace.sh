@@ -37,7 +37,7 @@ start_namespace() { # NODE
   start_process "namespace-$1" unshare --mount --propagation private \
     bash "$ROOT/scripts/cluster-lib/own-root.sh" "$(layout_mode)" "$at/root" "$(node_var "$1")" \
     "$DIR" "$CACHE/tools" "${of_layout[@]}"
-  wait_for "namespace-$1" 30 "the mount namespace of node $1" namespace_ready "$1"
+  wait_for "namespace-$1" 300 "the mount namespace of node $1" namespace_ready "$1"
   # Saved, because it is needed even if the namespace ends early.
   stat --format '%Hd:%Ld' "/proc/$(running "namespace-$1")/root/dev" >"$at/dev-number"
 }
@@ -86,7 +86,7 @@ namespace_down() { # NODE
     loops=$(namespace_loops "$1")
   fi
   stop_process "namespace-$1" KILL
-  for _ in $(seq 40); do
+  for _ in $(seq 600); do
     left=$(comm -12 <(sort -u <<<"$loops") <(loop_files | sort))
     [ -n "$left" ] || return 0
     while read -r device number inode; do detach "$device" "$number" "$inode"; done <<<"$left"
@@ -100,7 +100,7 @@ namespace_down() { # NODE
 await_empty_namespace() { # NODE PID
   local here others pid
   here=$(readlink "/proc/$2/ns/mnt")
-  for _ in $(seq 50); do
+  for _ in $(seq 600); do
     others=''
     for pid in /proc/[0-9]*; do
       pid=${pid#/proc/}

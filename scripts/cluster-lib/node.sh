@@ -181,7 +181,7 @@ start_containerd() { # NODE
   PATH=$CONTAINERD_BIN:$PATH start_process "containerd-$1" \
     ${INSIDE[@]+"${INSIDE[@]}"} "$CONTAINERD_BIN/containerd" \
     --config "$(node_dir "$1")/containerd.toml"
-  wait_for "containerd-$1" 60 "containerd" ctr "$1" version
+  wait_for "containerd-$1" 300 "containerd" ctr "$1" version
 }
 
 start_kubelet() { # NODE

@@ -38,7 +38,7 @@ stop_process() {
   local pid
   if pid=$(running "$1"); then
     kill "-${2:-TERM}" "$pid" 2>/dev/null || true
-    for _ in $(seq 150); do
+    for _ in $(seq 600); do
       running "$1" >/dev/null || break
       sleep 0.1
     done

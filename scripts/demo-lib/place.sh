@@ -130,8 +130,8 @@ definitions() {
       k create -f "$file" && echo "$file" >>"$WORK/definitions"
     fi
   done
-  k wait --for=condition=Established --timeout=60s -f "$ROOT/deploy/crds" 2>/dev/null ||
-    k wait --for=condition=Established --timeout=60s crd/volumesnapshots.snapshot.storage.k8s.io \
+  k wait --for=condition=Established --timeout="$LONG" -f "$ROOT/deploy/crds" 2>/dev/null ||
+    k wait --for=condition=Established --timeout="$LONG" crd/volumesnapshots.snapshot.storage.k8s.io \
       crd/volumesnapshotcontents.snapshot.storage.k8s.io \
       crd/volumegroupsnapshots.groupsnapshot.storage.k8s.io \
       crd/volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io

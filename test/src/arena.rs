@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use tonic::Status;
 
+use crate::PATIENCE;
 use crate::client::Csi;
 use crate::driver::{Dead, Driver, DriverSpec};
 use crate::leaks::Leaks;
@@ -24,10 +25,6 @@ const POOL_BYTES: u64 = 8 * GIB;
 /// Time for the kernel to show the end of a killed driver, and for a driver to reach an effect that
 /// runs after the answer.
 const AFTERMATH: Duration = Duration::from_millis(100);
-
-/// Maximum time until a driver that closed its connection has ended: the kernel first completes the
-/// I/O of its threads.
-pub const DYING: Duration = Duration::from_secs(60);
 
 /// One scenario's machine. The fields are dropped in order: first the driver, last the files.
 pub struct Arena {
@@ -106,9 +103,17 @@ impl Arena {
 
     /// Stops the driver as a service manager does.
     pub fn stop(&mut self) {
-        let (driver, csi) = self.running.take().expect("a driver runs");
-        drop(csi);
-        driver.stop();
+        self.take().stop();
+    }
+
+    /// Like [`Arena::stop`], unless a fail point kills the driver first.
+    pub fn stop_disturbed(&mut self) -> Result<(), Dead> {
+        self.take().try_stop()
+    }
+
+    /// The driver without its client.
+    fn take(&mut self) -> Driver {
+        self.running.take().expect("a driver runs").0
     }
 
     /// Runs the scenario's preparation with an undisturbed driver.
@@ -124,8 +129,9 @@ impl Arena {
         for (at, step) in steps.iter().enumerate() {
             let (driver, csi) = running(&self.running);
             if let Err(status) = self.world.apply(driver, csi, *step).await {
-                // An answer has no source, a broken connection has one.
-                let limit = if status.source().is_some() { DYING } else { AFTERMATH };
+                // An answer has no source, a broken connection has one. The kernel completes the
+                // I/O of a driver's threads before it has ended.
+                let limit = if status.source().is_some() { PATIENCE } else { AFTERMATH };
                 let died = self.driver_mut().wait_ended(limit).is_some();
                 return if died { Ended::Died(at) } else { Ended::Failed(at, status) };
             }

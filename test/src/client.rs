@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use hostloop_memory_driver::Rpc;
 use hostloop_proto::csi;
@@ -16,10 +15,8 @@ use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::PATIENCE;
 use crate::machine::text;
-
-/// Time limit of each call.
-const CALL_LIMIT: Duration = Duration::from_secs(180);
 
 /// All of a driver's services over one connection.
 #[derive(Clone)]
@@ -130,8 +127,8 @@ impl Csi {
 
     /// Sends a call. A call without an answer fails the test.
     pub async fn call<C: Call>(&self, request: C) -> Result<C::Answer, Status> {
-        let answer = tokio::time::timeout(CALL_LIMIT, request.send(self.channel.clone())).await;
-        answer.unwrap_or_else(|_| panic!("{} was not answered in {CALL_LIMIT:?}", C::NAME))
+        let answer = tokio::time::timeout(PATIENCE, request.send(self.channel.clone())).await;
+        answer.unwrap_or_else(|_| panic!("{} was not answered in {PATIENCE:?}", C::NAME))
     }
 
     /// Sends a call that must succeed.

@@ -220,7 +220,7 @@ impl Cluster {
     /// Deletes the objects of a manifest and waits until they are gone. A missing object is not an
     /// error.
     pub fn delete(&self, yaml: &str) {
-        let arguments = ["delete", "--ignore-not-found", "--timeout=120s", "-f", "-"];
+        let arguments = ["delete", "--ignore-not-found", "--timeout=300s", "-f", "-"];
         self.run("kubectl", &arguments, yaml).unwrap_or_else(|why| panic!("{why}"));
     }
 
@@ -229,7 +229,7 @@ impl Cluster {
         let crds = root().join("deploy/crds");
         // An existing object stays as it is, and kubectl reports it.
         let _ = self.try_kubectl(&["create", "-k", text(&crds)]);
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
+        let wait = ["wait", "--for=condition=Established", "--timeout=300s", "crd", "--all"];
         self.kubectl(&wait);
     }
 
@@ -237,7 +237,7 @@ impl Cluster {
     pub fn pod_ready(&self, namespace: &str, pod: &str) {
         let named = format!("pod/{pod}");
         let wait = ["wait", "-n", namespace, "--for=condition=Ready", &named];
-        let waited = self.try_kubectl(&[&wait[..], &["--timeout=120s"]].concat());
+        let waited = self.try_kubectl(&[&wait[..], &["--timeout=300s"]].concat());
         if let Err(why) = waited {
             let seen = self.try_kubectl(&["describe", "-n", namespace, &named]);
             panic!("{why}\nseen last:\n{}", seen.unwrap_or_else(|unseen| unseen));

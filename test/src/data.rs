@@ -4,15 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::PATIENCE;
+
 /// The number of bytes a test writes into a volume.
 pub const BYTES: usize = 2 << 20;
-
-/// A write into a frozen filesystem hangs forever. A longer write than this counts as one.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A checksum of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +77,8 @@ pub fn size(path: &Path) -> u64 {
     within_limit("look at", path, |path| File::open(path)?.seek(SeekFrom::End(0)))
 }
 
-/// Runs on a separate thread, which stays behind if it hangs.
+/// Runs on a separate thread, which stays behind if it hangs. A write into a frozen filesystem
+/// hangs forever.
 fn within_limit<T: Send + 'static>(
     what: &str,
     path: &Path,
@@ -88,7 +87,7 @@ fn within_limit<T: Send + 'static>(
     let (done, wait) = mpsc::channel();
     let there: PathBuf = path.to_path_buf();
     std::thread::spawn(move || done.send(act(&there)));
-    match wait.recv_timeout(LIMIT) {
+    match wait.recv_timeout(PATIENCE) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => panic!("{what} {}: {error}", path.display()),
         Err(_) => {

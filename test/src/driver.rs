@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::PATIENCE;
 use crate::child::{self, Program};
 use crate::client::Csi;
 use crate::machine::{self, text};
@@ -19,9 +20,6 @@ use crate::scratch::Scratch;
 
 /// The node ID of every test's driver.
 pub const NODE: &str = "node-under-test";
-
-/// Time limit for the driver to start serving, or to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to start a driver.
 pub struct DriverSpec<'a> {
@@ -116,6 +114,8 @@ impl<'a> DriverSpec<'a> {
             .arg(self.loops.as_ref().map_or("serve", |_| "run"))
             .args(["--endpoint", &format!("unix://{}", text(socket))])
             .args(["--nodeid", NODE])
+            // A busy disk must not refuse a copy.
+            .args(["--max-freeze", "300s"])
             .args(["--statedir", text(&state_dir(self.scratch))])
             .args(self.pools.iter().flat_map(|p| ["--pool", p]))
             .args(&self.args);
@@ -252,7 +252,14 @@ impl Driver {
     }
 
     /// Sends SIGTERM. The driver must end with success and remove its socket.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
+        if let Err(dead) = self.try_stop() {
+            panic!("the driver ended with {}:\n{}", dead.status, child::tail(&dead.log));
+        }
+    }
+
+    /// Like [`Driver::stop`], unless a fail point kills the driver first. The log is a whole one.
+    pub fn try_stop(mut self) -> Result<(), Dead> {
         self.program.signal(Signal::SIGTERM);
         // The driver waits until its clients close their connections, and they are on this runtime.
         let status = match tokio::runtime::Handle::try_current() {
@@ -262,8 +269,13 @@ impl Driver {
         let Some(status) = status else {
             panic!("the driver ignores SIGTERM:\n{}", self.tail());
         };
+        let dead = Dead { status, log: self.log() };
+        if dead.killed() {
+            return Err(dead);
+        }
         assert!(status.success(), "the driver ended with {status}:\n{}", self.tail());
         assert!(!self.socket.exists(), "the driver left its socket behind");
+        Ok(())
     }
 }
 

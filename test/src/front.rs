@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::PATIENCE;
 use crate::memory::{MemoryDriver, Options};
 use crate::scratch::Scratch;
 
@@ -223,7 +223,7 @@ impl Front {
             let left = self.left_in_cluster().await;
             (left.is_empty() && self.driver.left() == Default::default()).then_some(())
         };
-        if wait::until(Duration::from_secs(30), nothing).await.is_none() {
+        if wait::until(PATIENCE, nothing).await.is_none() {
             let (cluster, driver) = (self.left_in_cluster().await, self.driver.left());
             panic!("{}: left are {cluster:?} and {driver:?}", self.name);
         }

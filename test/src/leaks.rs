@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::PATIENCE;
 use crate::driver::Driver;
 use crate::loops;
 use crate::pools::PoolFixture;
@@ -13,10 +14,6 @@ use crate::scratch::Scratch;
 /// Metadata a filesystem may keep after everything in it was deleted: directory blocks, trees that
 /// grew. A volume's image takes more.
 const SLACK_BYTES: u64 = 8 << 20;
-
-/// How long the kernel may take to release closed objects. A namespace's mounts go after its last
-/// process, and XFS frees an unlinked file's blocks in the background.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Directories of a pool that are empty when it holds nothing.
 const POOL_DIRECTORIES: [&str; 5] = ["volumes", "snapshots", "groups", "incoming", "trash"];
@@ -59,7 +56,8 @@ impl Leaks {
     }
 
     /// Everything that exists now and did not exist at the beginning, one line each. The test has
-    /// deleted everything, and the driver still runs.
+    /// deleted everything, and the driver still runs. A namespace's mounts go after its last
+    /// process, and XFS frees an unlinked file's blocks in the background.
     pub fn after(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -5,6 +5,8 @@
 //! and observes the driver, and [`leaks`] lists what must not remain. A failure in the harness
 //! panics with a sentence and fails the test.
 
+use std::time::Duration;
+
 pub mod arena;
 pub mod attacks;
 pub mod child;
@@ -33,3 +35,7 @@ pub mod steps;
 pub mod tools;
 pub mod walk;
 pub mod world;
+
+/// The time limit of each wait for a condition. Only a failing test waits this long: a machine can
+/// stand still for half a minute, and several of these pauses can follow each other.
+pub const PATIENCE: Duration = Duration::from_secs(300);

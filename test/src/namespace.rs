@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::PATIENCE;
 use crate::child::{self, Program};
 use crate::leaks::{Mounted, mounted, mountinfo};
 use crate::machine;
@@ -36,7 +37,7 @@ impl Namespace {
             .spawn()
             .expect("unshare starts");
         let namespace = Namespace { holder: Program::new(holder) };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while namespace.comm() != "sleep" {
             assert!(Instant::now() < deadline, "unshare --mount did not come up");
             std::thread::sleep(Duration::from_millis(2));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
 
+use crate::PATIENCE;
 use crate::leaks::mount_points;
 use crate::loops;
 
@@ -67,7 +68,7 @@ impl Scratch {
             }
             // Thousands of devices take longer, but some of them are gone each time.
             if left < fewest {
-                (fewest, deadline) = (left, Instant::now() + Duration::from_secs(60));
+                (fewest, deadline) = (left, Instant::now() + PATIENCE);
             } else if Instant::now() > deadline {
                 return Err(format!("still there: mounts {mounts:?}, loop devices {devices:?}"));
             }

@@ -1,12 +1,8 @@
 //! A short walk through a volume's life, for clusters that are not like that of the other tests. It
 //! uses kubectl alone, so that the client library is not what makes it pass.
 
-use std::time::Duration;
-
+use crate::PATIENCE;
 use crate::cluster::{Cluster, wait_for};
-
-/// Time limit of one step.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A snapshot of the claim `original`.
 pub const SNAPSHOT: &str = "\

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
 
+use crate::PATIENCE;
 use crate::client::Csi;
 use crate::data::{self, Checksum};
 use crate::driver::Driver;
@@ -16,9 +17,6 @@ use crate::steps::{Access, Name, Origin, Parameters, Spec, Step};
 
 mod calls;
 mod settings;
-
-/// Time limit of an orchestrator's retries of a step.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The target at which [`World::verify`] publishes an unpublished volume.
 const VERIFY: Name = "verify";

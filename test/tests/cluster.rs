@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::child;
 use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
 use hostloop_test::loops;
@@ -45,8 +45,7 @@ async fn a_control_plane_comes_and_goes() {
     assert!(listed.contains("one"));
 
     // The API server writes its log a little after its answer.
-    let patience = Duration::from_secs(10);
-    wait_for("the request in the audit log", patience, async || {
+    wait_for("the request in the audit log", PATIENCE, async || {
         let audit = cluster.audit().since(&before);
         let counts = audit.counts("admin");
         match counts.get(&("create", "configmaps")) {
@@ -137,7 +136,7 @@ async fn nodes_run_pods_and_go_without_a_trace() {
     for (kubelet, pod) in [("kubelet", "shell"), ("kubelet-2", "other")] {
         cluster.stop(kubelet);
         cluster.start(kubelet);
-        wait_for("kubelet again", Duration::from_secs(60), async || {
+        wait_for("kubelet again", PATIENCE, async || {
             cluster.try_exec("default", pod, &["cat", "/m/file"])
         })
         .await;
@@ -198,7 +197,7 @@ impl Elsewhere {
         let at = self.scratch.path().join("mounted");
         assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
         machine::run("umount", &[machine::text(&at)]);
-        wait_for("the mount's end", Duration::from_secs(15), async || {
+        wait_for("the mount's end", PATIENCE, async || {
             match &loops::beneath(self.scratch.path())[..] {
                 [] => Ok(()),
                 left => Err(format!("{left:?}")),
@@ -254,7 +253,7 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     cluster.pod_ready("default", "mounts");
     let shown = Path::new(&kubelet_dir).join("shown");
     let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
-    wait_for("the pod's mount", Duration::from_secs(30), async || match has(&second) {
+    wait_for("the pod's mount", PATIENCE, async || match has(&second) {
         true => Ok(()),
         false => Err("it is not there".to_owned()),
     })

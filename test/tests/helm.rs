@@ -3,16 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::machine::{self, root, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, queries, tools, walk};
 use serde_json::json;
-
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Metrics that exist only after something has failed. Unit tests show them.
 const AFTER_FAILURES: [&str; 4] = [

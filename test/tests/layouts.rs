@@ -3,15 +3,13 @@
 //! volume's life. Then `kubectl hostloop install` recognises the distribution and does the same.
 
 use std::path::Path;
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Node, Options, Stock, wait_for};
 use hostloop_test::machine::{self, root, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, walk};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A distribution.
 struct Layout {

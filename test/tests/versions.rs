@@ -1,8 +1,7 @@
 //! Older versions of Kubernetes than that of the other tests: `kubectl hostloop` installs, a volume
 //! lives, and what an older API server lacks is left out and named.
 
-use std::time::Duration;
-
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::leaks::files_in;
 use hostloop_test::machine::{self, text};
@@ -62,7 +61,7 @@ async fn lives_on(version: &'static str, minor: u32) {
     }
     let steps = walk::walk(&cluster).await;
     plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
-    wait_for("an empty pool", Duration::from_secs(30), async || match &files_in(&pool)[..] {
+    wait_for("an empty pool", PATIENCE, async || match &files_in(&pool)[..] {
         [] => Ok(()),
         left => Err(format!("{left:?}")),
     })
@@ -93,12 +92,12 @@ async fn a_lost_label_comes_back(cluster: &Cluster, plugin: &Plugin<'_>) {
     cluster.kubectl(&["label", "nodes", "--all", &format!("{LABEL}-")]);
     plugin.fails(&["check"], &["has lost its topology label"]);
     let labelled = ["get", "nodes", "-l", LABEL, "--output=name"];
-    wait_for("the label", Duration::from_secs(150), async || match &*cluster.kubectl(&labelled) {
+    wait_for("the label", PATIENCE, async || match &*cluster.kubectl(&labelled) {
         "" => Err("no node has it".to_owned()),
         _ => Ok(()),
     })
     .await;
-    wait_for("the registration", Duration::from_secs(30), async || {
+    wait_for("the registration", PATIENCE, async || {
         let (said, succeeds) = plugin.run(&["check"]);
         if succeeds { Ok(()) } else { Err(said) }
     })

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::registrar::tests::driver::{Driver, State};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(300);
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -35,7 +35,8 @@ async fn endpoint(
 #[tokio::test]
 async fn the_answer_is_the_drivers_of_now() {
     let driver = Driver::new(State::Unset);
-    let (address, _stop) = endpoint(&driver, 500, Checks::default()).await;
+    let (patient, _stop) = endpoint(&driver, 300_000, Checks::default()).await;
+    let (hasty, _stop) = endpoint(&driver, 500, Checks::default()).await;
     let cases = [
         (State::Unset, 200, "ok"),
         (State::Ready, 200, "ok"),
@@ -46,19 +47,20 @@ async fn the_answer_is_the_drivers_of_now() {
     ];
     for (i, (state, status, text)) in (1..).zip(cases) {
         driver.set(state);
+        let address = if matches!(state, State::Hanging) { hasty } else { patient };
         let (found, body) = get(address, "/healthz").await;
         assert_eq!(found, status, "{state:?}: {body}");
         assert!(body.contains(text), "{state:?}: {body}");
         assert_eq!(*driver.probes.lock(), i, "{state:?}");
     }
-    assert_eq!(get(address, "/").await.0, 404);
+    assert_eq!(get(patient, "/").await.0, 404);
 }
 
 #[tokio::test]
 async fn checks_fail_it_with_all_there_is_to_say() {
     let driver = Driver::new(State::Ready);
     let checks = Checks::default();
-    let (address, _stop) = endpoint(&driver, 500, checks.clone()).await;
+    let (address, _stop) = endpoint(&driver, 300_000, checks.clone()).await;
     let stale = Arc::new(AtomicBool::new(false));
     let watch = stale.clone();
     // Checks can be added while the endpoint is served.

@@ -17,7 +17,7 @@ use driver::{Driver, State};
 
 pub(crate) mod driver;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(300);
 const SOCKET: &str = "memory.csi.dev-reg.sock";
 const ENDPOINT: &str = "/var/lib/kubelet/plugins/memory.csi.dev/csi.sock";
 

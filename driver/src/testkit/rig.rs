@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::validate::CapabilityRules;
@@ -18,8 +18,8 @@ use hostloop_driver::storage::{
 use hostloop_proto::csi::{self, volume_capability::access_mode::Mode};
 
 use super::{
-    Site, TestKernel, block, ext4, inline, loops_beneath, map, mount, mount_as, new_filesystem,
-    new_volume, rdev, text,
+    PATIENCE, Site, TestKernel, block, ext4, inline, loops_beneath, map, mount, mount_as,
+    new_filesystem, new_volume, rdev, text,
 };
 
 /// How the services are configured.
@@ -436,13 +436,14 @@ impl<K: TestKernel> Rig<K> {
 
     /// Calls `list` until it returns no more than this, for a while. Returns what was last.
     fn settled(&self, count: usize, list: impl Fn() -> Vec<LoopInfo>) -> Vec<LoopInfo> {
-        for _ in 0..400 {
-            if !K::SHARED || list().len() <= count {
-                break;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let listed = list();
+            if !K::SHARED || listed.len() <= count || Instant::now() > end {
+                return listed;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        list()
     }
 
     /// Checks that only records and images are left.

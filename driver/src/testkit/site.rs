@@ -20,10 +20,7 @@ use nix::mount::{MntFlags, umount2};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
-use super::{new, rdev};
-
-/// The longest time to unmount and detach what a test used.
-const CLEANING: Duration = Duration::from_secs(20);
+use super::{PATIENCE, new, rdev};
 
 /// A kernel that tests can run on.
 pub(crate) trait TestKernel: Kernel + Sized + 'static {
@@ -73,7 +70,7 @@ impl TestKernel for Linux {
     fn clean(&self, root: &Path) {
         let beneath = |path: &Path| path.starts_with(root);
         // A device can hold a mount, and a mount a device. A child of another test can hold either.
-        let end = Instant::now() + CLEANING;
+        let end = Instant::now() + PATIENCE;
         loop {
             let table = self.mounts();
             let entries = table.iter().flat_map(|table| table.entries.iter().rev());
@@ -158,7 +155,7 @@ impl<K: TestKernel> Site<K> {
                 overcommit: 1.0,
                 reserve: Reserve::Bytes(0),
                 max_volume_bytes: None,
-                max_freeze: Duration::from_secs(10),
+                max_freeze: PATIENCE,
                 max_snapshot_bytes_per_namespace: None,
             },
             kernel: Arc::new(K::get()),
@@ -401,7 +398,7 @@ pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, byt
 /// each open file until its exec, and the lock lasts until then.
 fn wait_for_lock(path: &Path) {
     let Ok(lock) = File::open(path) else { return };
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         assert!(Instant::now() < end, "{} is still locked", path.display());
         std::thread::sleep(Duration::from_millis(10));

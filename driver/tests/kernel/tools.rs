@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::Kernel;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+use crate::testkit::PATIENCE;
 
 /// What programs inherit of this process's environment.
 const INHERITED: [&str; 4] = ["PATH", "TMPDIR", "RUST_BACKTRACE", "TEST_RUN"];
@@ -26,20 +29,20 @@ pub(crate) fn command(program: &str) -> Command {
 
 /// Runs a tool and returns its output.
 pub(crate) fn run(tool: &str, args: &[&str]) -> String {
-    for patience in (0..100).rev() {
+    let end = Instant::now() + PATIENCE;
+    loop {
         let output =
             command(tool).args(args).output().unwrap_or_else(|e| panic!("{tool} is needed: {e}"));
         let said = String::from_utf8_lossy(&output.stderr);
         // A process that another test is just forking holds our open files until it has become
         // its own program.
-        if tool == "umount" && said.contains("busy") && patience > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+        if tool == "umount" && said.contains("busy") && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
             continue;
         }
         assert!(output.status.success(), "{tool} {args:?} (as root?): {said}");
         return String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
-    unreachable!("the last round returns or panics")
 }
 
 /// Prints a line that `scripts/test` repeats in its summary. `test/machine/cases.tsv` lists these tests.
@@ -147,13 +150,11 @@ pub(crate) fn script(path: &Path, text: &str) {
 /// become its own program.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..2000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("not within 20 s: {what}");
 }
 
 /// Detaches the device if it still has this file. Another process may have its number by now. While

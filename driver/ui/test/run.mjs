@@ -25,8 +25,9 @@ await build({
   logLevel: "warning",
 });
 const filter = option === "--filter" ? [`--test-name-pattern=${word}`] : [];
-// One browser at a time: it takes all processors.
-const serial = kind !== "unit" ? ["--test-concurrency=1", "--test-timeout=120000", "--test-force-exit"] : [];
+// One browser at a time: it takes all processors. The time limit is that of a whole file: each
+// wait in it has its own.
+const serial = kind !== "unit" ? ["--test-concurrency=1", "--test-timeout=1800000", "--test-force-exit"] : [];
 const files = tests.map((name) => join(output, name.replace(/\.tsx?$/, ".mjs")));
 const options = ["--enable-source-maps", "--test", "--test-reporter=spec", ...filter, ...serial, ...files];
 const child = spawn(process.execPath, options, { stdio: ["inherit", "pipe", "inherit"] });

@@ -27,7 +27,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 /// How long [`Collector::until`] waits.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How the collector answers requests.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,7 @@ impl Collector {
         self.shared.lock().received.clone()
     }
 
-    /// What it got, once that is enough. The result is an error after 20 seconds.
+    /// What it got, once that is enough. The result is an error after five minutes.
     pub async fn until(&self, enough: impl Fn(&Received) -> bool) -> Result<Received, Received> {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -24,6 +24,8 @@ use rules::*;
 use server::*;
 use writes::*;
 
+/// The time limit of each wait.
+const PATIENCE: Duration = Duration::from_secs(300);
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -231,7 +233,7 @@ async fn next(
     events: &mut (impl Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Unpin),
 ) -> (String, DynamicObject) {
     loop {
-        let next = tokio::time::timeout(Duration::from_secs(20), events.next());
+        let next = tokio::time::timeout(PATIENCE, events.next());
         let event = next.await.expect("an event").expect("no end").expect("an event");
         let (kind, object) = match event {
             WatchEvent::Bookmark(_) => continue,

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use crate::PATIENCE;
 use crate::cluster::{Cluster, Node, wait_for};
 use crate::leaks::files_in;
 use crate::loops;
-
-/// Time limit of background deletions: a volume is deleted after its claim is gone.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The kinds of objects that volumes leave and every cluster has.
 const OBJECTS: [&str; 3] = ["persistentvolumeclaims", "persistentvolumes", "volumeattachments"];

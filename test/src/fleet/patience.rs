@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::PATIENCE;
 use crate::cluster::wait_at;
 
-/// How long the API server may be away.
-const PATIENCE: Duration = Duration::from_secs(120);
 const PACE: Duration = Duration::from_millis(200);
 
 /// Repeats a request until it has an answer. Transport errors and server errors are retried.

@@ -283,6 +283,14 @@ impl Objects {
         self.api(&at).create(&PostParams::default(), &object).await.map(plain)
     }
 
+    /// Asks whether an object could be created.
+    pub async fn dry_create(&self, object: Value) -> kube::Result<Value> {
+        let at = Place::of_object(&object);
+        let object = serde_json::from_value(object).expect("it is an object");
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        self.api(&at).create(&params, &object).await.map(plain)
+    }
+
     /// Creates a namespace.
     pub async fn namespace(&self, name: &str) {
         self.create(named("Namespace", name)).await;

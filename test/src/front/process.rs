@@ -11,12 +11,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 
+use crate::PATIENCE;
 use crate::child::{self, Program};
 use crate::driver::binary;
 use crate::machine;
-
-/// How long the process may take to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a program from a thread that lives as long as this process. The kernel's parent-death
 /// signal follows the parent thread, and a test's own thread ends with the test.

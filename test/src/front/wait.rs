@@ -6,9 +6,7 @@ use serde_json::Value;
 
 use super::Front;
 use super::objects::{Objects, Place};
-
-/// The default time limit of a wait.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use crate::PATIENCE;
 
 /// Calls `ask` repeatedly until it returns an answer or the time is up.
 pub async fn until<T, F>(limit: Duration, ask: impl Fn() -> F) -> Option<T>

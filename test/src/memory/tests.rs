@@ -7,7 +7,9 @@ use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerR
 use tonic::Code;
 
 use super::*;
+use crate::PATIENCE;
 use crate::client::{Call as Request, Csi, map, new_volume};
+use crate::front::wait::until;
 use crate::requests::{delete, delete_snapshot, id_of, of_snapshot, of_volume, snapshot};
 
 const MIB: u64 = 1 << 20;
@@ -112,15 +114,22 @@ async fn calls_fail_as_scripted() {
 async fn an_answer_can_be_lost() {
     let (_dir, driver, csi) = driver(Options::default()).await;
     driver.script("CreateVolume", [Step::DropAnswer]);
-    let call = csi.call(new_volume("a", MIB));
-    assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
-    assert_eq!(driver.left().volumes, 1);
+    let made = || async { (driver.left().volumes == 1).then_some(()) };
+    tokio::select! {
+        answer = csi.call(new_volume("a", MIB)) => panic!("{answer:?}"),
+        made = until(PATIENCE, made) => made.expect("the volume is made"),
+    }
     assert_eq!(driver.calls()[0].code, None);
     driver.script("DeleteVolume", [Step::Delay(Duration::from_millis(200))]);
     let id = driver.volume_named("a").unwrap().id;
-    let call = csi.call(delete(&id));
-    assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let begun = || async { (driver.count("DeleteVolume") == 1).then_some(()) };
+    tokio::select! {
+        // On a busy machine, the answer may be there before this task looks.
+        _ = csi.call(delete(&id)) => {}
+        begun = until(PATIENCE, begun) => begun.expect("the call begins"),
+    }
+    let gone = || async { (driver.left().volumes == 0).then_some(()) };
+    until(PATIENCE, gone).await.expect("the volume is deleted");
     driver.assert_nothing_left();
 }
 

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::deployed::{self, DRIVER, NAMESPACE};
 use hostloop_test::front::fields::{list, text};
@@ -26,8 +26,6 @@ const PORTS: [u16; 2] = [9808, 9809];
 const DESCRIPTORS: &str = "--nofile=1024:";
 /// The ClusterRole of a namespace's user for snapshots.
 pub(crate) const SNAPSHOTS: &str = "adversary-snapshots";
-const PATIENCE: Duration = Duration::from_secs(120);
-
 pub(crate) struct Site {
     pub(crate) cluster: Cluster,
     /// The administrator's.

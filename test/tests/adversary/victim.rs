@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{pod, wait_for};
 use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::fields::{is_bound, is_ready_to_use, list, name, text};
@@ -29,9 +30,6 @@ pub(crate) const ROUNDS: usize = 3;
 const FACTOR: u32 = 5;
 /// A shorter time without an adversary counts as this one.
 const LEAST: Duration = Duration::from_secs(5);
-/// Work that takes longer fails by itself.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 pub(crate) struct Victim<'s> {
     site: &'s Site,
     count: AtomicU32,

@@ -1,8 +1,9 @@
 //! A role that grants more than the node account needs, from an earlier version or by a mistake of
 //! an administrator: the policy for everything else refuses what it grants.
 
+use hostloop_test::PATIENCE;
 use hostloop_test::front::objects::{self, Place};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch};
 use serde_json::{Value, json};

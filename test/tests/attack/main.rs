@@ -13,7 +13,8 @@ mod work;
 
 use std::collections::BTreeSet;
 
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::PATIENCE;
+use hostloop_test::front::wait::until;
 use serde_json::{Value, json};
 use site::Site;
 use table::{Attack, Outcome};

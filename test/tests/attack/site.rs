@@ -2,8 +2,8 @@
 //! object of each kind per target.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::account::{self, write_kubeconfig};
 use hostloop_test::cluster::{self, Cluster};
 use hostloop_test::deployed::NAMESPACE;
@@ -32,8 +32,6 @@ const ATTACKED: [&str; 8] = [
     "volumegroupsnapshotcontents",
 ];
 const ACCOUNT: &str = "hostloop";
-/// How long a new policy may take until the API server enforces it.
-const IN_FORCE: Duration = Duration::from_secs(20);
 
 /// Shared by all tests until the process ends.
 struct Ground {
@@ -118,9 +116,8 @@ async fn in_force(node: &Client, names: &Names) {
 }
 
 async fn until_in_force<F: Future<Output = Option<()>>>(what: &str, denied: impl Fn() -> F) {
-    if until(IN_FORCE, denied).await.is_none() {
-        eprintln!("no policy for {what} is in force");
-    }
+    let in_force = until(PATIENCE, denied).await;
+    in_force.unwrap_or_else(|| panic!("no policy for {what} is in force"));
 }
 
 /// The API of a resource in this namespace, or in all namespaces if that is empty.

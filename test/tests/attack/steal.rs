@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::front::objects::Place;
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
+use hostloop_test::PATIENCE;
 use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::fields::is_bound;
 use hostloop_test::front::objects::{self, Place, sized};
 use hostloop_test::front::process::{Controllers, log};
-use hostloop_test::front::wait::PATIENCE;
 use hostloop_test::memory::{MemoryDriver, Options, Step};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};

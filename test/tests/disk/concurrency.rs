@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use hostloop_proto::csi;
+use hostloop_test::PATIENCE;
 use hostloop_test::client::{Call, Csi, new_volume};
 use hostloop_test::dice::Dice;
 use hostloop_test::driver::{Driver, DriverSpec};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use hostloop_test::leaks::{Leaks, files_in, mount_points, mountinfo};
 use hostloop_test::loops;
 use hostloop_test::machine;
@@ -104,7 +105,7 @@ async fn all_at_once<C: Call + Clone>(clients: &[Csi], request: C) -> Vec<C::Ans
 
 /// Repeats a call that is aborted, as an orchestrator does.
 async fn patiently<C: Call + Clone>(csi: &Csi, request: C) -> C::Answer {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match csi.call(request.clone()).await {
             Ok(answer) => return answer,

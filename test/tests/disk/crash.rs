@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hostloop_test::arena::{Arena, DYING, Ended};
+use hostloop_test::PATIENCE;
+use hostloop_test::arena::{Arena, Ended};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::{Dead, Driver, DriverSpec};
@@ -42,11 +43,8 @@ fn start_effects(pool: PoolKind) -> usize {
     if pool == PoolKind::Image { 9 } else { 5 }
 }
 
-/// Time limit for the opening of a pool.
-const OPENING: Duration = Duration::from_secs(60);
-
 /// How long after the last answer an effect of the act may still run.
-const LATE: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(5);
 
 /// Random-time kills per long scenario, spread evenly over the time the act takes undisturbed.
 const MOMENTS: u32 = 8;
@@ -101,24 +99,31 @@ async fn walk_effects(scenario: Scenario) -> Walk {
         if matches!(ended, Ended::Done) && arena.driver_mut().wait_ended(LATE).is_some() {
             ended = Ended::Died(scenario.act.len());
         }
-        match ended {
-            Ended::Done => {
-                // This driver would still die at a later effect, so another one replaces it.
-                arena.stop();
-                arena.start().await;
-                arena.finish(scenario.act.len()).await;
-                return walk;
-            }
+        let at = match ended {
+            Ended::Done => match arena.stop_disturbed() {
+                Ok(()) => {
+                    // That driver would have died at a later effect, so another one replaces it.
+                    arena.start().await;
+                    arena.finish(scenario.act.len()).await;
+                    return walk;
+                }
+                // Its disk was so slow that an effect of the act came this late.
+                Err(dead) => {
+                    walk.killed(&dead);
+                    scenario.act.len()
+                }
+            },
             Ended::Died(at) => {
                 walk.disturbed(&arena.driver().log());
-                let place = format!("killed before effect {effect} (step {at})");
-                after(&place, recover(&mut arena, at)).await;
-                effect += 1;
+                at
             }
             Ended::Failed(at, status) => {
                 panic!("before effect {effect}, step {at} was answered {status:?} by itself")
             }
-        }
+        };
+        let place = format!("killed before effect {effect} (step {at})");
+        after(&place, recover(&mut arena, at)).await;
+        effect += 1;
     }
 }
 
@@ -152,7 +157,7 @@ async fn walk_moments(scenario: Scenario) -> Walk {
             Ended::Died(at) => at,
             Ended::Failed(at, status) => panic!("step {at} was answered {status:?} by itself"),
         };
-        arena.driver_mut().wait_ended(DYING);
+        arena.driver_mut().wait_ended(PATIENCE);
         walk.disturbed("");
         let place = format!("killed after {delay:?} of {takes:?} (step {at})");
         after(&place, recover(&mut arena, at)).await;
@@ -189,7 +194,7 @@ async fn walk_opening(kind: PoolKind) -> Walk {
 /// Waits until a driver that serves has opened its pool, or has died before. It may serve without
 /// the pool and try again some seconds later, for example because the device was busy.
 fn dies_opening(mut driver: Driver, effect: usize) -> Option<Dead> {
-    let until = Instant::now() + OPENING;
+    let until = Instant::now() + PATIENCE;
     while !driver.log().contains("pool open") {
         let log = driver.tail();
         assert!(Instant::now() < until, "before effect {effect}, the pool is not opened:\n{log}");

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use hostloop_test::PATIENCE;
 use hostloop_test::child::{self, Program};
 use hostloop_test::client::new_volume;
 use hostloop_test::data;
@@ -22,7 +23,7 @@ use hostloop_test::requests::{delete, id_of};
 
 /// Waits until a list is empty. A child of another test has a copy of each open file until its exec.
 fn until_none<T: Debug>(list: impl Fn() -> Vec<T>) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let left = list();
         if left.is_empty() {
@@ -147,14 +148,14 @@ fn an_interrupted_walkthrough_leaves_nothing() {
         .spawn()
         .expect("the walkthrough starts");
     let mut walkthrough = Program::new(walkthrough);
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + PATIENCE;
     // The pool's loop device, and that of a staged volume.
     while loops::beneath(scratch.path()).len() < 2 {
         assert!(Instant::now() < deadline, "nothing is staged");
         std::thread::sleep(Duration::from_millis(20));
     }
     walkthrough.signal(Signal::SIGINT);
-    let status = walkthrough.wait(Duration::from_secs(60)).expect("the walkthrough ends");
+    let status = walkthrough.wait(PATIENCE).expect("the walkthrough ends");
     assert_eq!(status.code(), Some(130));
     assert_eq!(loops::beneath(scratch.path()), []);
     let left = std::fs::read_dir(scratch.path()).expect("the directory is there");

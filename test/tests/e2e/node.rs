@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use hostloop_test::PATIENCE;
 use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::front::objects;
 use nix::sys::signal::Signal;
@@ -179,7 +180,7 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     let since = Instant::now();
     // Kubelet makes a volume's folder just before it calls the driver.
     while !folders.iter().any(|folder| folder.exists()) {
-        assert!(since.elapsed() < Duration::from_secs(60), "{}", space.events());
+        assert!(since.elapsed() < PATIENCE, "{}", space.events());
         std::thread::sleep(Duration::from_millis(1));
     }
     send(&driver, Signal::SIGSTOP);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
+use hostloop_test::PATIENCE;
 use hostloop_test::client::Csi;
 use hostloop_test::deployed::NAMESPACE;
 use hostloop_test::requests;
@@ -68,7 +69,7 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
 /// Kubelet unmounts the volume without the API server.
 fn assert_unmounted(world: &World, handle: &str) {
     let staged = staged_as(handle);
-    until("the unmounting", Duration::from_secs(90), || {
+    until("the unmounting", PATIENCE, || {
         let mut all: Vec<_> = world.sites().iter().flat_map(Site::mounts).collect();
         all.retain(|m| m.at.to_string_lossy().contains(&staged));
         check(all.is_empty(), || format!("{all:?}"))

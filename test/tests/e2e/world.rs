@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
 use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::front::fields::has_condition;
@@ -22,8 +23,6 @@ use crate::site::Site;
 /// The topology key of the driver's nodes.
 pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
-/// Time limit of one step: a machine that builds at the same time is slow.
-const PATIENCE: Duration = Duration::from_secs(180);
 const PACE: Duration = Duration::from_millis(200);
 
 /// Limits each pool with an image, which is a sparse file. The manifest's default is a plain

@@ -4,13 +4,16 @@ use std::iter::repeat_n;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::{self, Controllers};
 use hostloop_test::memory::{Call, Step};
 
-use crate::{QUICK, accounts, beside_others, claims, cluster, patience, spec, writes};
+use crate::{
+    LASTING_LEASE, QUICK, accounts, beside_others, claims, cluster, patience, spec, writes,
+};
 
 struct Replica {
     name: &'static str,
@@ -23,16 +26,6 @@ const NAMES: [&str; 2] = ["central-a", "central-b"];
 /// The number of workers of each process.
 const WORKERS: usize = 10;
 const CREATE: &str = "CreateVolume";
-
-/// The terms of the lease. A leader that loses its lease ends, and this test does not restart it.
-/// So the terms must leave time to renew on a busy machine.
-const LEASE: [&str; 3] = [
-    "--leader-election-lease-duration=12s",
-    "--leader-election-renew-deadline=10s",
-    "--leader-election-retry-period=500ms",
-];
-/// Time limit of a leader change.
-const HANDOVER: Duration = Duration::from_secs(60);
 
 struct Central {
     fleet: Fleet,
@@ -80,7 +73,8 @@ impl Central {
             "--leader-election=true".to_owned(),
             format!("--worker-threads={WORKERS}"),
         ];
-        args.extend([QUICK, LEASE].concat().into_iter().map(str::to_owned));
+        // A leader that loses its lease ends, and this test does not restart it.
+        args.extend([QUICK, LASTING_LEASE].concat().into_iter().map(str::to_owned));
         let dir = self.dir.0.path().join(NAMES[number]);
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)
@@ -90,7 +84,7 @@ impl Central {
     async fn leader(&self, not: Option<usize>) -> usize {
         let name = self.fleet.driver_name.replace('.', "-");
         let lease = Place::of("Lease", &self.fleet.namespace, &name);
-        in_time("a leader", HANDOVER, async || {
+        in_time("a leader", PATIENCE, async || {
             let lease = self.fleet.objects.get(&lease).await.unwrap_or_default();
             let holder = &lease["spec"]["holderIdentity"];
             let mut replicas = self.replicas.iter();

@@ -2,6 +2,8 @@
 //! the other side: leases of a holder with times that are far off. Only the time for which a lease
 //! has been seen unchanged counts.
 
+use std::time::Duration;
+
 use hostloop_test::fleet::Binding;
 use tokio::time::Instant;
 
@@ -18,8 +20,8 @@ async fn a_holder_that_is_silent_loses_its_lease() {
     let _turn = beside_others().await;
     for (name, renewed) in [("ahead", AHEAD), ("behind", BEHIND)] {
         let fleet = haunted(name, 2, renewed).await;
-        // The controllers have observed nothing yet, but they started a moment ago.
         let began = Instant::now();
+        fleet.start(Duration::ZERO).await;
         until_led(&fleet).await;
         let waited = began.elapsed();
         let late = waited >= LEASE * 9 / 10;
@@ -36,8 +38,9 @@ async fn a_holder_that_renews_keeps_its_lease() {
     let _turn = beside_others().await;
     for (name, began) in [("slow", BEHIND), ("fast", AHEAD)] {
         let fleet = haunted(name, 2, began).await;
+        fleet.start(Duration::ZERO).await;
         // Fails if another process takes the lease.
-        let kept = tokio::time::timeout(4 * LEASE, renews(&fleet, began)).await;
+        let kept = tokio::time::timeout(2 * LEASE, renews(&fleet, began)).await;
         assert!(kept.is_err(), "it renews without end");
         until_led(&fleet).await;
         fleet.storm(Binding::Immediate, 0..10).await;

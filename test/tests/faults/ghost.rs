@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::Fleet;
 use hostloop_test::fleet::patience::in_time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{HANDOVER, cluster, spec};
+use crate::{cluster, steady};
 
-/// The lease duration of the test's controllers.
-pub(crate) const LEASE: Duration = Duration::from_secs(3);
+/// The lease duration of [`steady`].
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 const NAME: &str = "ghost";
 
-/// A fleet of `nodes` nodes; the ghost has held its lease since `since`.
+/// A fleet of `nodes` nodes that is not started; the ghost has held its lease since `since`.
 pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
     // Without a leader that labels objects, nodes look for unlabelled ones at this interval.
-    let spec = spec(name, nodes).args(&["--resync-period=10s"]);
+    let spec = steady(name, nodes).args(&["--resync-period=10s"]);
     let fleet = spec.up(&cluster().await.kubeconfig()).await;
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -28,7 +29,6 @@ pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
         },
     });
     fleet.objects.create(lease).await;
-    fleet.start(Duration::ZERO).await;
     fleet
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn renews(fleet: &Fleet, began: &str) {
 
 /// Waits until one of the nodes leads.
 pub(crate) async fn until_led(fleet: &Fleet) {
-    in_time("a leader that is a process", HANDOVER, async || {
+    in_time("a leader that is a process", PATIENCE, async || {
         let leader = fleet.leader().await;
         leader.map(drop).ok_or_else(|| "none".to_owned())
     })

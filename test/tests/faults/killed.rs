@@ -65,16 +65,16 @@ async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
     fleet.each_once(patience()).await;
     let killed_more = while_killing(&fleet, &dice, fleet.clear(patience())).await;
     println!("killed {killed} times while volumes were made, {killed_more} while deleted");
-    assert!(killed > 2, "there was time to kill processes");
     ends(fleet, 0).await;
 }
 
-/// Kills one node after the other during the first seconds of `work`; returns the number of kills.
+/// Kills one node after the other during the first seconds of `work`, three at least. Returns the
+/// number of kills.
 async fn while_killing(fleet: &Fleet, dice: &Dice, work: impl Future<Output = ()>) -> usize {
     let end = Instant::now() + Duration::from_secs(10 + claims() as u64 / 60);
     let killing = async {
         let mut killed = 0;
-        while Instant::now() < end {
+        while Instant::now() < end || killed < 3 {
             let pause = Duration::from_millis(200 + dice.below(600));
             tokio::time::sleep(pause).await;
             let victim = &fleet.members[dice.below(fleet.members.len() as u64) as usize];

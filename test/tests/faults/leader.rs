@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::fleet::{Binding, Fleet, Member};
@@ -11,7 +12,7 @@ use kube::ResourceExt;
 use tonic::Code;
 
 use crate::ghost::{haunted, renews, until_led};
-use crate::{HANDOVER, accounts, beside_others, claims, cluster, ends, patience, spec, up, writes};
+use crate::{accounts, beside_others, claims, cluster, ends, patience, spec, steady, up, writes};
 
 /// The number of claims with a node.
 async fn assigned(fleet: &Fleet) -> usize {
@@ -29,7 +30,7 @@ async fn until_assigned(fleet: &Fleet, count: usize) {
 }
 
 async fn leader(fleet: &Fleet) -> &Member {
-    in_time("a leader", HANDOVER, async || {
+    in_time("a leader", PATIENCE, async || {
         let leader = fleet.leader().await;
         leader.ok_or_else(|| "there is none".to_owned())
     })
@@ -38,7 +39,7 @@ async fn leader(fleet: &Fleet) -> &Member {
 
 /// Waits until another node leads.
 async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
-    in_time("another leader", HANDOVER, async || {
+    in_time("another leader", PATIENCE, async || {
         let leader = fleet.leader().await;
         let leader = leader.filter(|leader| leader.node != old.node);
         leader.ok_or_else(|| format!("still {}", old.node))
@@ -87,7 +88,7 @@ async fn killed_while_assigning() {
     const TURNS: usize = 3;
     let _turn = beside_others().await;
     let each = claims() / TURNS;
-    let fleet = up(spec("assigning", 4)).await;
+    let fleet = up(steady("assigning", 4)).await;
     for turn in 0..TURNS {
         let (first, middle, last) = (turn * each, turn * each + each / 2, (turn + 1) * each);
         let dead = leader(&fleet).await;
@@ -115,7 +116,7 @@ async fn paused_past_its_lease() {
     let count = claims() / 2;
     let names = ["paused-a", "paused-b", "paused-c"];
     let (users, files, _dir) = accounts(&names).await;
-    let fleet = up(spec("paused", names.len()).kubeconfigs(files)).await;
+    let fleet = up(steady("paused", names.len()).kubeconfigs(files)).await;
     let old = leader(&fleet).await;
     let storm = fleet.storm(Binding::Immediate, 0..count);
     let pausing = async {
@@ -153,6 +154,7 @@ async fn without_a_leader_nodes_serve_themselves() {
     let _turn = beside_others().await;
     let now = "2026-01-01T00:00:00.000000Z";
     let fleet = haunted("leaderless", 3, now).await;
+    fleet.start(Duration::ZERO).await;
     let working = async {
         fleet.storm(Binding::Wait, 0..COUNT).await;
         fleet.bound(COUNT, patience()).await;

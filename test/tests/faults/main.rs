@@ -39,9 +39,12 @@ const SHORT_LEASE: [&str; 3] = [
     "--leader-election-renew-deadline=2s",
     "--leader-election-retry-period=500ms",
 ];
-/// Time limit of a leader change: the lease expires, and candidates check it at intervals.
-const HANDOVER: Duration = Duration::from_secs(20);
-
+/// Terms that leave time to renew on a busy machine.
+const LASTING_LEASE: [&str; 3] = [
+    "--leader-election-lease-duration=30s",
+    "--leader-election-renew-deadline=25s",
+    "--leader-election-retry-period=500ms",
+];
 /// The number of claims in a storm.
 fn claims() -> usize {
     let set = std::env::var("FAULTS_CLAIMS").ok();
@@ -87,6 +90,11 @@ async fn part_of(cluster: &'static Cluster, action: fn(&Cluster, &str), part: &'
 /// A fleet of this many nodes with short timeouts.
 fn spec(name: &str, nodes: usize) -> FleetSpec {
     FleetSpec::new(name, nodes).args(&[QUICK, SHORT_LEASE].concat())
+}
+
+/// [`spec`] for a test that decides when the lead changes.
+fn steady(name: &str, nodes: usize) -> FleetSpec {
+    FleetSpec::new(name, nodes).args(&[QUICK, LASTING_LEASE].concat())
 }
 
 /// Starts a fleet and waits until all controllers work.

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hostloop_test::PATIENCE;
 use hostloop_test::driver::binary;
 use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::{self, root, text, tool_cache};
 use hostloop_test::scratch::Scratch;
 
 use crate::process::{Process, common};
-
-/// How long a program may take to look for its cluster.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The variable that makes a process of this program play the tests of that person.
 const PLAYS_TESTS: &str = "HOSTLOOP_TEST_PLAYS_TESTS";

@@ -3,16 +3,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::child::{self, Program};
 use hostloop_test::driver::binary;
 use hostloop_test::machine::text;
 use hostloop_test::tools;
 use nix::sys::signal::Signal;
-
-/// Time limit of a program's end.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running program with its log.
 pub(crate) struct Process {

@@ -1,8 +1,8 @@
 //! A control plane, the driver as a process of the machine, and the controllers between them.
 
 use std::path::Path;
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::client::Csi;
 use hostloop_test::cluster::{Cluster, Options, Stock};
 use hostloop_test::deployed::DRIVER;
@@ -23,10 +23,6 @@ pub(crate) const NAMESPACE: &str = "default";
 
 /// The name of all classes but those of attributes.
 pub(crate) const CLASS: &str = "interop";
-
-/// Time limit of each wait. Upstream's sidecars wait up to 5 s here and there: they ask the
-/// API server five times a second at most.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The programs that have a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
 use hostloop_test::front::objects::{self, Place, restored};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 

@@ -6,11 +6,12 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::client::map;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec, Member};
 use hostloop_test::front::fields::{handle, has_finalizer, name, text};
 use hostloop_test::front::objects::{self, Place, attachment_name, with};
 use hostloop_test::front::plane::Plane;
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use hostloop_proto::csi;
+use hostloop_test::PATIENCE;
 use hostloop_test::front::fields::name;
+use hostloop_test::front::wait::until;
 use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::memory::Step;
 use serde_json::json;
 use tonic::Code;
 
-use crate::{Rig, in_class, quick};
+use crate::{Rig, in_class, quick, within};
 
 fn spec(name: &str) -> FrontSpec {
     quick(name, "provisioner")
@@ -54,7 +56,7 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
         ("gone-silent", Step::DropAnswer),
     ];
     join_all(cases.map(async |(name, step)| {
-        let rig = Rig::up(spec(name)).await;
+        let rig = Rig::up(within("--timeout=1s", name, "provisioner")).await;
         let busy = Step::Fail(Code::Aborted);
         rig.driver.script("CreateVolume", [step, busy.clone(), busy.clone(), busy]);
         rig.claim("data", json!({})).await;
@@ -78,10 +80,12 @@ async fn after_a_final_error_a_deleted_claim_is_forgotten() {
     rig.until_called("CreateVolume", 2).await;
     rig.delete(rig.claim_at("data")).await;
     // A call that was in progress may still arrive.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let calls = rig.driver.count("CreateVolume");
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(rig.driver.count("CreateVolume"), calls);
+    let quiet = || async {
+        let calls = rig.driver.count("CreateVolume");
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        (rig.driver.count("CreateVolume") == calls).then_some(())
+    };
+    until(PATIENCE, quiet).await.expect("the calls end");
     rig.down().await;
 }
 
@@ -167,7 +171,12 @@ async fn a_volume_that_cannot_be_saved_waits() {
     }))
     .await;
     // The API server enforces the policy after a moment.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let volume = objects::volume(&policy, &rig.driver_name, "probe", json!({}));
+    let denied = || async {
+        let why = rig.objects.dry_create(volume.clone()).await.err()?;
+        why.to_string().contains("no volumes today").then_some(())
+    };
+    until(PATIENCE, denied).await.expect("the policy is in force");
     rig.claim("data", json!({})).await;
     rig.until_called("CreateVolume", 1).await;
     tokio::time::sleep(Duration::from_secs(4)).await;

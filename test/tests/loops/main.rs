@@ -45,11 +45,14 @@ fn in_class(class: &str) -> Value {
 
 /// Controllers with short waits, so that a test sees several tries.
 fn quick(name: &str, controllers: &str) -> FrontSpec {
-    FrontSpec::new(name, controllers).args(&[
-        "--timeout=1s",
-        "--retry-interval-start=200ms",
-        "--retry-interval-max=1s",
-    ])
+    // A busy driver must not be asked again before it answers.
+    within("--timeout=60s", name, controllers)
+}
+
+/// [`quick`] with this timeout of calls.
+fn within(timeout: &str, name: &str, controllers: &str) -> FrontSpec {
+    let retries = ["--retry-interval-start=200ms", "--retry-interval-max=1s"];
+    FrontSpec::new(name, controllers).args(&[timeout]).args(&retries)
 }
 
 /// With a driver that does not have these capabilities.

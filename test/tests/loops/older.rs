@@ -1,11 +1,12 @@
 //! An API server that lacks every optional kind: VolumeAttributesClasses, as before Kubernetes
 //! 1.34, snapshots and groups.
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::front::FrontSpec;
 use hostloop_test::front::fields::{handle, text};
 use hostloop_test::front::objects::{Place, sized};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use serde_json::json;
 
 /// The kind that an older API server does not have.

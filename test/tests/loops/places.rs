@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
+use hostloop_test::PATIENCE;
 use hostloop_test::client::{map, new_volume};
 use hostloop_test::driver::{Driver, DriverSpec, NODE};
 use hostloop_test::front::objects::{self, Objects, Place};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use hostloop_test::pools::{PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::deployed;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
 use hostloop_test::front::objects::sized;
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use hostloop_test::front::{FrontSpec, objects};
 use serde_json::{Value, json};
 

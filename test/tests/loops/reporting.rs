@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use hostloop_proto::csi::VolumeHealthErrorType;
 use hostloop_proto::csi::volume_health::VolumeHealthEntry;
+use hostloop_test::PATIENCE;
 use hostloop_test::front::FrontSpec;
 use hostloop_test::front::fields::{handle, name, text};
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use serde_json::{Value, json};
 
 use crate::{Rig, SELECTED_NODE};

@@ -1,8 +1,9 @@
 //! The scheduler's use of the published capacity: pods with late binding go where their claims fit.
 //! The tests run without a kubelet, so pods get a node but do not start.
 
+use hostloop_test::PATIENCE;
 use hostloop_test::front::fields::text;
-use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::wait::until;
 use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};

@@ -1,7 +1,6 @@
 //! `kubectl hostloop` on a cluster, from the first command to the last, as a person types them.
 
-use std::time::Duration;
-
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, wait_for};
 use hostloop_test::driver::binary;
 use hostloop_test::machine::{self, text};
@@ -161,7 +160,7 @@ async fn a_life_by_the_plugin() {
     plugin.succeeds(&["uninstall", "--yes", "--data"], &["removed", "--crds", kubelet_dir]);
     let removed = ["is not installed", "volumesnapshots.snapshot.storage.k8s.io removed"];
     plugin.succeeds(&["uninstall", "--yes", "--crds"], &removed);
-    wait_for("the end of the namespace", Duration::from_secs(90), async || {
+    wait_for("the end of the namespace", PATIENCE, async || {
         let get = ["get", "namespace", "hostloop", "--ignore-not-found", "-o", "name"];
         let there = cluster.try_kubectl(&get)?;
         if there.is_empty() { Ok(()) } else { Err(there) }

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::child::Program;
 use hostloop_test::cluster::{Cluster, wait_for};
 use hostloop_test::loops::{self, Loop};
@@ -360,7 +360,7 @@ impl Watch {
     }
 
     async fn until(&self, what: &str, is_it: impl Fn(&str) -> bool) {
-        wait_for(what, Duration::from_secs(30), async || {
+        wait_for(what, PATIENCE, async || {
             let said = std::fs::read_to_string(&self.output).expect("the output can be read");
             if said.lines().any(&is_it) { Ok(()) } else { Err(said) }
         })
@@ -370,7 +370,7 @@ impl Watch {
     /// Presses Ctrl-C. It ends at once, and not as a failure.
     pub(crate) fn interrupt(mut self) {
         self.program.signal(Signal::SIGINT);
-        let ended = self.program.wait(Duration::from_secs(5)).expect("the watch ends");
+        let ended = self.program.wait(PATIENCE).expect("the watch ends");
         assert!(ended.success(), "{ended}");
     }
 }

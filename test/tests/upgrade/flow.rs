@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{self, wait_for};
 use hostloop_test::front::objects::{self, Objects, Place};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::site::{PATIENCE, SPACE, Site};
+use crate::site::{SPACE, Site};
 
 /// The class of claims that are bound without a pod.
 pub(crate) const NOW: &str = "upgrade-now";

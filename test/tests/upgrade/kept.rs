@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::wait_for;
 use hostloop_test::front::fields::{is_ready_to_use, name};
 use hostloop_test::front::objects::{self, Place};
 use serde_json::{Value, json};
 
-use crate::site::{PATIENCE, SPACE, Site};
+use crate::site::{SPACE, Site};
 use crate::volume::{Kind, Volume};
 
 const IDLE: [&str; 2] = ["sleep", "1000000"];

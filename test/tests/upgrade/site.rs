@@ -1,8 +1,8 @@
 //! The cluster, and the version of hostloop that is deployed in it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, wait_for};
 use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::front::fields::name;
@@ -17,9 +17,6 @@ use crate::volume::BOUNDED;
 
 /// The namespace of the pods with volumes.
 pub(crate) const SPACE: &str = "upgrade";
-
-/// The time limit of one step.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The argument with the pool in the manifests of every version.
 const POOL: &str = "- --pool=default=$(POOL_DIR)$(POOL_OPTIONS)";

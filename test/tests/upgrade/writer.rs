@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use hostloop_test::PATIENCE;
 use hostloop_test::cluster::wait_for;
 use serde_json::{Value, json};
 
-use crate::site::{PATIENCE, Site};
+use crate::site::Site;
 use crate::volume::Volume;
 
 /// The bytes of a line on a raw device: one sector.

@@ -4,7 +4,7 @@ use csi::controller_server::ControllerServer;
 use futures::FutureExt;
 use hostloop_memory_driver::Handlers;
 use tokio::io::DuplexStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_stream::StreamExt;
 use tonic::transport::Server;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::csi::{Call, Class, class};
 use crate::testing::connect;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(300);
 
 /// A driver that behaves as the volume name says.
 fn driver() -> Handlers {
@@ -80,7 +80,21 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
     let path = dir.path().join("csi.sock");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     // The server runs in a separate runtime. Its shutdown closes all connections, like the end of a
-    // process.
+    // process. That comes once a call hangs.
+    let hangs = Arc::new(Notify::new());
+    let handlers = Handlers::default();
+    let begun = hangs.clone();
+    handlers.on_async(move |request: csi::CreateVolumeRequest| {
+        let begun = begun.clone();
+        async move {
+            if request.name == "hang" {
+                begun.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Ok(csi::CreateVolumeResponse::default())
+        }
+        .boxed()
+    });
     let serving = std::thread::spawn(move || {
         let listener = listener.into_std().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -88,9 +102,12 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
             let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
             let server = Server::builder()
-                .add_service(ControllerServer::new(driver()))
+                .add_service(ControllerServer::new(handlers))
                 .serve_with_incoming(connections);
-            let _ = tokio::time::timeout(Duration::from_millis(300), server).await;
+            tokio::select! {
+                ended = server => panic!("{ended:?}"),
+                () = hangs.notified() => {}
+            }
         });
     });
     let csi = Csi::at_socket(&path);

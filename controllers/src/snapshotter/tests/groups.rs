@@ -158,7 +158,7 @@ async fn single_snapshots_do_not_wait_for_groups() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let created = tokio::time::timeout(Duration::from_secs(20), created).await;
+    let created = tokio::time::timeout(Duration::from_secs(300), created).await;
     created.expect("a ready snapshot");
     context.stop.cancel();
     running.await.expect("it ends").expect("well");

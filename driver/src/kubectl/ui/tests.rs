@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubectl::test_objects::{cluster_of, node_pod};
+use crate::testkit::PATIENCE;
 
 /// The messages until one contains a word.
 async fn until(out: &Out, word: &str) -> Vec<Value> {
@@ -15,7 +16,7 @@ async fn until(out: &Out, word: &str) -> Vec<Value> {
         if texts.iter().any(|text| text.contains(word)) {
             return texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "no {word:?} in {texts:#?}");
+        assert!(start.elapsed() < PATIENCE, "no {word:?} in {texts:#?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -9,9 +9,8 @@ use super::*;
 use crate::kernel::fake::Model;
 use crate::kernel::{Freeze, FsType, LoopDevice};
 use crate::storage::{PoolId, Provisioning};
-use crate::testkit::{attach, make_fs, mount_fs};
+use crate::testkit::{PATIENCE, attach, make_fs, mount_fs};
 
-const LIMIT: Duration = Duration::from_secs(30);
 /// A limit that ends within the test. The freeze itself takes a part of it on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -178,7 +177,7 @@ fn a_volume_at_rest_needs_nothing() {
     let mut bench = Bench::new();
     bench.check = || panic!("nothing is frozen, so no space is needed");
     let volume = bench.at_rest("a");
-    let done = bench.quiesced(&[volume.target()], LIMIT, |still| {
+    let done = bench.quiesced(&[volume.target()], PATIENCE, |still| {
         assert!(!still.stop());
         Ok(7)
     });
@@ -192,7 +191,7 @@ fn mounted_volumes_are_frozen_together_for_the_copy_only() {
     let volumes = [bench.mounted("a"), bench.at_rest("b"), bench.mounted("c")];
     let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
     bench
-        .quiesced(&targets, LIMIT, |still| {
+        .quiesced(&targets, PATIENCE, |still| {
             let frozen = volumes.iter().map(|v| bench.frozen(v));
             assert_eq!(frozen.collect::<Vec<_>>(), [true, false, true]);
             assert_eq!(bench.notes.calls(), ["write 2"]);
@@ -210,7 +209,7 @@ fn a_copy_that_fails_or_panics_thaws() {
         let bench = Bench::new();
         let volume = bench.mounted("a");
         let copy = || {
-            bench.quiesced::<()>(&[volume.target()], LIMIT, |_| {
+            bench.quiesced::<()>(&[volume.target()], PATIENCE, |_| {
                 assert!(bench.frozen(&volume));
                 assert!(!panics, "a bug");
                 Err(Error::Refused("so there".to_owned()))
@@ -231,7 +230,7 @@ fn one_that_cannot_be_frozen_thaws_the_others() {
     let volumes = [bench.mounted("a"), bench.mounted("b"), bench.mounted("c")];
     let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
     bench.model.fail("freeze", 2, libc::EIO);
-    let refused = bench.quiesced::<()>(&targets, LIMIT, not_copied);
+    let refused = bench.quiesced::<()>(&targets, PATIENCE, not_copied);
     cannot_freeze(refused, "can't be frozen");
     assert!(volumes.iter().all(|v| !bench.frozen(v)));
     assert_eq!(bench.notes.calls(), ["write 3", "clear 3"]);
@@ -249,7 +248,7 @@ fn without_room_or_its_intent_nothing_is_frozen() {
         // A retry may follow at once, because the thread of the call before has ended.
         const RETRIES: usize = 500;
         for _ in 0..RETRIES {
-            let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, not_copied);
+            let refused = bench.quiesced::<()>(&[volume.target()], PATIENCE, not_copied);
             assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
         }
         assert_eq!(bench.did("freeze"), 0);
@@ -266,7 +265,7 @@ fn a_freeze_of_another_process_is_left_alone() {
     bench.freeze(&volumes[0]);
     let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
     bench
-        .quiesced(&targets, LIMIT, |_| {
+        .quiesced(&targets, PATIENCE, |_| {
             assert!(volumes.iter().all(|v| bench.frozen(v)));
             // A crash at this point must not thaw the first filesystem.
             assert_eq!(bench.notes.calls(), ["write 2", "clear 1"]);
@@ -283,7 +282,7 @@ fn a_foreign_freeze_that_ends_too_early_spoils_the_copy() {
     let bench = Bench::new();
     let volume = bench.mounted("a");
     bench.freeze(&volume);
-    let spoilt = bench.quiesced(&[volume.target()], LIMIT, |still| {
+    let spoilt = bench.quiesced(&[volume.target()], PATIENCE, |still| {
         assert!(still.until.is_none(), "not ours to limit");
         bench.thaw(&volume);
         Ok(())
@@ -301,7 +300,7 @@ fn a_hanging_freeze_is_given_up_and_thaws_itself() {
     let mut hang = Some(hang_ends);
     bench.model.hook("freeze", move |_| {
         if let Some(hang_ends) = hang.take() {
-            let _ = hang_ends.recv_timeout(LIMIT);
+            let _ = hang_ends.recv_timeout(PATIENCE);
         }
         Ok(())
     });
@@ -318,8 +317,8 @@ fn a_hanging_freeze_is_given_up_and_thaws_itself() {
     // Retry until the late freeze has returned and was thawed.
     let ended = Instant::now();
     let targets = [volume.target()];
-    while bench.quiesced(&targets, LIMIT, |_| Ok(())).is_err() {
-        assert!(ended.elapsed() < LIMIT);
+    while bench.quiesced(&targets, PATIENCE, |_| Ok(())).is_err() {
+        assert!(ended.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!((bench.did("freeze"), bench.did("thaw")), (2, 2));
@@ -333,7 +332,7 @@ fn the_limit_thaws_under_a_copy_that_does_not_end() {
     let late = bench.quiesced(&[volume.target()], SHORT, |still| {
         let began = Instant::now();
         while bench.frozen(&volume) {
-            assert!(began.elapsed() < LIMIT, "thawed at the limit");
+            assert!(began.elapsed() < PATIENCE, "thawed at the limit");
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(still.stop());
@@ -348,14 +347,14 @@ fn a_thaw_that_fails_is_an_error_and_made_up_for() {
     let bench = Bench::new();
     let volume = bench.mounted("a");
     bench.model.fail("thaw", 1, libc::EIO);
-    let failed = bench.quiesced(&[volume.target()], LIMIT, |_| Ok(()));
+    let failed = bench.quiesced(&[volume.target()], PATIENCE, |_| Ok(()));
     assert!(matches!(failed, Err(Error::Kernel(_))));
     assert!(bench.frozen(&volume));
     assert_eq!(bench.notes.calls(), ["write 1"], "the intent stays");
 
     let mut target = volume.target();
     target.freeze_intent = true;
-    bench.quiesced(&[target], LIMIT, |_| Ok(())).unwrap();
+    bench.quiesced(&[target], PATIENCE, |_| Ok(())).unwrap();
     assert!(!bench.frozen(&volume));
     assert_eq!(bench.notes.calls().last().unwrap(), "clear 1");
 }
@@ -366,13 +365,13 @@ fn a_raw_device_is_flushed_and_only_cloned() {
     let volume = bench.attached("a");
     let mut target = volume.target();
     target.raw_staged = true;
-    let copied = bench.quiesced(&[target], LIMIT, |still| bench.copy(still, &volume));
+    let copied = bench.quiesced(&[target], PATIENCE, |still| bench.copy(still, &volume));
     cannot_freeze(copied, "raw block device");
     assert_eq!(bench.did("loop.flush"), 1);
     assert!(bench.notes.calls().is_empty());
 
     let other = bench.at_rest("b");
-    let group = bench.quiesced::<()>(&[target, other.target()], LIMIT, not_copied);
+    let group = bench.quiesced::<()>(&[target, other.target()], PATIENCE, not_copied);
     cannot_freeze(group, "snapshot it by itself");
 }
 
@@ -382,10 +381,10 @@ fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
     let (below, above) = (bench.mounted("a"), bench.mounted("b"));
     bench.kernel.unmount(&above.at).unwrap();
     bench.mount(&above, &below.at);
-    let hidden = bench.quiesced::<()>(&[below.target()], LIMIT, not_copied);
+    let hidden = bench.quiesced::<()>(&[below.target()], PATIENCE, not_copied);
     cannot_freeze(hidden, "can be reached");
     bench
-        .quiesced(&[above.target()], LIMIT, |_| {
+        .quiesced(&[above.target()], PATIENCE, |_| {
             assert!(bench.frozen(&above) && !bench.frozen(&below));
             Ok(())
         })

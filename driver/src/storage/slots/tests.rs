@@ -6,7 +6,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use super::*;
 use crate::health;
 use crate::storage::VolumeHandle;
-use crate::testkit::{Site, new, tend};
+use crate::testkit::{PATIENCE, Site, new, tend};
 
 /// A pool that hangs: `pool.json` is a FIFO, and opening it blocks until [`Hung::end`].
 struct Hung {
@@ -32,7 +32,7 @@ impl Hung {
 
 /// Waits until a pool is open.
 fn opened(pools: &Pools, name: &str) -> Arc<Pool> {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Ok(pool) = pools.named(Some(name)) {
             return pool;
@@ -91,7 +91,7 @@ fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
     assert_eq!(reasons(&a), ["PoolGone"]);
     assert_eq!(reasons(&other), [] as [&str; 0]);
     hung.end();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     while !health::storage(pools).is_empty() {
         assert!(Instant::now() < deadline);
     }

@@ -18,9 +18,8 @@ use parking_lot::Mutex;
 use rstest::rstest;
 
 use super::support::{Mount, Pool, arg, run, sparse};
-use crate::testkit::{attach, make_fs, mount_spec};
-
-const LIMIT: Duration = Duration::from_secs(20);
+use crate::testkit::{PATIENCE, attach, make_fs, mount_spec};
+use crate::tools::until;
 
 fn kernel() -> Arc<dyn Kernel> {
     Arc::new(Linux::new())
@@ -99,7 +98,7 @@ impl Volume {
     }
 
     fn takes_writes(&self) -> bool {
-        self.writes_within(Duration::from_secs(60))
+        self.writes_within(PATIENCE)
     }
 
     /// True if a write completes in this time. A blocked write continues in its thread.
@@ -167,7 +166,7 @@ impl Intents for Notes {
 }
 
 fn quiesced<T>(targets: &[Target], copy: impl FnOnce(&Still) -> Result<T>) -> Result<T> {
-    limited(targets, LIMIT, copy)
+    limited(targets, PATIENCE, copy)
 }
 
 fn limited<T>(
@@ -398,15 +397,10 @@ fn a_full_pool_does_not_hang_the_caller() {
             Err(Error::Kernel(e)) if e.is_no_space() => {}
             other => panic!("{other:?}"),
         }
-        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(began.elapsed() < PATIENCE);
     }
     drop(full);
-    let began = Instant::now();
-    while attempt().is_err() {
-        let late = began.elapsed() > Duration::from_secs(90);
-        assert!(!late, "it is thawed once there is room");
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    until("it is thawed once there is room", || attempt().is_ok());
     assert!(!volume.is_frozen() && volume.takes_writes());
     assert!(notes.0.lock().is_empty());
 }

@@ -12,10 +12,8 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::program::Program;
 use super::rig::mountable;
+use crate::testkit::PATIENCE;
 use crate::tools::{command, own_address, script};
-
-/// How long a test waits for an answer.
-const SOON: Duration = Duration::from_secs(30);
 
 /// Connects from an address of this machine.
 async fn connect_from(from: [u8; 4], to: SocketAddr) -> tokio::net::TcpStream {
@@ -26,7 +24,7 @@ async fn connect_from(from: [u8; 4], to: SocketAddr) -> tokio::net::TcpStream {
 
 fn is_healthy(address: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
-    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = String::new();
     let asked = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
     asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.ends_with("ok")
@@ -93,7 +91,7 @@ async fn connections_without_requests_take_no_descriptors_of_volumes() {
     // 32 of the endpoint, and those of the CSI socket.
     let begun = Instant::now();
     while open_files(&program) > before + 1024 + 64 {
-        assert!(begun.elapsed() < SOON, "{} files are open", open_files(&program));
+        assert!(begun.elapsed() < PATIENCE, "{} files are open", open_files(&program));
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(fs::read_to_string(said).unwrap().lines().next(), Some("1024"));
@@ -119,7 +117,7 @@ async fn without_a_free_descriptor_it_waits_for_one() {
     }
     let begun = Instant::now();
     while !program.log("log").contains("can't accept connections") {
-        assert!(begun.elapsed() < SOON, "{}", program.log("log"));
+        assert!(begun.elapsed() < PATIENCE, "{}", program.log("log"));
         std::thread::sleep(Duration::from_millis(20));
     }
     let (begun, before) = (Instant::now(), ticks(&program));
@@ -130,7 +128,7 @@ async fn without_a_free_descriptor_it_waits_for_one() {
     drop((flood, more));
     let begun = Instant::now();
     while !is_healthy(address) {
-        assert!(begun.elapsed() < SOON, "{}", program.log("log"));
+        assert!(begun.elapsed() < PATIENCE, "{}", program.log("log"));
     }
     prlimit(pid, Resource::Nofile, former).unwrap();
     program.stop();

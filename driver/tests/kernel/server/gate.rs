@@ -3,10 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hostloop_driver::kernel::fake::Model;
 use parking_lot::{Condvar, Mutex};
+
+use crate::testkit::PATIENCE;
 
 #[derive(Debug, Default)]
 struct Passage {
@@ -60,9 +61,8 @@ impl Gate {
     /// Waits until this many calls have reached the gate.
     pub(crate) fn wait_for(&self, tried: usize) {
         let mut passage = self.passage.lock();
-        let limit = Duration::from_secs(60);
         let few = |p: &mut Passage| p.came < tried;
-        let waited = self.changed.wait_while_for(&mut passage, few, limit);
+        let waited = self.changed.wait_while_for(&mut passage, few, PATIENCE);
         assert!(!waited.timed_out(), "{} tried, not {tried}", passage.came);
     }
 

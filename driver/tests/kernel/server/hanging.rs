@@ -12,10 +12,7 @@ use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 use super::rig::{Rig, mountable};
-use crate::testkit::{create_request, inline, map, range};
-
-/// Much longer than any call that does not hang.
-const SOON: Duration = Duration::from_secs(30);
+use crate::testkit::{PATIENCE, create_request, inline, map, range};
 
 /// A rig, and a volume in its second pool.
 fn two_pools() -> (Rig, String) {
@@ -39,7 +36,9 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     hang(&rig);
     let mut calls = JoinSet::new();
     for volume in &stuck {
-        let (mut node, request) = (rig.node().await, rig.stage(volume));
+        let (mut node, mut request) = (rig.node().await, tonic::Request::new(rig.stage(volume)));
+        // Without a deadline, it would be given up after a minute.
+        request.set_timeout(2 * PATIENCE);
         calls.spawn(async move { node.node_stage_volume(request).await.map(drop) });
     }
     rig.wait_for(THREADS).await;
@@ -62,7 +61,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
         let late_codes = [Code::Aborted, Code::DeadlineExceeded, Code::Cancelled];
         assert!(late_codes.contains(&late.code()), "{late:?}");
     };
-    tokio::time::timeout(SOON, rest).await.unwrap();
+    tokio::time::timeout(PATIENCE, rest).await.unwrap();
 
     rig.gate.open();
     while let Some(call) = calls.join_next().await {
@@ -99,7 +98,7 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
         let request = stats(&well);
         node.node_get_volume_stats(request).await.unwrap();
     };
-    tokio::time::timeout(SOON, rest).await.unwrap();
+    tokio::time::timeout(PATIENCE, rest).await.unwrap();
 
     rig.gate.open();
     while let Some(call) = calls.join_next().await {
@@ -225,8 +224,8 @@ async fn no_call_waits_for_one_of_another_volume_that_hangs(
     let rig = Rig::new();
     let (hanging, end) = hang_first(&rig.kernel, op);
     let mut call = stuck.call(&rig).await;
-    tokio::time::timeout(SOON, hanging).await.unwrap().unwrap();
-    tokio::time::timeout(SOON, life(&rig)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, hanging).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, life(&rig)).await.unwrap().unwrap();
     rig.assert_ready().await;
     assert!(call.try_join_next().is_none(), "it still hangs");
     drop(end);

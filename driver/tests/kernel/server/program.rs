@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tonic::transport::Channel;
 
 use super::rig::{connect, mountable};
-use crate::testkit::pairs;
+use crate::testkit::{PATIENCE, pairs};
 use crate::tools::{command, own_address};
 
 /// A driver with a pool in a temporary directory. Dropping it kills the driver.
@@ -65,7 +65,7 @@ impl Program {
         self.child = Some(command.spawn().unwrap());
         let begun = Instant::now();
         while UnixStream::connect(self.socket()).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{}", self.log("log"));
+            assert!(begun.elapsed() < PATIENCE, "{}", self.log("log"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -166,7 +166,7 @@ async fn a_hanging_pool_does_not_delay_the_start() {
     let begun = Instant::now();
     while let Err(status) = controller.create_volume(request("hung")).await {
         assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
-        assert!(begun.elapsed() < Duration::from_secs(60), "{}", program.log("log"));
+        assert!(begun.elapsed() < PATIENCE, "{}", program.log("log"));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     program.stop();

@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::scratch::Scratch;
-use crate::testkit::{MI, mkfs_spec};
+use crate::testkit::{MI, PATIENCE, mkfs_spec};
 use crate::tools::{arg, command, own_namespace, run, script};
 
 /// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
@@ -134,7 +134,7 @@ fn a_killed_driver_takes_its_mkfs_along() {
 }
 
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         if let Some(seen) = look() {
             return Some(seen);

@@ -11,8 +11,8 @@ use hostloop_driver::kernel::{BLOCK_SIZE, Error, FsState, FsType, Kernel, MkfsSp
 use rstest::rstest;
 
 use super::scratch::{Scratch, is_detached, size};
-use crate::testkit::{MI, mkfs_spec, mount_fs};
-use crate::tools::{arg, run};
+use crate::testkit::{MI, PATIENCE, mkfs_spec, mount_fs};
+use crate::tools::{arg, run, until};
 
 #[rstest]
 fn made_at_its_smallest_with_the_uuid_asked_for(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
@@ -79,13 +79,12 @@ fn gives_space_back(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     assert!(file::allocated_bytes(&image).unwrap() > empty + 20 * MI);
     std::fs::remove_file(&data).unwrap();
     // XFS frees a deleted file's blocks somewhat later.
-    let freed = (0..300).any(|_| {
+    until("the blocks are freed", || {
         synced();
         run("fstrim", &[arg(&at)]);
         std::thread::sleep(Duration::from_millis(100));
         file::allocated_bytes(&image).unwrap() < empty + 8 * MI
     });
-    assert!(freed);
 }
 
 #[rstest]
@@ -155,11 +154,9 @@ fn ext4_counts_its_errors() {
     let trigger = format!("/sys/fs/ext4/loop{}/trigger_fs_error", device.minor);
     std::fs::write(trigger, "a test").unwrap();
     // The kernel counts it when it next writes the superblock.
-    let words = (0..3000).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        s.kernel.fs_errors(&at, device.minor, Ext4).unwrap()
-    });
-    let words = words.unwrap();
+    let errors = || s.kernel.fs_errors(&at, device.minor, Ext4).unwrap();
+    until("the error is counted", || errors().is_some());
+    let words = errors().unwrap();
     assert!(words.starts_with("ext4 counts 1 errors"), "{words}");
 }
 
@@ -232,7 +229,7 @@ fn an_xfs_on_a_full_pool_gives_up() {
         let _ = send.send(kernel.thaw(&root));
     });
     // The freeze may fail, but it returns, and the unmount succeeds.
-    let thawed = answer.recv_timeout(Duration::from_secs(60)).unwrap();
+    let thawed = answer.recv_timeout(PATIENCE).unwrap();
     assert!(thawed.is_ok(), "{thawed:?}");
     freezer.join().unwrap();
     let errors = s.kernel.fs_errors(&at, device.minor, Xfs).unwrap();

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{FsType, Kernel, LoopDevice, LoopSpec, MountSpec, Result, file_id};
 
-use crate::testkit::{MI, TestKernel, loop_spec, make_fs, mount_fs, mount_spec};
+use crate::testkit::{MI, PATIENCE, TestKernel, loop_spec, make_fs, mount_fs, mount_spec};
 use crate::tools::sparse;
 
 pub(crate) struct Scratch {
@@ -97,8 +98,12 @@ pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
 /// True if the file has no loop device any more.
 pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.
-    (0..2000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        kernel.loops_of(file_id(backing).unwrap()).unwrap().is_empty()
-    })
+    let end = Instant::now() + PATIENCE;
+    while !kernel.loops_of(file_id(backing).unwrap()).unwrap().is_empty() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
 }

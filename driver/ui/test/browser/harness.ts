@@ -12,7 +12,7 @@ const SESSION = "s3ssion";
 /** Messages that are sent at once. */
 const PART = 200;
 /** How long a test waits for the page. */
-export const PATIENCE_MS = 10_000;
+export const PATIENCE_MS = 60_000;
 const { SCREENSHOTS = "" } = process.env;
 
 let browser: Promise<Browser> | undefined;

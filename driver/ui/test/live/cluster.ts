@@ -8,7 +8,7 @@ import { promisify } from "node:util";
 /** The namespace of the tests' objects. */
 export const NAMESPACE = "page";
 /** How long the cluster may take for something. */
-const PATIENCE_MS = 90_000;
+const PATIENCE_MS = 300_000;
 
 /** A variable of the environment, which `scripts/ui --live` needs. */
 export function variable(name: string): string {

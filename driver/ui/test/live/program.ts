@@ -9,7 +9,7 @@ import type { Page } from "playwright-core";
 import { launch, watch } from "../browser/harness.ts";
 import { variable } from "./cluster.ts";
 
-const PATIENCE_MS = 30_000;
+const PATIENCE_MS = 300_000;
 
 /** Forwards connections to a port of this machine. */
 class Wire {

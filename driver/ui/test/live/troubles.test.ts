@@ -43,7 +43,7 @@ test("a pod that goes is a sentence, and the page goes on", async () => {
   await goesOn("without-a-driver");
   await examine(page, "live-pod-gone");
   await placeDriver(false);
-  await hostloop("rollout", "status", "--timeout=90s", "daemonset/hostloop");
+  await hostloop("rollout", "status", "--timeout=300s", "daemonset/hostloop");
   await until("the end of all problems", () => problems(page), (left) => left.length === 0);
   assert.deepEqual(errors, []);
 });

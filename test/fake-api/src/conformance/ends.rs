@@ -8,7 +8,7 @@ use kube::api::{WatchEvent, WatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-use super::{Site, version};
+use super::{PATIENCE, Site, version};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 
@@ -29,7 +29,7 @@ pub(super) async fn a_watch_ends_in_its_time(site: &Site) {
             assert!(matches!(event, WatchEvent::Bookmark(_)), "{event:?}");
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), all).await.expect("an end");
+    tokio::time::timeout(PATIENCE, all).await.expect("an end");
 }
 
 pub(super) async fn times_are_those_of_the_clock(site: &Site) {

@@ -24,7 +24,7 @@ const IDLE: usize = 30;
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 24 * GIB);
-    let driver = DriverSpec::new(&scratch, &[&pool]).args(["--max-freeze=120s"]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
     runtime.block_on(async {
         let csi = driver.csi().await;
         let large = create(&csi, "large", 4 * GIB).await;

@@ -40,7 +40,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// How long the page may take to appear, and the program to end.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A running `hostloop ui`. Dropping it ends it as Ctrl-C does, and waits.
 struct Ui(Program);

@@ -66,7 +66,7 @@ const SCRAP: u64 = 64 * MIB;
 /// A pool with reflinks takes no more than this for a snapshot, in bytes.
 const SNAPSHOT_LIMIT: u64 = 4 * MIB;
 /// Deleted space is back in the pool after this time.
-const DISCARD_LIMIT: Duration = Duration::from_secs(20);
+const DISCARD_LIMIT: Duration = Duration::from_secs(300);
 const SNAPSHOT: Name = "monday";
 const VOLUMES: [Name; 3] = ["clone", "restored", "data"];
 const INTERRUPTED: u8 = 130;

@@ -7,10 +7,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::grpc::lanes::COPIES;
-use crate::testkit::Site;
-
-/// Much longer than any call that does not wait for a copy.
-const SOON: Duration = Duration::from_secs(30);
+use crate::testkit::{PATIENCE, Site};
 
 /// A service that hangs in its copies until the gate opens, and answers all else at once.
 #[derive(Default)]
@@ -101,7 +98,7 @@ impl Rig {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(SOON, there).await.expect("the copies run and wait");
+        tokio::time::timeout(PATIENCE, there).await.expect("the copies run and wait");
     }
 
     async fn call<C: Call, R>(&self, request: C)
@@ -113,7 +110,7 @@ impl Rig {
             Request::new(request),
             Service::answer,
         );
-        let answered = tokio::time::timeout(SOON, call).await;
+        let answered = tokio::time::timeout(PATIENCE, call).await;
         answered.unwrap_or_else(|_| panic!("{} waits for a copy", C::METHOD)).unwrap();
     }
 
