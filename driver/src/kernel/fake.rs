@@ -236,6 +236,11 @@ impl Model {
         self.change_loop(minor, |slot| slot.silent = silent);
     }
 
+    /// Makes each btrfs stop saying on which devices it is (or say so again).
+    pub fn set_unasked(&self, unasked: bool) {
+        self.state.lock().unasked = unasked;
+    }
+
     /// Changes the bytes of its file that a device shows, as a process with write access can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
         self.change_loop(minor, |slot| (slot.offset, slot.size_limit) = (offset, size_limit));

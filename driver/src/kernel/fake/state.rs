@@ -71,6 +71,8 @@ pub(super) struct State {
     pub(super) mounts: Vec<Mounted>,
     pub(super) busy: Vec<PathBuf>,
     pub(super) buffered: Vec<FileId>,
+    /// No btrfs says on which devices it is.
+    pub(super) unasked: bool,
     next_mount: u64,
 }
 
@@ -100,6 +102,7 @@ impl Default for State {
             mounts: vec![base(1, "/", (254, 0), "ext4"), base(2, "/dev", (0, 5), "devtmpfs")],
             busy: Vec::new(),
             buffered: Vec::new(),
+            unasked: false,
             next_mount: 3,
         }
     }
@@ -357,6 +360,9 @@ impl State {
             let mut entry = mounted.entry.clone();
             if let Some(sb) = mounted.device.and_then(|device| self.supers.get(&device)) {
                 entry.super_options = sb.words().join(",").as_str().into();
+            }
+            if self.unasked {
+                entry.btrfs_loops = None;
             }
             entry
         });

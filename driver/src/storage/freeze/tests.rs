@@ -391,6 +391,30 @@ fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
         .unwrap();
 }
 
+/// On a pool with reflinks, a copy of a device in use needs no freeze, so it would not fail.
+#[test]
+fn a_device_whose_filesystem_does_not_answer_is_not_copied() {
+    let bench = Bench::new();
+    let (volume, rest) = (bench.attached("a"), bench.attached("rest"));
+    make_fs(&*bench.kernel, volume.device(), FsType::Btrfs);
+    mount_fs(&*bench.kernel, volume.device(), &volume.at, FsType::Btrfs);
+    bench.model.set_unasked(true);
+    let refused = bench.quiesced::<()>(&[volume.target()], PATIENCE, not_copied);
+    match refused {
+        Err(Error::Kernel(kernel::Error::UnknownMount { .. })) => {}
+        other => panic!("{other:?}"),
+    }
+    // Nobody uses this one, so it is not mounted.
+    bench.quiesced(&[rest.target()], PATIENCE, |_| Ok(())).unwrap();
+    bench.model.set_unasked(false);
+    bench
+        .quiesced(&[volume.target()], PATIENCE, |_| {
+            assert!(bench.frozen(&volume));
+            Ok(())
+        })
+        .unwrap();
+}
+
 #[test]
 fn a_volume_without_a_filesystem_is_not_left_frozen() {
     let bench = Bench::new();
