@@ -234,24 +234,23 @@ impl Attempts {
         Attempts { made: 1, since: Instant::now() }
     }
 
-    /// Waits before the next attempt; false if there is none.
+    /// True if there is another attempt.
     pub(super) fn go_on(&mut self) -> bool {
-        if self.made >= ATTEMPTS && self.since.elapsed() >= BUSY_WAIT {
-            return false;
-        }
-        let pause = Duration::from_millis(1 << self.made.min(4));
-        std::thread::sleep(pause);
         self.made += 1;
-        true
+        self.made <= ATTEMPTS || self.since.elapsed() < BUSY_WAIT
     }
 }
 
 pub(super) fn while_busy<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut attempts = Attempts::begin();
+    let mut pause = Duration::from_millis(1);
     loop {
         match call() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && attempts.go_on() => {}
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && attempts.go_on() => {
+                std::thread::sleep(pause);
+            }
             answer => return answer,
         }
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }

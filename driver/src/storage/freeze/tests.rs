@@ -395,7 +395,9 @@ fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
 #[test]
 fn a_device_whose_filesystem_does_not_answer_is_not_copied() {
     let bench = Bench::new();
-    let (volume, rest) = (bench.attached("a"), bench.attached("rest"));
+    let (mut volume, rest) = (bench.at_rest("a"), bench.attached("rest"));
+    volume.file.set_len(FsType::Btrfs.minimum_bytes()).unwrap();
+    volume.device = Some(attach(&*bench.kernel, &volume.file, false));
     make_fs(&*bench.kernel, volume.device(), FsType::Btrfs);
     mount_fs(&*bench.kernel, volume.device(), &volume.at, FsType::Btrfs);
     bench.model.set_unasked(true);

@@ -29,9 +29,15 @@ fn a_read_only_bind_is_never_writable() {
     let pod = s.dir("pod");
     let victim = pod.join("written");
     let (done, wrote) = (AtomicBool::new(false), AtomicBool::new(false));
+    let binds = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
+                // One who uses the mount without a pause keeps it from being unmounted.
+                if !binds.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                    continue;
+                }
                 // Before and after the bind, this path is another directory, which takes writes.
                 if File::create(&victim).is_ok() && stage.join("written").exists() {
                     wrote.store(true, Ordering::Relaxed);
@@ -39,8 +45,10 @@ fn a_read_only_bind_is_never_writable() {
             }
         });
         for _ in 0..300 {
+            binds.store(true, Ordering::Relaxed);
             s.kernel.bind(&stage, &pod, READ_ONLY).unwrap();
             assert!(entry(&s, &pod).read_only());
+            binds.store(false, Ordering::Relaxed);
             while s.kernel.unmount(&pod).is_err() {}
         }
         done.store(true, Ordering::Relaxed);
