@@ -149,10 +149,7 @@ impl Oracle {
         }
         for snapshot in cluster.api.all("volumesnapshots") {
             let status = &snapshot["status"];
-            // Each process leaves a content with an unknown pool in its handle to the others.
-            let is_by_hand = !snapshot["spec"]["source"]["volumeSnapshotContentName"].is_null();
-            let says =
-                is_by_hand || !status["error"].is_null() || !events(cluster, &snapshot).is_empty();
+            let says = !status["error"].is_null() || !events(cluster, &snapshot).is_empty();
             if status["readyToUse"] != true && !says {
                 trace::violation(format!(
                     "snapshot {} is neither ready nor explained: {}",
