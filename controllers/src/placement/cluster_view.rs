@@ -235,7 +235,7 @@ impl Placement {
         nodes
     }
 }
-/// The location of a snapshot whose pool is on no node, or on several.
+/// The location of a snapshot if no node, or more than one, has its pool.
 fn unlocated(handle: &str) -> SourceLocation {
     SourceLocation::Unknown(format!(
         "no node, or more than one, is known to have the pool of snapshot handle {handle:?}; check \

@@ -15,7 +15,7 @@ const SEARCH: Duration = Duration::from_secs(5);
 /// How often the driver looks for writes below read-only targets of block volumes.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Why a task ended whose work panicked.
+/// The reason of a task's end if its work panicked.
 const PANICKED: &str = "its thread panicked: the log has the panic before this line";
 
 /// Starts the tasks that look after pools and read-only targets until `stop`.

@@ -6,9 +6,9 @@
 //! asked for its ID (for a mounted copy, Linux 6.7 and later choose a temporary one), and sysfs
 //! has the kernel's own names of the devices with this ID.
 //!
-//! To ask for the whole ID, its root must be opened, which waits for the disk and for whoever
-//! writes to the root directory. statfs waits for neither, and has some bits of the ID. They tell the
-//! mounted filesystems apart, except by chance, or if somebody chose the IDs for it.
+//! To ask for the whole ID, its root must be opened, which waits for the disk and for writers in the
+//! root directory. statfs waits for neither, and has some bits of the ID. Mounted filesystems differ
+//! in them, except by chance or by chosen IDs.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -406,7 +406,7 @@ fn a_device_whose_filesystem_does_not_answer_is_not_copied() {
         Err(Error::Kernel(kernel::Error::UnknownMount { .. })) => {}
         other => panic!("{other:?}"),
     }
-    // Nobody uses this one, so it is not mounted.
+    // This one is unused, so it is not mounted.
     bench.quiesced(&[rest.target()], PATIENCE, |_| Ok(())).unwrap();
     bench.model.set_unasked(false);
     bench
