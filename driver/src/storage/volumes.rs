@@ -160,7 +160,9 @@ impl Pools {
             if let Some(stage) = stage {
                 users.push(format!("staged at {}", stage.path.display()));
             }
-            if !users.is_empty() {
+            if users.is_empty() {
+                kernel::refuse_unknown_mount(&*self.kernel, &view.mounts, device.minor)?;
+            } else {
                 let freed = Freed::Volume(id.to_string());
                 self.announce_at_detach(device, freed);
                 return Err(in_use(format!("/dev/loop{} is {}", device.minor, users.join(", "))));

@@ -7,8 +7,8 @@
 //! has the kernel's own names of the devices with this ID.
 //!
 //! To ask for the whole ID, its root must be opened, which waits for the disk and for writers in the
-//! root directory. statfs waits for neither, and has some bits of the ID. Mounted filesystems differ
-//! in them, except by chance or by chosen IDs.
+//! root directory. statfs waits for neither, and shows the ID in half as many bits. Mounted
+//! filesystems differ in them, except by chance or by chosen IDs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -47,16 +47,13 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
     if mounts.is_empty() {
         return unknown;
     }
-    let reached: BTreeMap<u32, Vec<(PathBuf, u64)>> = mounts
+    let reached: BTreeMap<u32, Vec<Mounted>> = mounts
         .iter()
-        .map(|(number, at)| {
-            let mounts = at.iter().map(|at| &entries[*at]);
-            (*number, mounts.map(|mount| (mount.mount_point.to_path_buf(), mount.id)).collect())
-        })
+        .map(|(number, at)| (*number, at.iter().map(|at| Mounted::of(&entries[*at])).collect()))
         .collect();
     let numbers: Vec<u32> = mounts.keys().copied().collect();
     let answers = ASKING.ask(&numbers, move |number| {
-        reached[&number].iter().find_map(|(path, id)| loops_at(path, *id).ok())
+        reached[&number].iter().find_map(|mount| loops_of(&mount.fsid().ok()?).ok())
     });
     for (number, answer) in answers {
         for at in &mounts[&number] {
@@ -69,23 +66,38 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
     unknown
 }
 
-/// The minors of the loop devices under the btrfs that is mounted at a path with this mount ID.
-fn loops_at(path: &Path, id: u64) -> io::Result<Vec<u32>> {
-    loops_of(&fsid(path, id)?)
+/// A mount of a btrfs.
+struct Mounted {
+    path: PathBuf,
+    id: u64,
+    /// The ID of the mounted subvolume.
+    subvolume: Option<u64>,
 }
 
-/// The ID of the btrfs that is mounted at a path with this mount ID.
-fn fsid(path: &Path, id: u64) -> io::Result<Uuid> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let place = rustix::fs::open(path, flags, Mode::empty())?;
-    if mount_id(place.as_fd(), "")? != Some(id) {
-        return Err(io::ErrorKind::NotFound.into());
+impl Mounted {
+    fn of(mount: &MountEntry) -> Mounted {
+        let mut options = mount.super_options.iter();
+        Mounted {
+            path: mount.mount_point.to_path_buf(),
+            id: mount.id,
+            subvolume: options.find_map(|o| o.strip_prefix("subvolid=")?.parse().ok()),
+        }
     }
-    // statvfs has the first half of statfs's ID in the lower bits.
-    let folded = rustix::fs::fstatvfs(&place)?.f_fsid as u32;
-    match of_folded(folded, &mounted()?) {
-        Some(fsid) => Ok(fsid),
-        None => whole_fsid(&place),
+
+    /// The filesystem's ID.
+    fn fsid(&self) -> io::Result<Uuid> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        if mount_id(place.as_fd(), "")? != Some(self.id) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if let Some(subvolume) = self.subvolume {
+            let shown = rustix::fs::fstatvfs(&place)?.f_fsid;
+            if let Some(fsid) = only_one(shown, subvolume, &mounted()?) {
+                return Ok(fsid);
+            }
+        }
+        whole_fsid(&place)
     }
 }
 
@@ -110,14 +122,18 @@ fn mounted() -> io::Result<Vec<Uuid>> {
     Ok(names.filter_map(|name| Uuid::try_parse(name.to_str()?).ok()).collect())
 }
 
-/// The one ID among these of which statfs shows these bits: the first and the third quarter of the
-/// ID, combined with the upper half of the subvolume's ID. That half is zero, because subvolumes are
-/// counted. `None` if more than one ID has them.
-fn of_folded(folded: u32, mounted: &[Uuid]) -> Option<Uuid> {
-    let quarter = |fsid: &Uuid, bits: u32| (fsid.as_u128() >> bits) as u32;
-    let has = |fsid: &&Uuid| quarter(fsid, 96) ^ quarter(fsid, 32) == folded;
-    let mut found = mounted.iter().filter(has);
+/// The only one of these IDs that statvfs shows so for this subvolume. Linux 7.2 and later show the
+/// mount of a copy in another way, so that none of them matches.
+fn only_one(shown: u64, subvolume: u64, mounted: &[Uuid]) -> Option<Uuid> {
+    let mut found = mounted.iter().filter(|fsid| folded(fsid, subvolume) == shown);
     found.next().copied().filter(|_| found.next().is_none())
+}
+
+/// What statvfs shows of an ID: its halves, combined with each other and with the subvolume's ID. The
+/// first of the two words is in the lower bits.
+fn folded(fsid: &Uuid, subvolume: u64) -> u64 {
+    let (upper, lower) = fsid.as_u64_pair();
+    (upper ^ lower ^ subvolume).rotate_left(32)
 }
 
 /// The minors of the loop devices of a mounted btrfs, in order.
@@ -137,18 +153,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statfs_tells_most_filesystems_apart() {
-        let [one, other] = [0x1111_2222_3333_4444_5555_6666_7777_8888_u128, 7].map(Uuid::from_u128);
+    fn statvfs_tells_most_filesystems_apart() {
+        let one = Uuid::from_u128(0x1111_2222_3333_4444_5555_6666_7777_8888);
         // The same bits in another order.
-        let twin = Uuid::from_u128(0x5555_6666_3333_4444_1111_2222_7777_8888);
-        let folded = 0x1111_2222 ^ 0x5555_6666;
-        for (mounted, expected) in [
-            (vec![], None),
-            (vec![other], None),
-            (vec![other, one], Some(one)),
-            (vec![one, twin], None),
+        let twin = Uuid::from_u128(0x5555_6666_7777_8888_1111_2222_3333_4444);
+        // The same upper half of what is shown.
+        let near = Uuid::from_u128(0x1111_2222_3333_4444_5555_6666_0000_0000);
+        let shown = 0x4444_cccc_4444_4444 ^ (5 << 32);
+        for (subvolume, mounted, expected) in [
+            (5, vec![], None),
+            (5, vec![near], None),
+            (5, vec![near, one], Some(one)),
+            (5, vec![one, twin], None),
+            (256, vec![one], None),
         ] {
-            assert_eq!(of_folded(folded, &mounted), expected, "{mounted:?}");
+            assert_eq!(only_one(shown, subvolume, &mounted), expected, "{subvolume} {mounted:?}");
         }
     }
 }

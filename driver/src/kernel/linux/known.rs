@@ -317,7 +317,22 @@ fn add(
     let (ids, mut entries): (Vec<u64>, Vec<MountEntry>) = new.into_iter().unzip();
     let unasked = btrfs::find_loops(&mut entries);
     table.change(gone, ids.iter().copied().zip(entries));
-    unasked.into_iter().map(|at| ids[at]).collect()
+    unasked.into_iter().map(|at| ids[at]).filter(|id| !learn(table, *id)).collect()
+}
+
+/// Takes the loop devices of a btrfs from another mount of it; false if none has them.
+fn learn(table: &mut MountTable, id: u64) -> bool {
+    let Some(entry) = table.entries.get(id) else {
+        return false;
+    };
+    let same = |other: &&MountEntry| other.device == entry.device;
+    let found = table.entries.iter().filter(same).find_map(|other| other.btrfs_loops.clone());
+    let Some(loops) = found else {
+        return false;
+    };
+    let entry = MountEntry { btrfs_loops: Some(loops), ..(**entry).clone() };
+    table.change([], [(id, entry)]);
+    true
 }
 
 /// Lists the mounts by ID, and reads those that `known` does not have. Returns also the IDs of the

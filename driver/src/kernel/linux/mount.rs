@@ -220,8 +220,10 @@ fn entry_of(file: &File) -> Result<Option<MountEntry>> {
 /// has copies of this process's handles. A starting container has copies of all mounts. If one of
 /// them was read-only, the filesystem can't be mounted writable until the copy is gone.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
-/// How many attempts there are at least, on a machine where one may take seconds.
+/// How many attempts there are at least, on a machine where one may take seconds, and the longest
+/// time for them.
 const ATTEMPTS: u32 = 20;
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// The attempts at a mount or unmount that may be busy for an instant.
 pub(super) struct Attempts {
@@ -237,7 +239,8 @@ impl Attempts {
     /// True if there is another attempt.
     pub(super) fn go_on(&mut self) -> bool {
         self.made += 1;
-        self.made <= ATTEMPTS || self.since.elapsed() < BUSY_WAIT
+        let longest = if self.made <= ATTEMPTS { LONGEST } else { BUSY_WAIT };
+        self.since.elapsed() < longest
     }
 }
 
