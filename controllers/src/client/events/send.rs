@@ -1,6 +1,6 @@
 //! Sending events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::queue::EventReceiver;
@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 
 /// A normal event waits until there has been no newer one for this long.
 const QUIET: Duration = Duration::from_secs(5);
-/// The longest such wait, and how long an event is sent again if there is no answer.
+/// The longest such wait.
 const HELD: Duration = Duration::from_secs(120);
 /// The wait between two normal events.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -30,9 +30,11 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The first and the longest pause before an event without an answer is sent again.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(15);
+/// The pauses before an event without an answer is sent again.
+const PAUSES: [Duration; 3] =
+    [Duration::from_secs(2), Duration::from_secs(15), Duration::from_secs(60)];
+/// The maximum number of such events.
+const ASIDE: usize = 256;
 /// How long a repeated event only increases the count of the first.
 const SAME: Duration = Duration::from_secs(600);
 /// The maximum number of events remembered for counting repeats.
@@ -129,6 +131,54 @@ async fn normal(
     }
 }
 
+/// An event, and how often it was sent without an answer.
+struct Tried {
+    event: Event,
+    times: usize,
+}
+
+/// Events that got no answer. They are sent again, because an event may be all that explains a wait.
+/// One of them may then be there twice. Others do not wait for them.
+#[derive(Default)]
+struct Unanswered {
+    /// With the time when it is sent again; the next one is first.
+    events: BTreeMap<(Instant, u64), Tried>,
+    /// The number of events that were put aside.
+    count: u64,
+}
+
+impl Unanswered {
+    /// Waits for the next event, new or not; `None` after the last one.
+    async fn next(&mut self, backlog: &mut Backlog) -> Option<Tried> {
+        let due = self.events.first_key_value().map(|((due, _), _)| *due);
+        let new = async { backlog.next().await.map(|event| Tried { event, times: 0 }) };
+        let Some(due) = due else {
+            return new.await;
+        };
+        tokio::select! {
+            biased;
+            () = sleep_until(due) => self.events.pop_first().map(|(_, tried)| tried),
+            Some(new) = new => Some(new),
+        }
+    }
+
+    /// Keeps an event to send it again; false if it was sent often enough, or too many wait.
+    fn put_aside(&mut self, Tried { event, times }: Tried) -> bool {
+        let Some(pause) = PAUSES.get(times).filter(|_| self.events.len() < ASIDE) else {
+            return false;
+        };
+        self.count += 1;
+        let key = (Instant::now() + *pause, self.count);
+        self.events.insert(key, Tried { event, times: times + 1 });
+        true
+    }
+
+    /// Returns the next event, due or not.
+    fn take(&mut self) -> Option<Event> {
+        self.events.pop_first().map(|(_, tried)| tried.event)
+    }
+}
+
 /// Sends events, one at a time.
 pub(super) struct Sender {
     client: Client,
@@ -151,13 +201,16 @@ impl Sender {
 
     /// Sends events until the queue ends or `stop`, then sends those that still wait.
     pub(super) async fn run(mut self, mut backlog: Backlog, stop: CancellationToken) {
-        let mut unsent = None;
-        while let Some(Some(event)) = stop.run_until_cancelled(backlog.next()).await {
-            unsent = self.deliver(event, &stop).await;
+        let mut unanswered = Unanswered::default();
+        while let Some(next) = stop.run_until_cancelled(unanswered.next(&mut backlog)).await {
+            let Some(event) = next else { break };
+            if self.try_send(&event.event).await == Answer::None && !unanswered.put_aside(event) {
+                self.metrics.event_lost();
+            }
         }
         backlog.close();
         let all = async {
-            while let Some(event) = unsent.take().or_else(|| backlog.take()) {
+            while let Some(event) = backlog.take().or_else(|| unanswered.take()) {
                 if self.try_send(&event).await == Answer::None {
                     self.metrics.event_lost();
                 }
@@ -166,26 +219,9 @@ impl Sender {
         let in_time = tokio::time::timeout(HURRY, all).await.is_ok();
         if !in_time {
             // The event that was being sent may have arrived or not.
-            let events = backlog.len() + 1;
+            let events = backlog.len() + unanswered.events.len() + 1;
             tracing::info!(events, "events were not sent before the stop");
         }
-    }
-
-    /// Sends an event, again and again while the API server gives no answer: an event may be all
-    /// that explains a wait. It may then be there twice. Returns it if the stop comes first.
-    async fn deliver(&mut self, event: Event, stop: &CancellationToken) -> Option<Event> {
-        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
-        while self.try_send(&event).await == Answer::None {
-            if began.elapsed() > HELD {
-                self.metrics.event_lost();
-                return None;
-            }
-            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
-                return Some(event);
-            }
-            pause = (2 * pause).min(LAST_PAUSE);
-        }
-        None
     }
 
     async fn try_send(&mut self, event: &Event) -> Answer {
