@@ -46,6 +46,7 @@ use crate::controller::{Context, ObjectKey};
 use crate::csi::driver::ControllerCapability;
 use crate::provisioner::source_protection;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
+use labels::Unlocated;
 
 mod cluster_view;
 mod decide;
@@ -172,6 +173,8 @@ struct Placement {
     unschedulable: Mutex<HashSet<ObjectKey>>,
     /// Classes without capacity objects, with the time when this was first seen.
     unpublished: Mutex<HashMap<String, Instant>>,
+    /// Contents on which no node works, by the kind of their users' objects and by name.
+    unlocated: Mutex<HashMap<(&'static str, String), Unlocated>>,
     /// Notified when waiting claims may fit: more capacity, or another node.
     wake: Notify,
     /// Notified when all objects must be reconciled.
@@ -247,6 +250,7 @@ impl Placement {
             last_events: Mutex::default(),
             unschedulable: Mutex::default(),
             unpublished: Mutex::default(),
+            unlocated: Mutex::default(),
             wake: Notify::new(),
             resync: Notify::new(),
             queues: Queues::new(&context),

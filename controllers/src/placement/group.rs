@@ -11,6 +11,7 @@ use crate::api::scope::{MANAGED_BY, node_label};
 use crate::client::Resource;
 use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
+use crate::snapshots::content::GROUP;
 
 /// What to do for a group content without the label `managed-by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,7 @@ impl Placement {
     pub(super) async fn group_label(&self, name: &str) -> Outcome {
         let watch = self.context.caches.group_contents();
         let Some(content) = watch.get(name) else {
+            self.unlocated.lock().remove(&(GROUP.word, name.to_owned()));
             return Outcome::Done;
         };
         if content.spec.driver != self.context.driver.name {
@@ -73,10 +75,13 @@ impl Placement {
         }
         let locations = self.locations(&content);
         match decide(&locations) {
-            Todo::Nothing => match locations.iter().find(|location| location.node().is_none()) {
-                Some(location) => self.report_unlocated(&watch, &content, location).await,
-                None => Outcome::Done,
-            },
+            Todo::Nothing => {
+                let unlocated = locations.iter().find(|location| location.is_unlocated());
+                match unlocated.or(locations.first()) {
+                    Some(location) => self.report_unlocated(&watch, &content, location).await,
+                    None => Outcome::Done,
+                }
+            }
             Todo::Label(node) => {
                 let label = node_label(&node);
                 self.label(&watch, &*content, MANAGED_BY, &label, true).await

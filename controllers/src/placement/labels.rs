@@ -8,6 +8,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::Placement;
 use super::decide::is_labelled;
@@ -17,11 +18,19 @@ use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
 use crate::queue::Outcome;
-use crate::snapshots::content::Content;
+use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshotter::status_of_failure;
 
-/// How long a content may have no known node before its users read why.
-const UNLOCATED: Duration = Duration::from_secs(60);
+/// How long a content may have no known node before it is reported.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A content on which no node works.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unlocated {
+    /// Since when this is known.
+    Since(Instant),
+    Reported,
+}
 
 /// The node to label a volume with: the one node it is on. `None` if the label is right already.
 fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
@@ -91,6 +100,7 @@ impl Placement {
     pub(super) async fn content_label(&self, name: &str) -> Outcome {
         let watch = self.context.caches.contents();
         let Some(content) = watch.get(name) else {
+            self.unlocated.lock().remove(&(SINGLE.word, name.to_owned()));
             return Outcome::Done;
         };
         if content.spec.driver != self.context.driver.name {
@@ -103,31 +113,48 @@ impl Placement {
         }
     }
 
-    /// Reports that no node works on a content, and why. Its node may have just started, and its
-    /// volume may have just been bound, so the report comes after a while.
+    /// Reports once that no node works on a content, and why, after a while: its node may have just
+    /// started, and its volume may have just been bound.
     pub(super) async fn report_unlocated<K: Content>(
         &self,
         watch: &Store<K>,
         content: &K,
         location: &SourceLocation,
     ) -> Outcome {
-        let (SourceLocation::Gone(why) | SourceLocation::Unknown(why)) = location else {
-            return Outcome::Done;
-        };
-        let metadata = content.meta();
-        if content.view().is_ready() && !content.is_deleting() {
-            return Outcome::Done;
-        }
-        let since = metadata.deletion_timestamp.as_ref().or(metadata.creation_timestamp.as_ref());
-        let waited = since.map(|since| Timestamp::now().duration_since(since.0));
-        let waited = waited.and_then(|waited| waited.try_into().ok()).unwrap_or(Duration::ZERO);
-        match UNLOCATED.saturating_sub(waited) {
-            Duration::ZERO => {
-                let message = format!("no node works on this content: {why}");
-                self.report(watch, content, message).await
+        let key = (K::KEYS.word, content.name_any());
+        let view = content.view();
+        let waits = content.is_deleting() || !view.is_ready();
+        let why = match location {
+            SourceLocation::Gone(why) | SourceLocation::Unknown(why) if waits => why,
+            _ => {
+                self.unlocated.lock().remove(&key);
+                return Outcome::Done;
             }
-            left => Outcome::RequeueAfter(left),
+        };
+        let now = Instant::now();
+        let known = *self.unlocated.lock().entry(key.clone()).or_insert(Unlocated::Since(now));
+        match known {
+            Unlocated::Reported => return Outcome::Done,
+            Unlocated::Since(since) => {
+                let left = PATIENCE.saturating_sub(now.saturating_duration_since(since));
+                if !left.is_zero() {
+                    return Outcome::RequeueAfter(left);
+                }
+            }
         }
+        let message = format!("no node works on this content: {why}");
+        // The status of a snapshot that is ready tells what becomes of it if the node comes back.
+        let outcome = match view.is_ready() || view.error.is_some() {
+            true => {
+                self.context.events.warning(content, K::KEYS.failed, message);
+                Outcome::Done
+            }
+            false => self.report(watch, content, message).await,
+        };
+        if outcome == Outcome::Done {
+            self.unlocated.lock().insert(key, Unlocated::Reported);
+        }
+        outcome
     }
 
     /// Writes an error to a content's status, and emits an event if the error is new.
@@ -144,9 +171,9 @@ impl Placement {
         if !self.context.leader.leads() {
             return Outcome::Done;
         }
-        self.context.events.warning(content, K::KEYS.failed, message);
         match self.kube.merge_status_unchanged(content, status).await {
             Ok(written) => {
+                self.context.events.warning(content, K::KEYS.failed, message);
                 watch.apply_write(written);
                 Outcome::Done
             }

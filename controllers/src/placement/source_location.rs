@@ -28,6 +28,11 @@ pub(super) enum SourceLocation {
 }
 
 impl SourceLocation {
+    /// True if no node is known that has the source.
+    pub(super) fn is_unlocated(&self) -> bool {
+        matches!(self, SourceLocation::Gone(_) | SourceLocation::Unknown(_))
+    }
+
     /// The node, if there is exactly one.
     pub(super) fn node(&self) -> Option<&str> {
         match self {

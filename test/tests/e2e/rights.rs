@@ -32,7 +32,7 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (CONTROLLER, "get", "volumegroupsnapshotclasses", MISSED),
     (CONTROLLER, "patch", "volumeattachments", GONE),
     (CONTROLLER, "patch", "events", AGAIN),
-    (CONTROLLER, "patch", GROUP_STATUS, SPANS),
+    (CONTROLLER, "patch", GROUP_STATUS, NOWHERE),
 ];
 
 /// The label of the manifest's bindings.
@@ -45,8 +45,7 @@ const DOUBTFUL: &str = "read once it is in doubt whether a volume's object was w
 const CHANGED: &str = "read again after a write conflict";
 const PODS: &str = "of interest once the driver has refused to grow a volume in use";
 const AGAIN: &str = "counts a repeated event in the existing one";
-const SPANS: &str =
-    "says that a group is on several nodes, where another snapshot controller made it";
+const NOWHERE: &str = "says why no node takes the snapshots of a group";
 const GONE: &str = "released if the node was deleted before it was detached";
 
 /// No account made a forbidden request.

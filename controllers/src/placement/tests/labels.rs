@@ -1,6 +1,3 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
-
 use super::*;
 use crate::api::scope::node_label;
 
@@ -89,28 +86,27 @@ async fn a_group_on_several_nodes_gets_an_error() {
     assert!(events[0].starts_with(reason), "{events:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn contents_without_a_known_node_say_so() {
-    let long_ago = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
-    let now = json!({"metadata": {"creationTimestamp": Time(Timestamp::now())}});
     let managed_by = |node: &str| json!({"metadata": {"labels": {MANAGED_BY: node}}});
     let ready = json!({"status": {"readyToUse": true}});
+    let failed = json!({"status": {"error": {"message": "from the node"}}});
     let deleted = json!({"metadata": {"deletionTimestamp": "2020-01-02T00:00:00Z",
         "finalizers": ["a/b"]}});
     let foreign = json!({"spec": {"driver": "other.csi.dev"}});
     let (no_pool, no_node) = (Some("is known to have the pool"), Some("node n9 does not exist"));
-    for (what, handle, more, expected) in [
-        ("unknown pool", "snap-poolx-1", vec![], no_pool),
-        ("known pool", "snap-pooln1-1", vec![managed_by("n1")], None),
-        ("new", "snap-poolx-1", vec![now], None),
-        ("node gone", "snap-pooln1-1", vec![managed_by("n9")], no_node),
-        ("ready", "snap-poolx-1", vec![ready.clone()], None),
-        ("deleted", "snap-pooln1-1", vec![managed_by("n9"), ready, deleted], no_node),
-        ("another driver's", "snap-poolx-1", vec![foreign], None),
+    for (what, handle, more, expected, status) in [
+        ("unknown pool", "snap-poolx-1", vec![], no_pool, no_pool),
+        ("known pool", "snap-pooln1-1", vec![managed_by("n1")], None, None),
+        ("node gone", "snap-pooln1-1", vec![managed_by("n9")], no_node, no_node),
+        ("failed", "snap-poolx-1", vec![failed], no_pool, Some("from the node")),
+        ("ready", "snap-poolx-1", vec![ready.clone()], None, None),
+        ("deleted", "snap-pooln1-1", vec![managed_by("n9"), ready, deleted], no_node, None),
+        ("another driver's", "snap-poolx-1", vec![foreign], None, None),
     ] {
         let mut rig = Rig::new(&["n1", "n2"]);
         rig.room("n1", "now", 5);
-        let more = std::iter::once(long_ago.clone()).chain(more).reduce(with).unwrap_or_default();
+        let more = more.into_iter().fold(json!({}), with);
         let reference = json!({"name": "s", "namespace": "shop"});
         let of = |kind: &str, source: Value| {
             let content = json!({"kind": kind, "metadata": {"name": "c"}, "spec": {
@@ -124,20 +120,22 @@ async fn contents_without_a_known_node_say_so() {
         let members = json!({"groupSnapshotHandles":
             {"volumeGroupSnapshotHandle": handle, "volumeSnapshotHandles": [handle]}});
         rig.world.add(&caches.group_contents(), of("VolumeGroupSnapshotContent", members));
-        for _ in 0..2 {
+        for round in 0..3 {
             let outcomes =
                 [rig.at_work.content_label("c").await, rig.at_work.group_label("c").await];
-            let waits = |outcome: &Outcome| matches!(outcome, Outcome::RequeueAfter(_));
-            assert_eq!(outcomes.iter().all(waits), what == "new", "{what}: {outcomes:?}");
+            let waits = outcomes.map(|outcome| matches!(outcome, Outcome::RequeueAfter(_)));
+            assert_eq!(waits, [round == 0 && expected.is_some(); 2], "{what}, round {round}");
+            tokio::time::advance(Duration::from_secs(61)).await;
         }
         for kind in ["volumesnapshotcontents", "volumegroupsnapshotcontents"] {
             let content = rig.world.api.get(&format!("{kind}/c")).expect("the content");
             let message = content["status"]["error"]["message"].as_str();
-            assert_eq!(message.is_some(), expected.is_some(), "{what}: {message:?}");
-            assert!(message.unwrap_or_default().contains(expected.unwrap_or_default()), "{what}");
+            assert_eq!(message.is_some(), status.is_some(), "{what}: {message:?}");
+            assert!(message.unwrap_or_default().contains(status.unwrap_or_default()), "{what}");
         }
         let events = rig.world.events();
         assert_eq!(events.len(), if expected.is_some() { 2 } else { 0 }, "{what}: {events:?}");
+        assert!(events.iter().all(|event| event.contains(expected.unwrap_or_default())), "{what}");
     }
 }
 
