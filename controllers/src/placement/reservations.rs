@@ -4,7 +4,8 @@
 //! counts until its PersistentVolume exists *and* the node has updated its capacity object since.
 //! It counts for at most [`SETTLED`] after its PersistentVolume exists: by then, every node has
 //! updated its object. A claim that has no volume after [`HOPEFUL`] no longer counts: something is
-//! wrong with it, and it must not keep other claims away.
+//! wrong with it, and it must not keep other claims away. Nor does one without a volume that is larger
+//! than all that the node has free: it can't be made, or the object shows it already.
 //!
 //! An update is newer if its resource version is higher, because API servers usually keep all kinds
 //! in one store. If they do not, only the time counts. A node may then get a claim that does not
@@ -160,7 +161,10 @@ impl Reservations {
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
             let passed = |since| now.saturating_duration_since(since);
             let counts = match entry.state {
-                State::Hoped(since) => passed(since) < HOPEFUL,
+                State::Hoped(since) => {
+                    let fits = room.is_none_or(|room| entry.bytes <= room.available);
+                    passed(since) < HOPEFUL && fits
+                }
                 State::Made(at, version) => {
                     passed(at) < SETTLED && room.is_some_and(|room| room.version <= version)
                 }

@@ -1,7 +1,7 @@
 use super::*;
 
 fn room(version: u64) -> Room {
-    Room { available: 0, largest: None, version }
+    Room { available: 100, largest: None, version }
 }
 
 fn sum(bytes: i64, claims: usize) -> Sum {
@@ -47,6 +47,19 @@ fn a_claim_without_a_volume_stops_counting() {
     reservations.made("u", 9, long);
     assert_eq!(reservations.sum("n1", Some(&room(8)), long), sum(10, 1));
     assert_eq!(reservations.sum("n1", Some(&room(10)), long), sum(0, 0));
+}
+
+/// A user may ask for any size, and select a node by hand.
+#[test]
+fn a_claim_that_no_node_could_take_keeps_no_room() {
+    let mut reservations = Reservations::default();
+    let now = Instant::now();
+    reservations.assign("u", "n1", 10, now);
+    reservations.assign("huge", "n1", i64::MAX, now);
+    assert_eq!(reservations.sum("n1", Some(&room(7)), now), sum(10, 1));
+    // Its volume was made after all, so it is in no older object.
+    reservations.made("huge", 9, now);
+    assert_eq!(reservations.sum("n1", Some(&room(7)), now), sum(i64::MAX, 2));
 }
 
 #[test]

@@ -36,7 +36,9 @@ fn what_is_left() {
     ];
     let mut reservations = Reservations::default();
     let now = Instant::now();
-    for (uid, node, bytes) in [("a", "booked", 30), ("b", "booked", 10), ("c", "overbooked", 9)] {
+    for (uid, node, bytes) in
+        [("a", "booked", 30), ("b", "booked", 10), ("c", "overbooked", 4), ("d", "overbooked", 5)]
+    {
         reservations.assign(uid, node, bytes, now);
     }
     assert_eq!(
