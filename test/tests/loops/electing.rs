@@ -12,8 +12,8 @@ use crate::Rig;
 async fn two_loops_share_one_lease() {
     let args = [
         "--leader-election",
-        "--leader-election-lease-duration=3s",
-        "--leader-election-renew-deadline=2s",
+        "--leader-election-lease-duration=60s",
+        "--leader-election-renew-deadline=50s",
         "--leader-election-retry-period=200ms",
         "--enable-capacity",
         "--capacity-ownerref-level=-1",
