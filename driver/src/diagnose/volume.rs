@@ -295,9 +295,10 @@ impl VolumeState {
         let Some(entry) = self.top(path) else {
             return Found::Nothing;
         };
-        let unasked = match entry.may_be_on_any_loop() {
-            true => ", does not answer now or is mounted over",
-            false => "",
+        let unasked = if entry.may_be_on_any_loop() {
+            ", does not answer now or is mounted over"
+        } else {
+            ""
         };
         let foreign = || Found::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source));
         let own = entry.loop_minors().find(|minor| self.is_own(*minor));

@@ -10,7 +10,7 @@
 //! root directory. statfs waits for neither, and shows the ID in half as many bits. Mounted
 //! filesystems differ in them, except by chance or by chosen IDs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -52,8 +52,9 @@ pub(super) fn find_loops(entries: &mut [MountEntry]) -> Vec<usize> {
         .map(|(number, at)| (*number, at.iter().map(|at| Mounted::of(&entries[*at])).collect()))
         .collect();
     let numbers: Vec<u32> = mounts.keys().copied().collect();
+    let ids = by_folded(mounted_ids());
     let answers = ASKING.ask(&numbers, move |number| {
-        reached[&number].iter().find_map(|mount| loops_of(&mount.fsid().ok()?).ok())
+        reached[&number].iter().find_map(|mount| loops_of(&mount.fsid(&ids).ok()?).ok())
     });
     for (number, answer) in answers {
         for at in &mounts[&number] {
@@ -84,8 +85,8 @@ impl Mounted {
         }
     }
 
-    /// The filesystem's ID.
-    fn fsid(&self) -> io::Result<Uuid> {
+    /// The filesystem's ID. It is one of `ids`, unless they do not tell.
+    fn fsid(&self, ids: &HashMap<u64, Option<Uuid>>) -> io::Result<Uuid> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let place = rustix::fs::open(&self.path, flags, Mode::empty())?;
         if mount_id(place.as_fd(), "")? != Some(self.id) {
@@ -93,8 +94,8 @@ impl Mounted {
         }
         if let Some(subvolume) = self.subvolume {
             let shown = rustix::fs::fstatvfs(&place)?.f_fsid;
-            if let Some(fsid) = only_one(shown, subvolume, &mounted()?) {
-                return Ok(fsid);
+            if let Some(Some(fsid)) = ids.get(&without_subvolume(shown, subvolume)) {
+                return Ok(*fsid);
             }
         }
         whole_fsid(&place)
@@ -117,23 +118,26 @@ fn whole_fsid(place: &OwnedFd) -> io::Result<Uuid> {
 }
 
 /// The IDs of all mounted btrfs filesystems.
-fn mounted() -> io::Result<Vec<Uuid>> {
-    let names = std::fs::read_dir(SYSFS)?.flatten().map(|entry| entry.file_name());
-    Ok(names.filter_map(|name| Uuid::try_parse(name.to_str()?).ok()).collect())
+fn mounted_ids() -> Vec<Uuid> {
+    let names = std::fs::read_dir(SYSFS).into_iter().flatten().flatten();
+    names.filter_map(|entry| Uuid::try_parse(entry.file_name().to_str()?).ok()).collect()
 }
 
-/// The only one of these IDs that statvfs shows so for this subvolume. Linux 7.2 and later show the
-/// mount of a copy in another way, so that none of them matches.
-fn only_one(shown: u64, subvolume: u64, mounted: &[Uuid]) -> Option<Uuid> {
-    let mut found = mounted.iter().filter(|fsid| folded(fsid, subvolume) == shown);
-    found.next().copied().filter(|_| found.next().is_none())
+/// The IDs by their halves, combined with each other: statvfs shows them so. `None` if several IDs
+/// have the same. Linux 7.2 and later show the mount of a copy in another way, so that none matches.
+fn by_folded(ids: Vec<Uuid>) -> HashMap<u64, Option<Uuid>> {
+    let mut found = HashMap::with_capacity(ids.len());
+    for id in ids {
+        let (upper, lower) = id.as_u64_pair();
+        found.entry(upper ^ lower).and_modify(|same| *same = None).or_insert(Some(id));
+    }
+    found
 }
 
-/// What statvfs shows of an ID: its halves, combined with each other and with the subvolume's ID. The
-/// first of the two words is in the lower bits.
-fn folded(fsid: &Uuid, subvolume: u64) -> u64 {
-    let (upper, lower) = fsid.as_u64_pair();
-    (upper ^ lower ^ subvolume).rotate_left(32)
+/// What statvfs shows of a filesystem's ID, without the ID of the subvolume. It shows the first of
+/// two words in the lower bits.
+fn without_subvolume(shown: u64, subvolume: u64) -> u64 {
+    shown.rotate_left(32) ^ subvolume
 }
 
 /// The minors of the loop devices of a mounted btrfs, in order.
@@ -167,7 +171,9 @@ mod tests {
             (5, vec![one, twin], None),
             (256, vec![one], None),
         ] {
-            assert_eq!(only_one(shown, subvolume, &mounted), expected, "{subvolume} {mounted:?}");
+            let ids = by_folded(mounted.clone());
+            let found = ids.get(&without_subvolume(shown, subvolume)).copied().flatten();
+            assert_eq!(found, expected, "{subvolume} {mounted:?}");
         }
     }
 }
