@@ -144,12 +144,11 @@ impl Placement {
         }
         let message = format!("no node works on this content: {why}");
         // The status of a snapshot that is ready tells what becomes of it if the node comes back.
-        let outcome = match view.is_ready() || view.error.is_some() {
-            true => {
-                self.context.events.warning(content, K::KEYS.failed, message);
-                Outcome::Done
-            }
-            false => self.report(watch, content, message).await,
+        let outcome = if view.is_ready() || view.error.is_some() {
+            self.context.events.warning(content, K::KEYS.failed, message);
+            Outcome::Done
+        } else {
+            self.report(watch, content, message).await
         };
         if outcome == Outcome::Done {
             self.unlocated.lock().insert(key, Unlocated::Reported);

@@ -43,15 +43,6 @@ const REMEMBERED: usize = 4096;
 /// The fields that identify repeats of an event.
 type Sameness = (Option<String>, String, Kind, String, String);
 
-/// The API server's answer to an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Accepted,
-    Refused,
-    /// It gave none, or can't serve requests now.
-    None,
-}
-
 struct Sent {
     name: String,
     count: i32,
@@ -202,16 +193,16 @@ impl Sender {
     /// Sends events until the queue ends or `stop`, then sends those that still wait.
     pub(super) async fn run(mut self, mut backlog: Backlog, stop: CancellationToken) {
         let mut unanswered = Unanswered::default();
-        while let Some(next) = stop.run_until_cancelled(unanswered.next(&mut backlog)).await {
-            let Some(event) = next else { break };
-            if self.try_send(&event.event).await == Answer::None && !unanswered.put_aside(event) {
+        while let Some(Some(tried)) = stop.run_until_cancelled(unanswered.next(&mut backlog)).await
+        {
+            if !self.try_send(&tried.event).await && !unanswered.put_aside(tried) {
                 self.metrics.event_lost();
             }
         }
         backlog.close();
         let all = async {
             while let Some(event) = backlog.take().or_else(|| unanswered.take()) {
-                if self.try_send(&event).await == Answer::None {
+                if !self.try_send(&event).await {
                     self.metrics.event_lost();
                 }
             }
@@ -224,16 +215,17 @@ impl Sender {
         }
     }
 
-    async fn try_send(&mut self, event: &Event) -> Answer {
+    /// Sends an event. False if the API server gave no answer, or can't serve requests now.
+    async fn try_send(&mut self, event: &Event) -> bool {
         match tokio::time::timeout(DEADLINE, self.send(event)).await {
-            Ok(Ok(())) => Answer::Accepted,
-            Ok(Err(error)) if is_outage(&error) => Answer::None,
+            Ok(Ok(())) => true,
+            Ok(Err(error)) if is_outage(&error) => false,
             Ok(Err(error)) => {
                 self.metrics.event_lost();
                 tracing::debug!(reason = %event.reason, %error, "an event was not accepted");
-                Answer::Refused
+                true
             }
-            Err(_) => Answer::None,
+            Err(_) => false,
         }
     }
 
